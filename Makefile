@@ -1,0 +1,41 @@
+# Everything runs in an environment that this file makes from python3 and its venv; nothing else is needed.
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv/$(VERSION)
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: reproduce test test-slow lint bench docs clean help
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+reproduce: $(READY)  ## environment, then the comparison of the samplers
+	$(BIN)/gyromc reproduce
+
+test: $(READY)  ## environment, then the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: $(READY)  ## the long statistical studies
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(READY)  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(READY)  ## speed, in chain-steps per second
+	$(BIN)/python benchmarks/engines.py
+
+docs: $(READY)  ## run every example in the documentation
+	$(BIN)/python -m pytest tests/test_documentation.py
+
+clean:  ## remove the environment and everything built
+	rm -rf .venv build dist results .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

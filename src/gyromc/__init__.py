@@ -1,0 +1,43 @@
+"""gyromc: non-reversible stochastic-gradient Langevin Monte Carlo.
+
+A `Plan` says everything about a computation and does nothing; `predict(plan)` says what will come out,
+`run(plan)` does it. Nothing heavy is imported until it is used, so `import gyromc` takes milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_MODULES = ("targets", "oracles", "dynamics", "observables", "schemes")
+_NAMES = {
+    "Plan": "gyromc.plan",
+    "run": "gyromc.engines",
+    "Run": "gyromc.results",
+    "DivergenceError": "gyromc.errors",
+    "InvalidInput": "gyromc.errors",
+    "GyromcWarning": "gyromc.errors",
+}
+
+__all__ = ["__version__", *_MODULES, *_NAMES]
+
+if TYPE_CHECKING:
+    from gyromc import dynamics, observables, oracles, schemes, targets
+    from gyromc.engines import run
+    from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
+    from gyromc.plan import Plan
+    from gyromc.results import Run
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"gyromc.{name}")
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'gyromc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

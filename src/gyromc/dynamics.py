@@ -1,0 +1,258 @@
+"""The dynamics (E1) dz = -(D+Q) ∇H(z) dt + √(2D) dB as values (D, Q).
+
+Receives the matrices of a sampler; hands on a `Dynamics` that every engine and every formula uses. A new sampler is a
+function here that returns `Dynamics(D, Q)`: no new loop, no new class.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from gyromc.checks import positive, require
+from gyromc.errors import InvalidInput
+from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
+
+__all__ = ["Dynamics", "gaul", "general", "hfhr", "nonreversible", "overdamped", "rotations"]
+
+
+class Dynamics(eqx.Module):
+    """A constant pair (D, Q): D symmetric positive definite, Q skew-symmetric, both on the state space Rⁿ.
+
+    **Arguments:**
+
+    - `diffusion`: the map D.
+    - `rotation`: the map Q.
+    - `name`: what to call it in tables and messages.
+    - `augmented`: whether the state is (θ, r) rather than θ; `None` leaves that to the target's dimension.
+    """
+
+    diffusion: Operator
+    rotation: Operator
+    root: Operator
+    name: str = eqx.field(static=True)
+    augmented: bool | None = eqx.field(static=True)
+
+    def __init__(self, diffusion: Operator, rotation: Operator, name: str = "general", augmented: bool | None = None):
+        diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
+        require(
+            diffusion.size == rotation.size,
+            f"`D` and `Q` must act on the same space: D is {diffusion.size} × {diffusion.size}, "
+            f"Q is {rotation.size} × {rotation.size}.",
+        )
+        try:
+            self.root = diffusion.cholesky()
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"`D` must be positive definite. {error} Add a multiple of the identity to it."
+            ) from None
+        self.diffusion = diffusion
+        self.rotation = rotation
+        self.name = name
+        self.augmented = augmented
+
+    @property
+    def size(self) -> int:
+        """The dimension n of the state z."""
+        return self.diffusion.size
+
+    @property
+    def D(self) -> np.ndarray:
+        """D as an n × n matrix."""
+        return self.diffusion.dense()
+
+    @property
+    def Q(self) -> np.ndarray:
+        """Q as an n × n matrix."""
+        return self.rotation.dense()
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether Q = 0."""
+        return self.rotation.is_zero()
+
+    def reversible(self) -> "Dynamics":
+        """The reversible baseline (E5): the same D, and Q = 0.
+
+        ```python
+        import gyromc as gm
+        assert not gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).reversible().Q.any()
+        ```
+        """
+        if self.is_reversible:
+            return self
+        return Dynamics(self.diffusion, Scaled(0.0, self.size), f"{self.name}, reversible", self.augmented)
+
+    def drift(self, gradient):
+        """(D+Q) applied to the gradient of H."""
+        return self.diffusion(gradient) + self.rotation(gradient)  # E1
+
+    def noise(self, xi):
+        """√D ξ: with ξ standard normal, its covariance is D exactly."""
+        return self.root(xi)
+
+
+def overdamped(dim) -> Dynamics:
+    """Overdamped Langevin dynamics, SGLD: D = I, Q = 0.
+
+    **Arguments:**
+
+    - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
+
+    **Returns:** a `Dynamics` on θ.
+
+    ```python
+    import gyromc as gm
+    assert gm.dynamics.overdamped(3).D.shape == (3, 3)
+    ```
+    """
+    d = _dimension(dim)
+    return Dynamics(Scaled(1.0, d), Scaled(0.0, d), "SGLD", augmented=False)
+
+
+def nonreversible(J) -> Dynamics:
+    """Non-reversible Langevin dynamics, SGNLMC: D = I, Q = J.
+
+    **Arguments:**
+
+    - `J`: a skew-symmetric matrix, or `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix.
+
+    **Returns:** a `Dynamics` on θ.
+
+    ```python
+    import gyromc as gm
+    dyn = gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]])
+    assert dyn.reversible().name == "SGNLMC, reversible"
+    ```
+    """
+    rotation = symmetrised(as_operator(J, "J"), -1, "J")
+    return Dynamics(Scaled(1.0, rotation.size), rotation, "SGNLMC", augmented=False)
+
+
+def hfhr(dim, alpha: float, gamma: float) -> Dynamics:
+    """Hessian-free high-resolution dynamics, SGHFHRMC, on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
+
+    **Arguments:**
+
+    - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
+    - `alpha`, `gamma`: both positive.
+
+    **Returns:** a `Dynamics` on (θ, r).
+
+    ```python
+    import gyromc as gm
+    assert gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size == 6
+    ```
+    """
+    d = _dimension(dim)
+    alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
+    zero, one = Scaled(0.0, d), Scaled(1.0, d)
+    D = Blocks(Scaled(alpha, d), zero, zero, Scaled(gamma, d))
+    Q = Blocks(zero, Scaled(-1.0, d), one, zero)
+    return Dynamics(D, Q, "SGHFHRMC", augmented=True)
+
+
+def gaul(C, a: float, gamma: float) -> Dynamics:
+    """Gradient-adjusted underdamped Langevin dynamics, SGGAULMC, on (θ, r).
+
+    D = [[aC, (I-C)/2], [(I-C)/2, γI]], Q = [[0, -(I+C)/2], [(I+C)/2, 0]]. D is positive definite exactly when
+    S = aC - (I-C)²/(4γ) is; its noise is correlated between θ and r.
+
+    **Arguments:**
+
+    - `C`: symmetric positive definite matrix; a vector is a diagonal, applied without a matrix.
+    - `a`, `gamma`: both positive.
+
+    **Returns:** a `Dynamics` on (θ, r).
+
+    ```python
+    import gyromc as gm
+    assert gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0).size == 6
+    ```
+    """
+    matrix = symmetrised(as_operator(C, "C"), +1, "C")
+    a, gamma = positive(a, "a"), positive(gamma, "gamma")
+    c, affine = _spectrum(matrix)
+    require(
+        c.min() > 0,
+        f"`C` must be positive definite: its smallest eigenvalue is {c.min():.6g}. Add a multiple of the identity.",
+    )
+    S = a * c - (1 - c) ** 2 / (4 * gamma)
+    require(
+        S.min() > 0,
+        f"GAUL needs S = aC - (I-C)²/(4γ) positive definite, so that D is: its smallest eigenvalue is {S.min():.6g} "
+        f"(a = {a:g}, gamma = {gamma:g}). Take a > {np.max((1 - c) ** 2 / (4 * gamma * c)):.6g} "
+        f"or gamma > {np.max((1 - c) ** 2 / (4 * a * c)):.6g}, or C closer to the identity.",
+    )
+    d = matrix.size
+    D = Blocks(affine(a, 0), affine(-0.5, 0.5), affine(-0.5, 0.5), Scaled(gamma, d))
+    Q = Blocks(Scaled(0.0, d), affine(-0.5, -0.5), affine(0.5, 0.5), Scaled(0.0, d))
+    return Dynamics(D, Q, "SGGAULMC", augmented=True)
+
+
+def general(D, Q) -> Dynamics:
+    """Any constant (D, Q): on θ when D is d × d, on (θ, r) when it is 2d × 2d, d being the target's dimension.
+
+    **Arguments:**
+
+    - `D`: symmetric positive definite matrix; a vector is a diagonal.
+    - `Q`: skew-symmetric matrix, `rotations(…)`, or 0.
+
+    **Returns:** a `Dynamics`.
+
+    ```python
+    import gyromc as gm
+    assert gm.dynamics.general([1.0, 2.0], [[0.0, -3.0], [3.0, 0.0]]).size == 2
+    ```
+    """
+    diffusion = as_operator(D, "D")
+    return Dynamics(diffusion, as_operator(Q, "Q", size=diffusion.size), "general")
+
+
+def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
+    """The skew map blockdiag(rate_i [[0, -1], [1, 0]]) for `nonreversible` and `general`, in O(d) memory.
+
+    **Arguments:**
+
+    - `dim`: the number of parameters, or the parameters themselves (any pytree).
+    - `rate`: one number, or one for each of the ⌊d/2⌋ pairs.
+
+    **Returns:** an operator; with d odd the last coordinate does not rotate.
+
+    ```python
+    import gyromc as gm
+    dyn = gm.dynamics.nonreversible(gm.dynamics.rotations(14, 1.0113))
+    assert dyn.Q[1, 0] == 1.0113
+    ```
+    """
+    d = _dimension(dim)
+    require(d >= 2, f"A rotation needs at least two coordinates: got dim = {d}. Use `overdamped(1)`.")
+    rates = np.asarray(rate, float)
+    require(
+        rates.shape in ((), (d // 2,)) and np.all(np.isfinite(rates)),
+        f"`rate` must be a finite number or {d // 2} of them, one per pair of coordinates: got shape {rates.shape}.",
+    )
+    return Rotations(np.broadcast_to(rates, (d // 2,)).copy(), d)
+
+
+def _spectrum(C: Operator):
+    """The eigenvalues of C, and the maps x·C + y·I in C's own structure."""
+    if isinstance(C, Scaled):
+        return np.atleast_1d(C.scale), lambda x, y: Scaled(x * float(C.scale) + y, C.size)
+    if isinstance(C, Diagonal):
+        return C.values, lambda x, y: Diagonal(x * C.values + y)
+    matrix = C.dense()
+    return np.linalg.eigvalsh(matrix), lambda x, y: Dense(x * matrix + y * np.eye(C.size))
+
+
+def _dimension(dim) -> int:
+    if isinstance(dim, int | np.integer) and not isinstance(dim, bool):
+        require(dim >= 1, f"`dim` must be at least 1: got {dim}.")
+        return int(dim)
+    leaves = jax.tree.leaves(dim)
+    require(
+        leaves and all(hasattr(leaf, "size") and hasattr(leaf, "shape") for leaf in leaves),
+        f"`dim` must be a positive integer or a pytree of parameter arrays: got {dim!r}.",
+    )
+    return sum(int(leaf.size) for leaf in leaves)

@@ -1,0 +1,215 @@
+"""Engine `scan`: any target JAX can differentiate, all chains as one array, one compiled loop (E3, E4).
+
+Receives a plan and where its chains stand; hands on where they stand some steps later. Randomness is a function of
+(seed, step, chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.dynamics import Dynamics
+from gyromc.flat import ravel
+from gyromc.observables import Observable
+from gyromc.oracles import Oracle
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+from gyromc.schemes import SCHEMES
+from gyromc.statistics import two_sum
+from gyromc.targets import Target
+
+MAX_STEPS = 2**31 - 1
+
+
+def why_not(plan: Plan) -> str | None:
+    """Why this engine cannot do the plan, or None."""
+    if plan.num_steps + plan.burn_in > MAX_STEPS:
+        return f"it counts at most {MAX_STEPS} steps and the plan has {plan.num_steps + plan.burn_in}: continue a shorter run"
+    return None
+
+
+class Program(eqx.Module):
+    """A plan's pieces in the run's precision: everything the loop reads and nothing it changes."""
+
+    target: Target
+    oracle: Oracle
+    dynamics: Dynamics
+    observables: tuple[Observable, ...]
+    unravel: Callable
+    step_size: Any
+    key: Any
+    burn_in: Any
+    bound: Any
+    thin: Any
+    scheme: str = eqx.field(static=True)
+    weighting: str = eqx.field(static=True)
+    dim: int = eqx.field(static=True)
+    augmented: bool = eqx.field(static=True)
+
+
+class Carry(NamedTuple):
+    """What one step changes."""
+
+    step: Any
+    z: Any
+    high: Any
+    low: Any
+    clock: Any
+    failed_at: Any
+    kept: Any
+
+
+def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
+    """The plan's pieces, cast to the run's precision."""
+    dtype = jnp.dtype(plan.dtype)
+    pieces = (
+        plan.flat_target,
+        plan.prepared_oracle,
+        plan.dynamics,
+        tuple(plan.observables.values()),
+        plan.unravel,
+    )
+    target, oracle, dynamics, observables, unravel = jax.tree.map(lambda x: _cast(x, dtype), pieces)
+    return Program(
+        target=target,
+        oracle=oracle,
+        dynamics=dynamics,
+        observables=observables,
+        unravel=unravel,
+        step_size=plan.step_size if callable(plan.step_size) else jnp.asarray(plan.step_size, dtype),
+        key=_keys(plan.seed)[1],
+        burn_in=jnp.asarray(plan.burn_in, jnp.int32),
+        bound=jnp.asarray(bound, dtype),
+        thin=None if thin is None else jnp.asarray(thin, jnp.int32),
+        scheme=plan.scheme,
+        weighting=plan.weighting,
+        dim=plan.dim,
+        augmented=plan.augmented,
+    )
+
+
+def _cast(leaf, dtype):
+    if not eqx.is_array(leaf) and not isinstance(leaf, np.ndarray | np.generic):
+        return leaf
+    return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+
+
+def _keys(seed: int):
+    """(key for the start, key for the steps); all 63 bits of the seed count."""
+    key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
+    key_start, key_steps = jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32)))
+    return key_start, key_steps
+
+
+def initial_state(plan: Plan) -> EngineState:
+    """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
+    R, d, m = plan.num_chains, plan.dim, len(plan.observables)
+    dtype = np.dtype(plan.dtype)
+    if callable(plan.theta0):
+        keys = jax.random.split(_keys(plan.seed)[0], R)
+        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(plan.theta0(key), dtype)))(keys))
+    else:
+        theta = np.broadcast_to(plan.theta0, (R, d))
+    r = np.zeros((1, d)) if plan.r0 is None else plan.r0
+    z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
+    return EngineState(
+        step=0,
+        z=np.asarray(z, dtype),
+        high=np.zeros((R, m), dtype),
+        low=np.zeros((R, m), dtype),
+        clock=(0.0, 0.0),
+        failed_at=np.full(R, -1, np.int32),
+    )
+
+
+class Session:
+    """The chains of one plan on the device, moved on a number of steps at a time."""
+
+    def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
+        self.program = compile_program(plan, sane_range, thin)
+        self.carry = _to_device(state, plan, slots)
+        self.advance(0)  # making no step compiles
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
+        self.carry = jax.block_until_ready(advance(self.program, self.carry, *counts))
+
+    def failed(self) -> bool:
+        """Whether any chain has failed so far."""
+        return bool(np.any(np.asarray(self.carry.failed_at) >= 0))
+
+    def kept(self, count: int) -> np.ndarray:
+        """The first `count` slots: draws × chains × d."""
+        return np.array(self.carry.kept[:count])
+
+    def state(self) -> EngineState:
+        """Where the chains stand, on the host."""
+        host = jax.device_get(self.carry._replace(kept=None))
+        return EngineState(
+            step=int(host.step),
+            z=host.z,
+            high=host.high,
+            low=host.low,
+            clock=(float(host.clock[0]), float(host.clock[1])),
+            failed_at=host.failed_at,
+        )
+
+
+def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
+    """The state as device arrays, with room for `slots` kept draws."""
+    dtype = jnp.dtype(plan.dtype)
+    return Carry(
+        step=jnp.asarray(state.step, jnp.int32),
+        z=jnp.array(state.z),
+        high=jnp.array(state.high),
+        low=jnp.array(state.low),
+        clock=tuple(jnp.asarray(c, dtype) for c in state.clock),
+        failed_at=jnp.array(state.failed_at),
+        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype) if slots else None,
+    )
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
+    """Make `num_steps` steps with every chain; kept draws go into slots counted from `first_slot`."""
+    return jax.lax.fori_loop(0, num_steps, lambda _, c: _step(program, c, first_slot), carry)
+
+
+def _step(program: Program, carry: Carry, first_slot) -> Carry:
+    k, z = carry.step, carry.z
+    dtype = z.dtype
+    key_noise, key_oracle = jax.random.split(jax.random.fold_in(program.key, k))
+    eta = program.step_size(k) if callable(program.step_size) else program.step_size
+    eta = jnp.asarray(eta, dtype)
+    theta = z[:, : program.dim]
+
+    values = [jax.vmap(lambda t, h=h: h(program.unravel(t)))(theta) for h in program.observables]
+    values = jnp.stack(values, axis=1).astype(dtype)
+    insane = ~(jnp.max(jnp.abs(z), axis=1) <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
+    failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
+
+    counted = k >= program.burn_in
+    weight = eta if program.weighting == "step_size" else jnp.ones((), dtype)
+    high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
+    clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
+
+    zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
+    gradient = jax.vmap(lambda t, s: program.oracle.gradient(program.target, t, s))(theta, zeta)
+    if program.augmented:
+        gradient = jnp.concatenate([gradient, z[:, program.dim :]], axis=1)  # ∇H = (∇U, r)
+    xi = jax.random.normal(key_noise, z.shape, dtype)
+    step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
+    moved = jax.vmap(step)(z, gradient, xi).astype(dtype)
+
+    kept = carry.kept
+    if kept is not None:
+        since = k - program.burn_in
+        slot = since // program.thin - first_slot
+        due = counted & (since % program.thin == 0)
+        kept = jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, kept)
+    return Carry(k + 1, moved, high, low, clock, failed_at, kept)

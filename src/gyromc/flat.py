@@ -1,0 +1,99 @@
+"""Parameters of any shape as one vector θ: the state in (E1) is a vector, a user's parameters are any pytree.
+
+Receives a template of the parameters; hands on the map from vectors to parameters and the target as a function of the vector.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.targets import SumOverData, Target
+
+
+class Unravel(eqx.Module):
+    """The map from a vector to a pytree of arrays; two templates of the same shapes give equal maps."""
+
+    treedef: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def __call__(self, theta):
+        leaves, start = [], 0
+        for shape in self.shapes:
+            size = int(np.prod(shape))
+            leaves.append(theta[start : start + size].reshape(shape))
+            start += size
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def identity(theta):
+    """Parameters that already are a vector."""
+    return theta
+
+
+def ravel(params, dtype=None):
+    """All entries of a pytree as one vector."""
+    return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, dtype)) for leaf in jax.tree.leaves(params)])
+
+
+def unraveler(template) -> tuple[Callable, int]:
+    """The map from vectors to parameters shaped like `template` (arrays or shapes), and the vector's length."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        where = f"start{jax.tree_util.keystr(path)}"
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            raise InvalidInput(
+                f"Parameters must be arrays: {where} is {type(leaf).__name__}. For an Equinox module pass "
+                "`eqx.partition(model, eqx.is_inexact_array)[0]` and combine it again in the log likelihood."
+            )
+        require(
+            jnp.issubdtype(leaf.dtype, jnp.floating),
+            f"Parameters must be real floating-point numbers: {where} has dtype {leaf.dtype}. "
+            "Keep constants out of the parameters.",
+        )
+    leaves, treedef = jax.tree.flatten(template)
+    shapes = tuple(tuple(leaf.shape) for leaf in leaves)
+    dim = sum(int(np.prod(shape)) for shape in shapes)
+    require(dim > 0, "The parameters are empty: `start` must hold at least one number.")
+    if treedef == jax.tree.structure(0) and len(shapes[0]) == 1:
+        return identity, dim
+    return Unravel(treedef, shapes), dim
+
+
+class _Flat(Target):
+    target: Any
+    unravel: Callable
+    size: int = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        return self.size
+
+    def potential(self, params):
+        return self.target.potential(self.unravel(params))
+
+    def gradient(self, params):
+        return ravel(self.target.gradient(self.unravel(params)))
+
+
+class _FlatSum(_Flat, SumOverData):
+    @property
+    def num_data(self) -> int:
+        return self.target.num_data
+
+    def batch_gradient(self, params, index):
+        return ravel(self.target.batch_gradient(self.unravel(params), index))
+
+    def prior_gradient(self, params):
+        return ravel(self.target.prior_gradient(self.unravel(params)))
+
+
+def flatten(target: Target, unravel: Callable, dim: int) -> Target:
+    """The target as a function of the vector θ."""
+    if unravel is identity:
+        return target
+    return (_FlatSum if isinstance(target, SumOverData) else _Flat)(target, unravel, dim)

@@ -1,0 +1,167 @@
+"""Observables h(θ), whose posterior expectation μ(h) a run estimates by (E4).
+
+Receives a direction, a test point or a function; hands on a scalar function of the position. On an augmented state (θ, r)
+observables see θ only. Those of the form ρ(aᵀθ) are `Ridge` values with ρ known by name, which theory and fused engines use.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import numbers, require
+
+__all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "tanh"]
+
+
+class Observable(eqx.Module):
+    """A scalar function of the position."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Any) -> Any:
+        """h(θ)."""
+
+
+PROFILES: dict[str, Callable] = {
+    "linear": lambda t: t,
+    "tanh": jnp.tanh,
+    "predictive": jax.nn.sigmoid,
+    "brier, y = 1": lambda t: 2 * jax.nn.sigmoid(-t) ** 2,
+    "brier, y = 0": lambda t: 2 * jax.nn.sigmoid(t) ** 2,
+    "entropy": lambda t: jnp.logaddexp(0.0, t) - t * jax.nn.sigmoid(t),
+}
+"""The scalar functions ρ of ridge observables, by name."""
+
+
+class Ridge(Observable):
+    """h(θ) = ρ(aᵀθ) with ρ = `PROFILES[profile]`."""
+
+    direction: np.ndarray
+    profile: str = eqx.field(static=True)
+
+    def __init__(self, direction, profile: str):
+        a = numbers(direction, "direction")
+        require(
+            a.ndim == 1 and a.size > 0,
+            f"The direction of an observable must be a vector of numbers: got shape {a.shape}.",
+        )
+        self.direction, self.profile = a, profile
+
+    @property
+    def bounded(self) -> bool:
+        """Whether ρ is bounded with bounded derivatives, as the central limit theorem asks."""
+        return self.profile != "linear"
+
+    def __call__(self, params):
+        return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
+
+
+class Function(Observable):
+    """Any scalar function of the parameters."""
+
+    fn: Callable
+
+    def __call__(self, params):
+        value = jnp.asarray(self.fn(params))
+        require(
+            value.ndim == 0,
+            f"An observable must return a single number: it returned shape {value.shape}. "
+            "Make one observable per component, or sum.",
+        )
+        return value
+
+
+def linear(u) -> Observable:
+    """h(θ) = uᵀθ.
+
+    ```python
+    import gyromc as gm
+    assert gm.observables.linear([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction) == 2.0
+    ```
+    """
+    return Ridge(u, "linear")
+
+
+def tanh(u) -> Observable:
+    """h(θ) = tanh(uᵀθ).
+
+    ```python
+    import gyromc as gm
+    h = gm.observables.tanh([1.0, 0.0, 0.0])
+    ```
+    """
+    return Ridge(u, "tanh")
+
+
+def predictive(x, model: Callable | None = None, label: int = 1) -> Observable:
+    """The predictive probability of `label` at the point x: 1/(1 + e^{-xᵀθ}) for a logistic model.
+
+    **Arguments:**
+
+    - `x`: the test point, intercept included, for a logistic model; whatever `model` takes otherwise.
+    - `model`: function of (params, x) returning the vector of class probabilities; left out: the logistic model.
+    - `label`: the class whose probability is wanted.
+
+    ```python
+    import gyromc as gm
+    h = gm.observables.predictive([1.0, 0.3])
+    ```
+    """
+    if model is not None:
+        return Function(lambda params: model(params, x)[label])
+    require(
+        label in (0, 1),
+        f"`label` must be 0 or 1 for a logistic model: got {label!r}. Pass `model` for more classes.",
+    )
+    return Ridge(x if label == 1 else -np.asarray(x, float), "predictive")
+
+
+def brier(x, y: int, model: Callable | None = None) -> Observable:
+    """The Brier score Σ_c (p_c(θ; x) - 1{y = c})² of the prediction at x when y is the truth.
+
+    **Arguments:** as for `predictive`; `y` is the true class.
+
+    ```python
+    import gyromc as gm
+    h = gm.observables.brier([1.0, 0.3], 1)
+    ```
+    """
+    if model is not None:
+        return Function(lambda params: _brier(model(params, x), y))
+    require(y in (0, 1), f"`y` must be 0 or 1 for a logistic model: got {y!r}. Pass `model` for more classes.")
+    return Ridge(x, f"brier, y = {int(y)}")
+
+
+def entropy(x, model: Callable | None = None) -> Observable:
+    """The predictive entropy -Σ_c p_c log p_c at x.
+
+    **Arguments:** as for `predictive`.
+
+    ```python
+    import gyromc as gm
+    h = gm.observables.entropy([1.0, 0.3])
+    ```
+    """
+    if model is not None:
+        return Function(lambda params: jnp.sum(jax.scipy.special.entr(model(params, x))))
+    return Ridge(x, "entropy")
+
+
+def function(f: Callable) -> Observable:
+    """Any scalar function of the parameters.
+
+    ```python
+    import gyromc as gm
+    h = gm.observables.function(lambda theta: theta[0] ** 2)
+    ```
+    """
+    require(callable(f), f"`f` must be a function of the parameters: got {type(f).__name__}.")
+    return Function(f)
+
+
+def _brier(probabilities, y):
+    return jnp.sum((probabilities - jax.nn.one_hot(y, probabilities.shape[-1])) ** 2)

@@ -1,0 +1,270 @@
+"""Linear maps on Rⁿ that keep their structure: the D and Q of (E1) without n × n matrices.
+
+Receives numbers, vectors or matrices; hands on maps that apply themselves (`op(v)`), factor themselves
+(`op.cholesky()`, for noise with covariance 2ηD) and, when asked, write themselves out (`op.dense()`). Entries are kept
+in float64 NumPy; an engine casts them to its own precision.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gyromc.checks import numbers, require
+from gyromc.errors import InvalidInput
+
+Vector = Float[Array, " n"]
+
+
+class Operator(eqx.Module):
+    """A linear map on Rⁿ."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The dimension n."""
+
+    @abc.abstractmethod
+    def __call__(self, v: Vector) -> Vector:
+        """The image of `v`."""
+
+    @abc.abstractmethod
+    def dense(self) -> np.ndarray:
+        """The n × n matrix, in float64."""
+
+    @abc.abstractmethod
+    def cholesky(self) -> "Operator":
+        """Lower triangular L with L Lᵀ equal to this map; `InvalidInput` unless positive definite."""
+
+    def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
+        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
+        gap = np.abs(self.dense() - sign * self.dense().T)
+        where = np.unravel_index(int(gap.argmax()), gap.shape)
+        return float(gap[where]), (int(where[0]), int(where[1]))
+
+    def is_zero(self) -> bool:
+        """Whether the map is 0."""
+        return not np.any(self.dense())
+
+
+class Scaled(Operator):
+    """`scale` times the identity."""
+
+    scale: np.ndarray = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
+    n: int = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    def __call__(self, v):
+        return self.scale * v
+
+    def dense(self):
+        return float(self.scale) * np.eye(self.n)
+
+    def cholesky(self):
+        _require_positive(float(self.scale))
+        return Scaled(float(np.sqrt(self.scale)), self.n)
+
+    def asymmetry(self, sign):
+        return (1 - sign) * abs(float(self.scale)), (0, 0)
+
+    def is_zero(self):
+        return float(self.scale) == 0.0
+
+
+class Diagonal(Operator):
+    """Coordinatewise multiplication by `values`."""
+
+    values: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return self.values.shape[0]
+
+    def __call__(self, v):
+        return self.values * v
+
+    def dense(self):
+        return np.diag(np.asarray(self.values, float))
+
+    def cholesky(self):
+        _require_positive(float(np.min(self.values)))
+        return Diagonal(np.sqrt(self.values))
+
+    def asymmetry(self, sign):
+        return (1 - sign) * float(np.abs(self.values).max()), (0, 0)
+
+    def is_zero(self):
+        return not np.any(self.values)
+
+
+class Rotations(Operator):
+    """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); with n odd the last is left alone."""
+
+    rates: np.ndarray
+    n: int = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    def __call__(self, v):
+        pairs = v[: 2 * self.rates.shape[0]].reshape(-1, 2)
+        turned = jnp.stack([-self.rates * pairs[:, 1], self.rates * pairs[:, 0]], axis=1).reshape(-1)
+        return jnp.concatenate([turned, jnp.zeros(self.n % 2, turned.dtype)])
+
+    def dense(self):
+        matrix = np.zeros((self.n, self.n))
+        first = 2 * np.arange(self.rates.shape[0])
+        matrix[first, first + 1] = -self.rates
+        matrix[first + 1, first] = self.rates
+        return matrix
+
+    def cholesky(self):
+        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
+
+    def asymmetry(self, sign):
+        return (1 + sign) * float(np.abs(self.rates).max()), (0, 1)
+
+    def is_zero(self):
+        return not np.any(self.rates)
+
+
+class Dense(Operator):
+    """A full matrix, because the user passed one."""
+
+    matrix: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return self.matrix.shape[0]
+
+    def __call__(self, v):
+        return self.matrix @ v
+
+    def dense(self):
+        return np.asarray(self.matrix, float)
+
+    def cholesky(self):
+        _require_positive(float(np.linalg.eigvalsh(self.matrix)[0]))
+        return Dense(np.linalg.cholesky(self.matrix))
+
+
+class Blocks(Operator):
+    """[[upper_left, upper_right], [lower_left, lower_right]] on R^2m, each block a map on R^m."""
+
+    upper_left: Operator
+    upper_right: Operator
+    lower_left: Operator
+    lower_right: Operator
+
+    @property
+    def size(self) -> int:
+        return 2 * self.upper_left.size
+
+    def __call__(self, v):
+        m = self.upper_left.size
+        top, bottom = v[:m], v[m:]
+        return jnp.concatenate(
+            [
+                self.upper_left(top) + self.upper_right(bottom),
+                self.lower_left(top) + self.lower_right(bottom),
+            ]
+        )
+
+    def dense(self):
+        return np.block(
+            [
+                [self.upper_left.dense(), self.upper_right.dense()],
+                [self.lower_left.dense(), self.lower_right.dense()],
+            ]
+        )
+
+    def _coordinates(self) -> tuple[np.ndarray, ...] | None:
+        """The four blocks as numbers per coordinate, or None when one of them mixes coordinates."""
+        entries = []
+        for block in (self.upper_left, self.upper_right, self.lower_left, self.lower_right):
+            if not isinstance(block, Scaled | Diagonal):
+                return None
+            entries.append(np.asarray(block.scale if isinstance(block, Scaled) else block.values))
+        return tuple(entries)
+
+    def cholesky(self):
+        entries = self._coordinates()
+        if entries is None:
+            return Dense(self.dense()).cholesky()
+        a, b, _, d = entries
+        _require_positive(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
+        root = np.sqrt(a)
+        m = self.upper_left.size
+        return Blocks(
+            _coordinatewise(root, m),
+            Scaled(0.0, m),
+            _coordinatewise(b / root, m),
+            _coordinatewise(np.sqrt(d - b**2 / a), m),
+        )
+
+    def asymmetry(self, sign):
+        entries = self._coordinates()
+        if entries is None:
+            return super().asymmetry(sign)
+        a, b, c, d = entries
+        gap = [(1 - sign) * np.abs(a).max(), (1 - sign) * np.abs(d).max(), np.abs(b - sign * c).max()]
+        return float(max(gap)), (0, self.upper_left.size)
+
+    def is_zero(self):
+        return all(b.is_zero() for b in (self.upper_left, self.upper_right, self.lower_left, self.lower_right))
+
+
+def _coordinatewise(values: np.ndarray, size: int) -> Operator:
+    return Scaled(float(values), size) if np.ndim(values) == 0 else Diagonal(values)
+
+
+def _require_positive(smallest_eigenvalue: float) -> None:
+    require(
+        smallest_eigenvalue > 0,
+        f"The matrix must be positive definite, but its smallest eigenvalue is {smallest_eigenvalue:.6g}.",
+    )
+
+
+def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
+    """The operator, checked symmetric (sign=1) or skew (sign=-1); asymmetry by rounding is averaged away."""
+    gap, (i, j) = operator.asymmetry(sign)
+    entries = [np.abs(x).max() for x in jax.tree.leaves(operator) if np.size(x)]
+    if gap > 1e-6 * max(entries, default=0.0):  # float32 matrices computed by products are symmetric to about 1e-7
+        kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
+        raise InvalidInput(
+            f"`{name}` must be {kind}: max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j}). "
+            f"Pass `({name} {mean} {name}.T) / 2`."
+        )
+    if gap > 0 and isinstance(operator, Dense):
+        return Dense((operator.matrix + sign * operator.matrix.T) / 2)
+    return operator
+
+
+def as_operator(value, name: str, size: int | None = None) -> Operator:
+    """A number (with `size`), a vector (a diagonal), a square matrix or an operator, as an operator."""
+    if isinstance(value, Operator):
+        return value
+    array = numbers(value, name)
+    if array.ndim == 0:
+        require(
+            size is not None,
+            f"`{name}` is a single number, so its dimension is unknown: pass a matrix or a vector.",
+        )
+        return Scaled(float(array), size)  # type: ignore[arg-type]
+    if array.ndim == 1:
+        require(array.size > 0, f"`{name}` must have at least one entry: got an empty vector.")
+        return Diagonal(array)
+    require(
+        array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0,
+        f"`{name}` must be a square matrix: got shape {array.shape}.",
+    )
+    if not np.any(array - np.diag(np.diag(array))):
+        return Diagonal(np.diag(array).copy())
+    return Dense(array)

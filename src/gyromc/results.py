@@ -1,0 +1,214 @@
+"""Run: what came out of a plan, chain by chain, with its errors (E4, E6).
+
+Receives sums from an engine; hands on averages, standard errors, intervals and the estimated V. A chain that failed
+has NaN for its average, is named in `failures`, and takes no part in means and errors.
+"""
+
+import dataclasses
+import functools
+import io
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gyromc import statistics
+from gyromc.checks import require, whole
+from gyromc.plan import Plan
+
+__all__ = ["EngineState", "Failure", "Run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """One chain that cannot be trusted, and why."""
+
+    chain: int
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"chain {self.chain} at step {self.step}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EngineState:
+    """Where a run stands: all that is needed to go on as if it had never stopped."""
+
+    step: int
+    z: np.ndarray
+    high: np.ndarray
+    low: np.ndarray
+    clock: tuple[float, float]
+    failed_at: np.ndarray
+    generator: np.ndarray | None = None  # for engines whose random numbers have a state
+    snapshots: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)  # sums after so many steps
+
+    @property
+    def sums(self) -> np.ndarray:
+        """The weighted sums of the observables, chains × observables, in float64."""
+        return self.high.astype(float) + self.low.astype(float)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a plan gave.
+
+    **Attributes:**
+
+    - `plan`: what was asked for; `engine`: who did it.
+    - `averages[name]`: μ̂(h) of each chain; NaN for a chain that failed.
+    - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`.
+    - `failures`: the chains that failed, with step and reason; `partial`: whether it was interrupted.
+    - `steps_done`: how many states were averaged; `gradient_evaluations`; `wall_time` and `compile_time` in seconds.
+    - `draws`: kept states, chains × draws, shaped like the parameters; `None` unless asked for.
+    - `state`: where the chains stand; `continue_(more_steps)` goes on from there.
+    """
+
+    plan: Plan
+    engine: str
+    state: EngineState
+    wall_time: float
+    compile_time: float
+    partial: bool = False
+    failures: tuple[Failure, ...] = ()
+    draws: Any = None
+    resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def steps_done(self) -> int:
+        """How many states of each chain were averaged."""
+        return max(0, self.state.step - self.plan.burn_in)
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """Gradients computed over all chains, burn-in included."""
+        return self.plan.num_chains * self.state.step
+
+    @functools.cached_property
+    def diverged(self) -> np.ndarray:
+        """Which chains failed."""
+        mask = np.zeros(self.plan.num_chains, bool)
+        mask[[failure.chain for failure in self.failures]] = True
+        return mask
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray:
+        weight = sum(self.state.clock) if self.plan.weighting == "step_size" else self.steps_done
+        if self.steps_done == 0:
+            return np.full_like(self.state.sums, math.nan)
+        with np.errstate(invalid="ignore"):
+            return np.where(self.diverged[:, None], math.nan, self.state.sums / weight)  # E4
+
+    @functools.cached_property
+    def averages(self) -> Mapping[str, np.ndarray]:
+        """μ̂(h), one number per chain, by the observable's name."""
+        return {name: self._table[:, j] for j, name in enumerate(self.plan.observables)}
+
+    @functools.cached_property
+    def mean(self) -> Mapping[str, float]:
+        """The mean over the chains that did not fail."""
+        return {name: float(np.mean(a)) if a.size else math.nan for name, a in self._good.items()}
+
+    @functools.cached_property
+    def _good(self) -> Mapping[str, np.ndarray]:
+        return {name: a[~self.diverged] for name, a in self.averages.items()}
+
+    @functools.cached_property
+    def _spread(self) -> Mapping[str, tuple[float, int]]:
+        """The variance of one chain's average, and its degrees of freedom."""
+        if self.error_method == "replicate chains":
+            return {name: statistics.replicate_variance(a) for name, a in self._good.items()}
+        batches = self._batch_averages()
+        return {name: statistics.batch_means_variance(batches[..., j]) for j, name in enumerate(self.plan.observables)}
+
+    @property
+    def error_method(self) -> str:
+        """Where the errors come from: `replicate chains`, or `batch means` when there is only one chain."""
+        return "replicate chains" if np.sum(~self.diverged) > 1 else "batch means"
+
+    def _batch_averages(self) -> np.ndarray:
+        marks = [0, *sorted(self.state.snapshots)]
+        sums = np.stack([np.zeros_like(self.state.sums), *(self.state.snapshots[k] for k in marks[1:])], axis=1)
+        return (np.diff(sums, axis=1) / np.diff(marks)[None, :, None])[~self.diverged]
+
+    @functools.cached_property
+    def std_error(self) -> Mapping[str, float]:
+        """The Monte Carlo standard error of `mean` (the discretisation bias is no part of it)."""
+        chains = int(np.sum(~self.diverged))
+        return {name: math.sqrt(v / chains) if chains else math.nan for name, (v, _) in self._spread.items()}
+
+    @functools.cached_property
+    def variance(self) -> Mapping[str, float]:
+        """The estimated fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
+        time = sum(self.state.clock)
+        return {name: time * v for name, (v, _) in self._spread.items()}  # E6: Var ≈ V / (Nη)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
+        """The two-sided confidence interval of `mean[name]`, from Student's distribution.
+
+        **Arguments:**
+
+        - `name`: which observable.
+        - `level`: the coverage, between 0 and 1.
+        """
+        require(name in self.averages, f"No observable {name!r} in this run: it has {', '.join(self.averages)}.")
+        require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+        return statistics.interval(self.mean[name], self.std_error[name], level, self._spread[name][1])
+
+    def continue_(self, more_steps: int | None = None) -> "Run":
+        """Go on from where the chains stand; the result equals one longer run exactly.
+
+        **Arguments:**
+
+        - `more_steps`: how many more states to average; left out: what an interrupted run still lacks.
+        """
+        require(self.resume is not None, "This run holds no engine state to continue from.")
+        if more_steps is None:
+            require(self.partial, "This run is complete: say how many `more_steps` to make.")
+            return self.resume(self.plan, self)  # type: ignore[misc]
+        more = whole(more_steps, "more_steps", least=1)
+        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)  # type: ignore[misc]
+
+    def __rich__(self):
+        """A table for the terminal."""
+        from rich.table import Table
+
+        plan = self.plan
+        eta = "schedule" if callable(plan.step_size) else f"{plan.step_size:g}"
+        table = Table(title=f"{plan.dynamics.name} on {type(plan.target).__name__}", title_justify="left")
+        table.add_column("observable")
+        for column in ("mean", "std. error", "95 % interval", "V (estimated)"):
+            table.add_column(column, justify="right")
+        for name in plan.observables:
+            low, high = self.interval(name)
+            table.add_row(
+                name,
+                f"{self.mean[name]:.6g}",
+                f"{self.std_error[name]:.2g}",
+                f"[{low:.6g}, {high:.6g}]".replace("[", r"\["),
+                f"{self.variance[name]:.4g}",
+            )
+        notes = [
+            f"{plan.num_chains} chains × {self.steps_done} steps, η = {eta}, {plan.dtype}, seed {plan.seed}; "
+            f"errors from {self.error_method}",
+            f"engine {self.engine}: {self.gradient_evaluations:.3g} gradients in {self.wall_time:.2f} s"
+            f" (compiling {self.compile_time:.2f} s)",
+        ]
+        if self.partial:
+            notes.append(f"PARTIAL: interrupted after {self.steps_done} of {plan.num_steps} steps")
+        if self.failures:
+            notes.append(
+                f"{len(self.failures)} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}"
+            )
+        table.caption = "\n".join(notes)
+        table.caption_justify = "left"
+        return table
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        buffer = io.StringIO()
+        Console(file=buffer, width=110, color_system=None).print(self)
+        return buffer.getvalue().rstrip()

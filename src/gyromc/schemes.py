@@ -1,0 +1,20 @@
+"""One step of a chain: from z_k, a gradient of H and fresh noise to z_{k+1}.
+
+Receives a dynamics (D, Q), the state and its stochastic gradient ĝ = (∇̂U(θ), r); hands on the next state. A new scheme is a
+function with the signature of `euler` and an entry in `SCHEMES`.
+"""
+
+import jax.numpy as jnp
+
+from gyromc.dynamics import Dynamics
+
+__all__ = ["SCHEMES", "euler"]
+
+
+def euler(dynamics: Dynamics, z, gradient, xi, eta):
+    """Euler-Maruyama, the paper's SG-GNLMC step."""
+    return z - eta * dynamics.drift(gradient) + jnp.sqrt(2 * eta) * dynamics.noise(xi)  # E3
+
+
+SCHEMES = {"euler": euler}
+"""The schemes by the name a plan gives them."""

@@ -1,0 +1,1 @@
+"""What a plan will deliver, without sampling."""
