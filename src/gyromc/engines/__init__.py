@@ -281,7 +281,8 @@ def _progress(plan: Plan, done: int, wanted: bool | None) -> Iterator:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(plan.dynamics.name, total=plan.num_steps + plan.burn_in, completed=done)
         yield lambda count: bar.advance(task, count)
 
