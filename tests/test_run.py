@@ -292,18 +292,22 @@ def test_progress_is_on_standard_error_only(plan, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_chains_over_several_devices_are_the_same_chains():
-    """The numbers do not depend on how many devices JAX sees."""
+def test_chains_spread_over_devices_are_the_same_chains():
+    """The numbers do not depend on how many devices JAX sees, and the chains really are spread over them."""
     script = textwrap.dedent("""
-        import numpy as np, gyromc as gm, jax
+        import gyromc as gm, jax
+        from gyromc.engines import scan
         plan = gm.Plan(target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.hfhr(2, 1.0, 2.0),
-                       observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1, num_chains=8)
-        print(len(jax.devices()), *gm.run(plan).averages["x"].tolist())
+                       oracle=gm.oracles.Gaussian(1.0), observables={"x": gm.observables.linear([1.0, 0.0])},
+                       step_size=0.1, num_chains=8)
+        session = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
+        session.advance(5)
+        print(len(session.carry.z.sharding.device_set), *gm.run(plan, keep_draws=20).draws.ravel().tolist())
     """)
     lines = []
-    for count in (1, 2):
+    for count in (1, 4):
         env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
         done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
         lines.append(done.stdout.split())
-    assert [lines[0][0], lines[1][0]] == ["1", "2"]
+    assert [lines[0][0], lines[1][0]] == ["1", "4"]
     assert lines[0][1:] == lines[1][1:]

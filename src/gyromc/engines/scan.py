@@ -1,9 +1,10 @@
-"""Engine `scan`: any target JAX can differentiate, all chains as one array, one compiled loop (E3, E4).
+"""Engine `scan`: any target JAX can differentiate, chains as one array over all devices, one compiled loop (E3, E4).
 
 Receives a plan and where its chains stand; hands on where they stand some steps later. Randomness is a function of
 (seed, step, chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.flat import ravel
@@ -161,16 +164,20 @@ class Session:
 
 
 def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
-    """The state as device arrays, with room for `slots` kept draws."""
+    """The state as device arrays, chains spread evenly over all devices, with room for `slots` kept draws."""
     dtype = jnp.dtype(plan.dtype)
+    devices = jax.local_devices()
+    count = math.gcd(len(devices), plan.num_chains)
+    mesh = Mesh(np.array(devices[:count]), ("chains",))
+    rows, columns, copies = (NamedSharding(mesh, spec) for spec in (P("chains"), P(None, "chains"), P()))
     return Carry(
-        step=jnp.asarray(state.step, jnp.int32),
-        z=jnp.array(state.z),
-        high=jnp.array(state.high),
-        low=jnp.array(state.low),
-        clock=tuple(jnp.asarray(c, dtype) for c in state.clock),
-        failed_at=jnp.array(state.failed_at),
-        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype) if slots else None,
+        step=jax.device_put(np.int32(state.step), copies),
+        z=jax.device_put(state.z, rows),
+        high=jax.device_put(state.high, rows),
+        low=jax.device_put(state.low, rows),
+        clock=tuple(jax.device_put(np.asarray(c, dtype), copies) for c in state.clock),
+        failed_at=jax.device_put(state.failed_at, rows),
+        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None,
     )
 
 
