@@ -25,7 +25,7 @@ TARGETS = {
     "linear": regression(2),
     "logistic": gm.targets.LogisticRegression(X, Y, prior_scale=1.0),
     "log density": gm.targets.LogDensity(lambda x: -jnp.sum(x**2) - x[0] ** 4),
-    "finite sum": gm.targets.FiniteSum(log_likelihood, lambda p: -p["b"] ** 2 - p["w"] @ p["w"], {"x": X, "y": Y}),
+    "finite sum": gm.targets.FiniteSum(log_likelihood, lambda p: -(p["b"] ** 2) - p["w"] @ p["w"], {"x": X, "y": Y}),
 }
 DYNAMICS = {
     "sgld": gm.dynamics.overdamped(2),

@@ -41,7 +41,16 @@ def test_public_functions_have_an_example():
         public = next(
             ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"
         )
-        abstract = {"Target", "SumOverData", "GeneralizedLinear", "Oracle", "Observable", "Ridge", "Function", "Dynamics"}
+        abstract = {
+            "Target",
+            "SumOverData",
+            "GeneralizedLinear",
+            "Oracle",
+            "Observable",
+            "Ridge",
+            "Function",
+            "Dynamics",
+        }
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in set(public) - abstract:
                 if "```python" not in (ast.get_docstring(node) or ""):

@@ -31,7 +31,9 @@ def room(module):
 
 
 def test_import_needs_no_jax_and_little_time():
-    script = "import time; t = time.perf_counter(); import gyromc, sys; print(time.perf_counter() - t, 'jax' in sys.modules)"
+    script = (
+        "import time; t = time.perf_counter(); import gyromc, sys; print(time.perf_counter() - t, 'jax' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     seconds, jax_loaded = done.stdout.split()
     assert jax_loaded == "False"

@@ -92,7 +92,12 @@ def _mutant_scheme(name):
 
 
 AUGMENTED = ["sghfhrmc", "sggaulmc", "general on (θ, r)"]
-MUTANTS = {"√η → η": ["sgnlmc", *AUGMENTED], "√2 → 1": ["sgnlmc", *AUGMENTED], "G → Gᵀ": ["sgnlmc", *AUGMENTED], "√D → D": AUGMENTED}
+MUTANTS = {
+    "√η → η": ["sgnlmc", *AUGMENTED],
+    "√2 → 1": ["sgnlmc", *AUGMENTED],
+    "G → Gᵀ": ["sgnlmc", *AUGMENTED],
+    "√D → D": AUGMENTED,
+}
 
 
 @pytest.mark.parametrize(("mutant", "dynamics"), [(m, d) for m, names in MUTANTS.items() for d in names])

@@ -59,11 +59,20 @@ def build(**changes):
 
 
 WRONG = {
-    "D not square": (lambda: gm.dynamics.general(np.ones((2, 3)), 0.0), r"`D` must be a square matrix: got shape \(2, 3\)"),
-    "D not symmetric": (lambda: gm.dynamics.general([[1.0, 0.5], [0.0, 1.0]], 0.0), r"max \|D - Dᵀ\| = 0.5 at \(0, 1\).*Pass"),
+    "D not square": (
+        lambda: gm.dynamics.general(np.ones((2, 3)), 0.0),
+        r"`D` must be a square matrix: got shape \(2, 3\)",
+    ),
+    "D not symmetric": (
+        lambda: gm.dynamics.general([[1.0, 0.5], [0.0, 1.0]], 0.0),
+        r"max \|D - Dᵀ\| = 0.5 at \(0, 1\).*Pass",
+    ),
     "D not positive": (lambda: gm.dynamics.general([[1.0, 2.0], [2.0, 1.0]], 0.0), "smallest eigenvalue is -1"),
     "D singular": (lambda: gm.dynamics.general([1.0, 0.0], 0.0), "smallest eigenvalue is 0"),
-    "Q not skew": (lambda: gm.dynamics.general([1.0, 1.0], [[0.0, 1.0], [1.0, 0.0]]), r"`Q` must be skew.*\(Q - Q.T\) / 2"),
+    "Q not skew": (
+        lambda: gm.dynamics.general([1.0, 1.0], [[0.0, 1.0], [1.0, 0.0]]),
+        r"`Q` must be skew.*\(Q - Q.T\) / 2",
+    ),
     "Q of another size": (lambda: gm.dynamics.general([1.0, 1.0], np.zeros((3, 3))), "D is 2 × 2, Q is 3 × 3"),
     "J not skew": (lambda: gm.dynamics.nonreversible(np.eye(3)), "`J` must be skew-symmetric"),
     "NaN in J": (lambda: gm.dynamics.nonreversible([[0.0, np.nan], [1.0, 0.0]]), r"1 entries are NaN.*\(0, 1\)"),
@@ -84,13 +93,22 @@ WRONG = {
         lambda: gm.targets.FiniteSum(lambda p, d: 0.0, lambda p: 0.0, {"x": X, "y": Y[:2]}),
         r"same, positive length.*'x'.*3.*'y'.*2",
     ),
-    "NaN in data": (lambda: gm.targets.FiniteSum(lambda p, d: 0.0, lambda p: 0.0, [np.nan]), "must be finite|first axis"),
-    "likelihood no function": (lambda: gm.targets.FiniteSum(3, lambda p: 0.0, X), "`log_likelihood` must be a function: got int"),
+    "NaN in data": (
+        lambda: gm.targets.FiniteSum(lambda p, d: 0.0, lambda p: 0.0, [np.nan]),
+        "must be finite|first axis",
+    ),
+    "likelihood no function": (
+        lambda: gm.targets.FiniteSum(3, lambda p: 0.0, X),
+        "`log_likelihood` must be a function: got int",
+    ),
     "batch size zero": (lambda: gm.oracles.Minibatch(0), "`size` must be a whole number from 1 to 1000000000: got 0"),
     "batch size huge": (lambda: gm.oracles.Minibatch(10**9 + 1), "got 1000000001"),
     "batch size half": (lambda: gm.oracles.Minibatch(2.5), "got 2.5"),
     "tau negative": (lambda: gm.oracles.Gaussian(-1.0), "`tau` must be a number ≥ 0: got -1"),
-    "mini-batch of no sum": (lambda: build(oracle=gm.oracles.Minibatch(2)), "needs a target that is a sum over data.*Quadratic"),
+    "mini-batch of no sum": (
+        lambda: build(oracle=gm.oracles.Minibatch(2)),
+        "needs a target that is a sum over data.*Quadratic",
+    ),
     "step size zero": (lambda: build(step_size=0.0), "`step_size` must be positive and finite: got 0"),
     "step size negative": (lambda: build(step_size=-0.1), "got -0.1"),
     "step size NaN": (lambda: build(step_size=float("nan")), "got nan"),
@@ -107,16 +125,25 @@ WRONG = {
     "no observable": (lambda: build(observables={}), "At least one observable"),
     "observables no mapping": (lambda: build(observables=OK["x"]), "by name"),
     "observable a number": (lambda: build(observables={"x": 3.0}), "Observable 'x' must be"),
-    "observable of another size": (lambda: build(observables={"x": gm.observables.linear([1.0])}), "direction of 1 numbers.*\\(2,\\)"),
+    "observable of another size": (
+        lambda: build(observables={"x": gm.observables.linear([1.0])}),
+        "direction of 1 numbers.*\\(2,\\)",
+    ),
     "observable a vector": (lambda: build(observables={"x": lambda t: t}), r"single number: it returned shape \(2,\)"),
     "observable broken": (lambda: build(observables={"x": lambda t: t["w"]}), "Observable 'x' cannot be evaluated"),
     "brier of no class": (lambda: gm.observables.brier([1.0], 2), "`y` must be 0 or 1"),
     "target a class": (lambda: build(target=gm.targets.Quadratic), "`target` must be a value.*got Quadratic"),
     "oracle a class": (lambda: build(oracle=gm.oracles.Exact), "`oracle` must be a value"),
-    "target a vector": (lambda: build(target=gm.targets.LogDensity(lambda t: -(t**2))), r"`fn` must return a single number.*\(2,\)"),
+    "target a vector": (
+        lambda: build(target=gm.targets.LogDensity(lambda t: -(t**2))),
+        r"`fn` must return a single number.*\(2,\)",
+    ),
     "dynamics too small": (lambda: build(dynamics=gm.dynamics.overdamped(3)), "made for 3 parameters.*has 2"),
     "hfhr of another size": (lambda: build(dynamics=gm.dynamics.hfhr(1, 1.0, 1.0)), "made for 1 parameters.*has 2"),
-    "general of another size": (lambda: build(dynamics=gm.dynamics.general(spd(3, 1), skew(3, 1))), "2 × 2.*4 × 4.*got 3 × 3"),
+    "general of another size": (
+        lambda: build(dynamics=gm.dynamics.general(spd(3, 1), skew(3, 1))),
+        "2 × 2.*4 × 4.*got 3 × 3",
+    ),
     "start too long": (lambda: build(start=[1.0, 2.0, 3.0]), r"`start` must have 2 numbers.*\(3,\)"),
     "start NaN": (lambda: build(start=[np.nan, 0.0]), "`start` must be finite"),
     "start with momentum": (lambda: build(start=[0.0, 0.0, 1.0, 1.0]), r"`start` must have 2 numbers"),
