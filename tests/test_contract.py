@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import regression, skew, spd
 
 import gyromc as gm
+from conftest import regression, skew, spd
 from gyromc.engines import scan
 
 rng = np.random.default_rng(0)

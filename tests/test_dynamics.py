@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import J1, skew, spd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gyromc as gm
+from conftest import J1, skew, spd
 
 I3 = np.eye(3)
 C = np.diag([0.5, 1.5, 2.0])

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import reference
-from conftest import J1, quadratic, regression, skew, spd
 
 import gyromc as gm
+import reference
+from conftest import J1, quadratic, regression, skew, spd
 from gyromc.schemes import SCHEMES
 
 CHAINS = 40_000  # the variance is then known to 0.7 %, so 4 standard errors see 1.4 % in the RMSE

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import regression, spd
 
 import gyromc as gm
+from conftest import regression, spd
 from gyromc.mode import find_mode
 
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import skew, spd
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gyromc as gm
+from conftest import skew, spd
 from gyromc.plan import paper_steps
 
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from conftest import quadratic
 
 import gyromc as gm
+import reference
+from conftest import quadratic
 from gyromc.engines import draws_bytes
 
 
