@@ -8,8 +8,6 @@ Without a GPU the engine is not available, except that the environment variable 
 interpreted on the CPU: slow, for tests.
 """
 
-import dataclasses
-import functools
 import os
 
 import jax

@@ -83,7 +83,6 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
     @jax.jit
     def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
-        on_device = {} if layout.interpret else {"backend": "triton"}
         call = pl.pallas_call(
             functools.partial(_kernel, recipe, layout),
             out_shape=tuple(shapes),
@@ -93,7 +92,6 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
             compiler_params=triton.CompilerParams(num_warps=layout.warps, num_stages=1),
             interpret=layout.interpret,
             name="gyromc",
-            **on_device,
         )
         return Arrays(*call(*inputs, *arrays))
 
