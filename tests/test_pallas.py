@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_moments import average_moments
 
 import gyromc as gm
+from exact_moments import average_moments
 from gyromc.engines import pallas, scan
 from gyromc.engines.pallas import kernel, philox, unrolled
 from gyromc.engines.pallas.kernel import Layout
@@ -127,7 +127,9 @@ def test_normals_follow_the_normal_law():
 def bumpy(x):
     y = jnp.tanh(jnp.arange(9.0).reshape(3, 3) @ x) + x[0] * x[::-1] ** 3
     parts = [jnp.sum(jnp.logaddexp(y, 0.3)), jnp.linalg.norm(x[1:]), jnp.prod(x), jax.nn.logsumexp(x), jnp.cumsum(x)[1]]
-    return sum(parts) + jnp.where(x[0] > 0, x[1], x[2] ** 2) + jnp.stack([x[2], x[0]]).sum() + x[jnp.array([0, 2])].sum()
+    return (
+        sum(parts) + jnp.where(x[0] > 0, x[1], x[2] ** 2) + jnp.stack([x[2], x[0]]).sum() + x[jnp.array([0, 2])].sum()
+    )
 
 
 def test_unrolled_functions_agree_with_jax():
@@ -158,7 +160,9 @@ def reference_step(plan, z, k):
     gradient = plan.flat_target.gradient
     if isinstance(plan.oracle, O.Minibatch):
         index = philox.row_numbers(words(plan.oracle.size, philox.ROWS), plan.target.num_data)[:, : plan.oracle.size]
-        g = jax.vmap(lambda t, i: plan.oracle.gradient(plan.flat_target, t, i))(jnp.asarray(z[:, :d], jnp.float32), index)
+        g = jax.vmap(lambda t, i: plan.oracle.gradient(plan.flat_target, t, i))(
+            jnp.asarray(z[:, :d], jnp.float32), index
+        )
     else:
         g = jax.vmap(gradient)(jnp.asarray(z[:, :d], jnp.float32))
     g = np.concatenate([np.asarray(g, float), z[:, d:]], 1)
@@ -193,7 +197,12 @@ def step_cases():
         "quadratic, nld": (quadratic, D.nonreversible(J1), O.Gaussian(1.0), None),
         "cosine, hfhr": (cosine, D.hfhr(3, 1.0, 2.0), O.Gaussian(1.0), None),
         "cosine, gaul": (cosine, D.gaul([0.5, 1.5, 2.0], 1.0, 2.0), O.Exact(), None),
-        "log density": (T.LogDensity(lambda x: -0.25 * jnp.sum(x**4) - x[0] * x[1]), D.overdamped(2), O.Exact(), np.ones(2)),
+        "log density": (
+            T.LogDensity(lambda x: -0.25 * jnp.sum(x**4) - x[0] * x[1]),
+            D.overdamped(2),
+            O.Exact(),
+            np.ones(2),
+        ),
         "linear, batch 16": (T.LinearRegression(X, y), D.nonreversible(J1), O.Minibatch(16), None),
         "linear, batch 10": (T.LinearRegression(X, y), D.hfhr(3, 1.0, 2.0), O.Minibatch(10), None),
         "linear, all rows": (T.LinearRegression(X[:101], y[:101]), D.overdamped(3), O.Exact(), None),
@@ -267,8 +276,13 @@ def against_scan(plan):
 def test_non_quadratic_agrees_with_scan():
     against_scan(
         gm.Plan(
-            target=T.CosinePerturbed(3, 1.2), dynamics=D.gaul([0.5, 1.5, 2.0], 1.0, 2.0), oracle=O.Gaussian(1.0),
-            observables={"t": H.tanh(U), "x²": H.function(lambda x: x[0] ** 2)}, step_size=0.1, num_steps=40, num_chains=2**15,
+            target=T.CosinePerturbed(3, 1.2),
+            dynamics=D.gaul([0.5, 1.5, 2.0], 1.0, 2.0),
+            oracle=O.Gaussian(1.0),
+            observables={"t": H.tanh(U), "x²": H.function(lambda x: x[0] ** 2)},
+            step_size=0.1,
+            num_steps=40,
+            num_chains=2**15,
         )  # fmt: skip
     )
 
@@ -280,8 +294,13 @@ def test_logistic_with_many_observables_agrees_with_scan():
     others = {"entropy": H.entropy(X[3]), "linear": H.linear(X[4]), "function": H.function(lambda t: t[2] ** 2)}
     against_scan(
         gm.Plan(
-            target=T.LogisticRegression(X, y), dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5), oracle=O.Minibatch(32),
-            observables=rows | others, step_size=0.01, num_steps=20, num_chains=2**15 if ON_GPU else 2**11,
+            target=T.LogisticRegression(X, y),
+            dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5),
+            oracle=O.Minibatch(32),
+            observables=rows | others,
+            step_size=0.01,
+            num_steps=20,
+            num_chains=2**15 if ON_GPU else 2**11,
         )  # fmt: skip
     )
 
@@ -341,7 +360,9 @@ def test_draws_are_kept_as_scan_keeps_them():
 
 def test_failures_are_found_at_the_step_scan_finds():
     """From 10⁶, with η = 3, |z| doubles at every step and noise does not matter."""
-    plan = small(target=T.Quadratic(np.ones(3)), dynamics=D.overdamped(3), step_size=3.0, start=np.full(3, 1e6), num_steps=12)
+    plan = small(
+        target=T.Quadratic(np.ones(3)), dynamics=D.overdamped(3), step_size=3.0, start=np.full(3, 1e6), num_steps=12
+    )
     found = advanced(plan, bound=1e8).failed_at
     assert np.array_equal(found, np.full(70, 7))  # 2⁷ > 100 ≥ 2⁶
     with pytest.raises(gm.DivergenceError, match="chain 0 at step 7"):
@@ -394,5 +415,7 @@ def test_kernels_lower_for_cuda_without_one(name):
     session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, layout=block(plan))
     layout = dataclasses.replace(pallas.default_layout(plan, session.recipe.team), interpret=False)
     arrays = pallas._to_device(scan.initial_state(plan), session.recipe, 4 * layout.chains)
-    lowered = kernel.compiled(session.recipe, layout, 4).trace(session.inputs, arrays).lower(lowering_platforms=("cuda",))
+    lowered = (
+        kernel.compiled(session.recipe, layout, 4).trace(session.inputs, arrays).lower(lowering_platforms=("cuda",))
+    )
     assert "triton" in lowered.as_text()

@@ -22,7 +22,9 @@ def high_word(constant: int, x, native: bool):
     """The upper 32 bits of constant · x; one machine instruction where the kernel is native."""
     if native:
         signed = _instruction(f"mul.hi.u32 $0, $1, {constant};", jax.lax.bitcast_convert_type(x, jnp.int32), "=r,r")
-        return jax.lax.bitcast_convert_type(signed, jnp.uint32)  # the kernel's words carry no sign, results of assembly do
+        return jax.lax.bitcast_convert_type(
+            signed, jnp.uint32
+        )  # the kernel's words carry no sign, results of assembly do
     return multiply_high(np.uint32(constant), x)
 
 

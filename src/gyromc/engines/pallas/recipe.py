@@ -97,7 +97,9 @@ def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     covariance = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
         heard = eta * float(plan.oracle.tau) * G[:, : plan.dim]
-        covariance = covariance + heard @ heard.T  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: half the normals, the same law
+        covariance = (
+            covariance + heard @ heard.T
+        )  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: half the normals, the same law
     return -eta * G, np.linalg.cholesky(covariance)
 
 

@@ -24,13 +24,81 @@ class Unsupported(Exception):
 
 
 _ELEMENTWISE = frozenset(
-    """abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy cos cosh div eq exp exp2
-    expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not one_minus_square or pow rem rsqrt
-    select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor""".split()
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "copy",
+        "cos",
+        "cosh",
+        "div",
+        "eq",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "not",
+        "one_minus_square",
+        "or",
+        "pow",
+        "rem",
+        "rsqrt",
+        "select_n",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 _MOVING = frozenset(
-    """broadcast_in_dim dynamic_slice dynamic_update_slice expand_dims gather reshape rev slice squeeze transpose
-    concatenate split stack unstack""".split()
+    [
+        "broadcast_in_dim",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "expand_dims",
+        "gather",
+        "reshape",
+        "rev",
+        "slice",
+        "squeeze",
+        "transpose",
+        "concatenate",
+        "split",
+        "stack",
+        "unstack",
+    ]
 )
 _OPERATORS: dict[str, Callable] = {
     "add": lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y,
@@ -222,9 +290,7 @@ def _binding(eqn) -> Callable:
 
     def operate(*args):
         shape = next(x.shape for x in args if not _constant(x)) if not all(map(_constant, args)) else ()
-        tiles = [
-            jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)
-        ]
+        tiles = [jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)]
         return eqn.primitive.bind(*tiles, **eqn.params)
 
     return operate
