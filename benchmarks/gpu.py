@@ -1,7 +1,7 @@
 """Chain-steps per second of the engines `pallas` and `scan` on one GPU, for the paper's kinds of work.
 
-Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Every section stands alone: what fails is
-printed with its traceback and the rest goes on. Figures are medians over repeats after a warm-up; compile times are apart.
+Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Every section stands alone: what
+fails is printed with its traceback and the rest goes on. Figures are medians over repeats after a warm-up; compile times are apart.
 """
 
 import argparse

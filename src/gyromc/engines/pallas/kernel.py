@@ -180,7 +180,7 @@ class _Block:
     def noise(self, k, shape) -> list:
         """ξ: each thread draws some of the normals, and has zeros for the others."""
         n, T = self.recipe.size, self.recipe.team
-        rounds = -(--(-n // 4) // T)
+        rounds = pl.cdiv(pl.cdiv(n, 4), T)
         drawn = [philox.normals(self.words(k, c, philox.NOISE), self.native) for c in range(rounds)]
         xi = []
         for i in range(n):
@@ -200,7 +200,7 @@ class _Block:
         rows, T = self.recipe.rows, self.recipe.team
         assert rows is not None
         take = self.drawn_rows if rows.batch is not None else self.every_row
-        rounds = -(--(-rows.batch // 4) // T) if rows.batch is not None else -(-rows.num_rows // T)
+        rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def some(c, sums):
             for index, weight in take(k, c):
