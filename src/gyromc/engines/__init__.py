@@ -20,14 +20,14 @@ import numpy as np
 
 from gyromc import statistics
 from gyromc.checks import positive, require, whole
-from gyromc.engines import scan
+from gyromc.engines import pallas, scan
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Failure, Run
 
 __all__ = ["ENGINES", "draws_bytes", "run"]
 
-ENGINES = {"scan": scan}
+ENGINES = {"pallas": pallas, "scan": scan}
 """The engines by name, the fastest first: modules with `why_not(plan)`, `initial_state(plan)` and `Session`."""
 CHUNK_SECONDS = 0.25  # how often progress moves and Ctrl-C is heard
 SNAPSHOT_CHAINS = 64  # with more chains than this, errors come from the spread between chains
@@ -61,7 +61,7 @@ def run(
     **Arguments:**
 
     - `plan`: what to compute.
-    - `engine`: `"scan"`, or `"auto"` for the fastest that can do the plan.
+    - `engine`: `"pallas"` (GPU), `"scan"`, or `"auto"` for the fastest that can do the plan.
     - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
     - `progress`: show a progress bar; left out: when standard error is a terminal.
     - `on_divergence`: `"raise"`, or `"report"` to leave failed chains out, name them in `run.failures` and warn.

@@ -1,0 +1,263 @@
+"""The kernel: a block of chains moved on by (E3) and summed by (E4), the whole loop on the chip.
+
+Receives a recipe and a layout; hands on a compiled function from the chains' arrays to their arrays some steps later. A chain
+is served by a team of threads: they share its rows of data, its random numbers and its tables of observables, each adds up its
+part, and one sum over the team per coordinate ends the step. Everything else is the same in every thread of the team.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from gyromc.engines.pallas import philox
+from gyromc.engines.pallas.recipe import Recipe, Row
+from gyromc.engines.pallas.unrolled import entries
+from gyromc.observables import PROFILES
+from gyromc.statistics import two_sum
+
+NEVER = 2**31 - 1
+"""The step at which a sound chain fails."""
+IN_REGISTERS = 64  # coefficients and directions beyond so many are read again at every step
+UNROLLED_ROUNDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How chains lie on the chip; never changes the numbers, save that `team` orders sums."""
+
+    chains: int  # per block
+    warps: int  # of 32 threads, per block
+    interpret: bool = False
+
+
+class Arrays(NamedTuple):
+    """The chains: z is n × chains, the sums are slots × chains (× team)."""
+
+    z: Any
+    high: Any
+    low: Any
+    failed_at: Any
+
+
+class Inputs(NamedTuple):
+    """What the kernel reads."""
+
+    counts: Any  # first step, steps to make, burn-in
+    seed: Any  # two words
+    bound: Any
+    coefficients: Any
+    columns: Any
+    directions: Any
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
+    """The function that moves `num_blocks` blocks of chains on."""
+    B, T = layout.chains, recipe.team
+    total = num_blocks * B
+    tail, zeros = ((), ()) if T == 1 else ((T,), (0,))
+    sums = len(recipe.slots)
+
+    def whole(array) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
+
+    chains = Arrays(
+        z=pl.BlockSpec((recipe.size, B), lambda i: (0, i)),
+        high=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
+        low=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
+        failed_at=pl.BlockSpec((B,), lambda i: (i,)),
+    )
+    shapes = Arrays(
+        z=jax.ShapeDtypeStruct((recipe.size, total), jnp.float32),
+        high=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
+        low=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
+        failed_at=jax.ShapeDtypeStruct((total,), jnp.int32),
+    )
+
+    @jax.jit
+    def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
+        call = pl.pallas_call(
+            functools.partial(_kernel, recipe, layout),
+            out_shape=tuple(shapes),
+            grid=(num_blocks,),
+            in_specs=[*map(whole, inputs), *chains],
+            out_specs=tuple(chains),
+            compiler_params=triton.CompilerParams(num_warps=layout.warps, num_stages=1),
+            interpret=layout.interpret,
+            name="gyromc",
+        )
+        return Arrays(*call(*inputs, *arrays))
+
+    return advance
+
+
+def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
+    inputs, before, after = Inputs(*refs[:6]), Arrays(*refs[6:10]), Arrays(*refs[10:])
+    block = _Block(recipe, layout, inputs)
+    spread = block.spread
+    z = tuple(spread(before.z[j, :]) for j in range(recipe.size))
+    slots = range(len(recipe.slots))
+    high, low = (tuple(ref[s, ...] for s in slots) for ref in (before.high, before.low))
+    first, steps = inputs.counts[0], inputs.counts[1]
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, spread(before.failed_at[:])))
+    z, high, low, failed_at = carry
+    one = (lambda x: x) if recipe.team == 1 else (lambda x: jnp.max(x, axis=1))
+    for j in range(recipe.size):
+        after.z[j, :] = one(z[j])
+    for s in slots:
+        after.high[s, ...] = high[s]
+        after.low[s, ...] = low[s]
+    after.failed_at[:] = failed_at if recipe.team == 1 else jnp.min(failed_at, axis=1)
+
+
+class _Block:
+    """One block of chains: what stays the same from step to step, and the step."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs):
+        self.recipe, self.inputs, self.native = recipe, inputs, not layout.interpret
+        B, T = layout.chains, recipe.team
+        self.tile = (B,) if T == 1 else (B, T)
+        chain = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0) + pl.program_id(0) * B
+        self.chain = chain.astype(jnp.uint32)
+        self.thread = None if T == 1 else jax.lax.broadcasted_iota(jnp.int32, self.tile, 1)
+        self.key = inputs.seed[0], inputs.seed[1]
+        self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
+        few = recipe.num_coefficients <= IN_REGISTERS
+        self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
+        tables = sum(slot.profile is not None for slot in recipe.slots)
+        self.directions = self._read_directions(tables) if 0 < tables * recipe.dim <= IN_REGISTERS else None
+
+    def spread(self, x):
+        """One value per chain, in every thread of its team."""
+        return x if self.thread is None else jnp.broadcast_to(x[:, None], self.tile)
+
+    def total(self, x):
+        """The sum over a team, in every thread of it."""
+        return x if self.thread is None else self.spread(jnp.sum(x, axis=1))
+
+    def step(self, k, carry):
+        """z_k is observed, then moved."""
+        z, high, low, failed_at = carry
+        theta = entries(z[: self.recipe.dim], (self.recipe.dim,))
+        values = self.observe(theta)
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in z])
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
+        failed_at = jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
+        if self.recipe.burns_in:
+            counted = k >= self.burn_in
+            values = [jnp.where(counted, v, np.float32(0)) for v in values]
+        pairs = [two_sum(*pair) for pair in zip(high, low, values, strict=True)]  # E4: z_0 counts
+        high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        return self.move(k, z, theta), high, low, failed_at
+
+    def move(self, k, z, theta):
+        """z - η(D+Q)ĝ + √(2ηD)ξ."""
+        recipe = self.recipe
+        shared = self.noise(k, z[0].shape)
+        own = None if recipe.rows is None else self.row_sum(k, theta)
+        gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.augmented else ())]  # ∇H = (∇U, r)
+        moved = []
+        for j, x in enumerate(z):
+            part = self.product(recipe.noise[j], shared)
+            if own is not None:
+                part = part + self.product(tuple(c for c in recipe.drift[j] if c[0] < recipe.dim), own)
+            moved.append(x + self.product(recipe.drift[j], gradient) + self.total(part))  # E3
+        return tuple(moved)
+
+    def product(self, row: Row, x):
+        """A row of a sparse matrix times a vector of tiles."""
+        read = self.held.__getitem__ if self.held is not None else self.inputs.coefficients.__getitem__
+        terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
+        return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
+
+    def noise(self, k, shape) -> list:
+        """ξ: each thread draws some of the normals, and has zeros for the others."""
+        n, T = self.recipe.size, self.recipe.team
+        rounds = pl.cdiv(pl.cdiv(n, 4), T)
+        drawn = [philox.normals(self.words(k, c, philox.NOISE), self.native) for c in range(rounds)]
+        xi = []
+        for i in range(n):
+            c, owner = divmod(i // 4, T)
+            x = drawn[c][i % 4]
+            xi.append(x if self.thread is None else jnp.where(self.thread == owner, x, np.float32(0)))
+        return xi
+
+    def words(self, k, draw, stream: int):
+        """Four random words: draw number `draw` of the thread's own, in turn with those of its team."""
+        number = draw if self.thread is None else draw * self.recipe.team + self.thread
+        full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)  # noqa: E731
+        return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
+
+    def row_sum(self, k, theta) -> list:
+        """This thread's part of Σ ∇ℓ_i, scaled."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        take = self.drawn_rows if rows.batch is not None else self.every_row
+        rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
+
+        def some(c, sums):
+            for index, weight in take(k, c):
+                columns = [self.inputs.columns[j, index] for j in range(rows.num_columns)]
+                sums = tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
+            return sums
+
+        sums = tuple(jnp.zeros(self.tile, jnp.float32) for _ in range(self.recipe.dim))
+        if rounds > UNROLLED_ROUNDS:
+            return list(jax.lax.fori_loop(0, rounds, some, sums))
+        for c in range(rounds):
+            sums = some(c, sums)
+        return list(sums)
+
+    def drawn_rows(self, k, c) -> list:
+        """Four rows drawn with replacement, and their weights; draws beyond the batch weigh nothing."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        assert rows.batch is not None
+        drawn = []
+        number = c if self.thread is None else c * T + self.thread
+        for w, word in enumerate(self.words(k, c, philox.ROWS)):
+            weight = np.float32(rows.scale)
+            if rows.batch % (4 * T):
+                weight = jnp.where(4 * number + w < rows.batch, weight, np.float32(0))
+            drawn.append((philox.row_numbers(word, rows.num_rows), weight))
+        return drawn
+
+    def every_row(self, k, c) -> list:
+        """The rows in order, the threads of a team side by side."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        index = jnp.broadcast_to(jnp.asarray(c, jnp.int32) * T + (0 if self.thread is None else self.thread), self.tile)
+        if rows.num_rows % T == 0:
+            return [(index, np.float32(1))]
+        inside = index < rows.num_rows
+        return [(jnp.minimum(index, rows.num_rows - 1), jnp.where(inside, np.float32(1), np.float32(0)))]
+
+    def observe(self, theta) -> list:
+        """The value of every slot."""
+        values, table = [], 0
+        for slot in self.recipe.slots:
+            if slot.profile is None:
+                assert slot.value is not None
+                value = slot.value(theta)[()]
+            else:
+                a = self.directions[table] if self.directions else self._direction(table)
+                value = PROFILES[slot.profile](functools.reduce(lambda s, p: s + p, [x * y for x, y in zip(a, theta)]))  # noqa: B905
+                table += 1
+            values.append(jnp.broadcast_to(jnp.asarray(value, jnp.float32), self.tile))
+        return values
+
+    def _direction(self, table: int) -> list:
+        return [
+            self.inputs.directions[j, table * self.recipe.team + self.thread]  # type: ignore[operator]
+            for j in range(self.recipe.dim)
+        ]
+
+    def _read_directions(self, tables: int) -> list:
+        return [self._direction(table) for table in range(tables)]
