@@ -26,6 +26,7 @@ from gyromc.statistics import two_sum
 from gyromc.targets import Target
 
 MAX_STEPS = 2**31 - 1
+BLOCK = 128
 
 
 def why_not(plan: Plan) -> str | None:
@@ -184,7 +185,14 @@ def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
 @eqx.filter_jit(donate="all-except-first")
 def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
     """Make `num_steps` steps with every chain; kept draws go into slots counted from `first_slot`."""
-    return jax.lax.fori_loop(0, num_steps, lambda _, c: _step(program, c, first_slot), carry)
+
+    def step(_, c):
+        return _step(program, c, first_slot)
+
+    if jax.default_backend() != "cpu":  # a loop whose length the device does not know asks the host after every turn
+        blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
+        carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
+    return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
 def _step(program: Program, carry: Carry, first_slot) -> Carry:
