@@ -57,7 +57,9 @@ def poisson_linear(D, Q, P, u) -> np.ndarray:
 
 def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
     """P⁻¹b by Cholesky; `InvalidInput` with the smallest eigenvalue when P is not positive definite."""
-    scale = 1 / np.sqrt(np.clip(np.diag(P), np.finfo(float).tiny, None))  # equilibrated: diagonal scaling costs no digits
+    scale = 1 / np.sqrt(
+        np.clip(np.diag(P), np.finfo(float).tiny, None)
+    )  # equilibrated: diagonal scaling costs no digits
     try:
         factor = linalg.cho_factor(P * scale[:, None] * scale)
     except linalg.LinAlgError:

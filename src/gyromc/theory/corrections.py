@@ -57,6 +57,18 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
     return over_rows(covariance, rows, chunk=256)
 
 
+def _value(poisson, z):
+    return poisson(z)
+
+
+def _slope(poisson, z):
+    return jax.grad(poisson)(z)
+
+
+def _curve(poisson, z):
+    return jax.hessian(poisson)(z)
+
+
 def corrections(plan: Plan, sample: Sample, poisson: Callable, seed: int = 0) -> Corrections:
     """Bias slope, floor and transient of one observable, averaged over up to `POINTS` draws of the sample.
 
@@ -77,8 +89,8 @@ def corrections(plan: Plan, sample: Sample, poisson: Callable, seed: int = 0) ->
     K = np.broadcast_to(np.eye(n), (len(z), n, n)).copy()
     K[:, :d, :d] = hessians(plan, theta)
     slope_H = np.concatenate([gradients(plan, theta), r], axis=1)
-    slope = over_rows(jax.grad(poisson), z)
-    curve = over_rows(jax.hessian(poisson), z, chunk=256)
+    slope = over_rows(_slope, z, poisson)
+    curve = over_rows(_curve, z, poisson, chunk=256)
     noise = np.einsum("ij,sjk,lk->sil", G[:, :d], oracle_covariances(plan, theta), G[:, :d], optimize=True)
     rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, slope_H @ Q.T, optimize=True)
     bent = np.einsum("sij,jk,skl,li->s", curve, G, K, D, optimize=True) + np.einsum("sij,sji->s", curve, noise)
@@ -102,4 +114,4 @@ def _transient(plan: Plan, sample: Sample, poisson: Callable) -> float | None:
         return None
     r = np.random.default_rng(0).standard_normal(sample.theta.shape)
     z = np.concatenate([sample.theta, r], axis=1) if plan.augmented else sample.theta
-    return float(sample.weights @ over_rows(poisson, z) - np.mean(over_rows(poisson, starts)))
+    return float(sample.weights @ over_rows(_value, z, poisson) - np.mean(over_rows(_value, starts, poisson)))

@@ -15,7 +15,7 @@ from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.theory.chain import augment, augment_vector
 from gyromc.theory.closed_forms import fluctuation_constant
-from gyromc.theory.values import hessians, observable_gradient, over_rows
+from gyromc.theory.values import hessians, observable_gradients, potentials
 
 INFLATION = 1.05  # the proposal's standard deviation, against the approximation's
 DRAWS = 20_000
@@ -72,7 +72,7 @@ def laplace(plan: Plan) -> Laplace:
 
 def laplace_constants(plan: Plan, h: Observable, center: Laplace) -> tuple[float, float]:
     """(V, V_0) of E8 with the Hessian at the mode and h linearised there."""
-    u = augment_vector(observable_gradient(plan, h, center.mode), plan.augmented)
+    u = augment_vector(observable_gradients(plan, h, center.mode[None])[0], plan.augmented)
     P, D, Q = augment(center.precision, plan.augmented), plan.dynamics.D, plan.dynamics.Q
     return fluctuation_constant(D, Q, P, u), fluctuation_constant(D, np.zeros_like(Q), P, u)
 
@@ -95,7 +95,7 @@ def importance_sample(plan: Plan, center: Laplace, draws: int = DRAWS, seed: int
     x = x[np.arange(draws).reshape(2, -1).T.ravel()] if draws % 2 == 0 else x  # partners side by side
     root = linalg.cholesky(center.precision)
     theta = center.mode + linalg.solve_triangular(root, x.T).T
-    log_weight = -over_rows(plan.flat_target.potential, theta) + 0.5 * np.sum((x / INFLATION) ** 2, axis=1)
+    log_weight = -potentials(plan, theta) + 0.5 * np.sum((x / INFLATION) ** 2, axis=1)
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weights = np.exp(log_weight - np.max(log_weight))
     weights /= weights.sum()
@@ -115,5 +115,7 @@ def user_sample(plan: Plan, sample) -> Sample:
     rows = rows.reshape(-1, plan.dim)
     count = len(rows)
     if count < 10 * (plan.dim + 1):
-        raise InvalidInput(f"`sample` has {count} rows: too few for {plan.dim} parameters. Pass at least {10 * (plan.dim + 1)}.")
+        raise InvalidInput(
+            f"`sample` has {count} rows: too few for {plan.dim} parameters. Pass at least {10 * (plan.dim + 1)}."
+        )
     return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws")

@@ -10,6 +10,8 @@ import dataclasses
 import itertools
 import math
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
@@ -20,26 +22,24 @@ BLOCKS = 25
 RICH = 20  # draws needed per basis function
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Polynomial:
+class Polynomial(eqx.Module):
     """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation."""
 
     powers: np.ndarray  # functions × n
     center: np.ndarray
     whitening: np.ndarray  # W
     coefficients: np.ndarray
+    degree: int = eqx.field(static=True)
 
     def __call__(self, z):
         """φ(z), for JAX arrays too."""
-        import jax.numpy as jnp
-
         d = len(self.center)
         x = jnp.concatenate([jnp.asarray(self.whitening) @ (z[:d] - self.center), z[d:]])
         table = [jnp.ones_like(x), x]
-        for p in range(1, int(self.powers.max(initial=1))):
+        for p in range(1, self.degree):
             table.append(x * table[p] - p * table[p - 1])
         scaled = jnp.stack([t / math.sqrt(math.factorial(p)) for p, t in enumerate(table)])
-        return jnp.asarray(self.coefficients) @ jnp.prod(scaled[self.powers, np.arange(x.shape[0])], axis=1)
+        return jnp.asarray(self.coefficients) @ jnp.prod(scaled[self.powers, jnp.arange(x.shape[0])], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +99,9 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     n, d = D.shape[0], sample.theta.shape[1]
     require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
     degree = best_degree(n, sample.effective_size) if degree is None else degree
-    require(count(n, degree) <= 4 * MOST_FUNCTIONS, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions.")
+    require(
+        count(n, degree) <= 4 * MOST_FUNCTIONS, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions."
+    )
     powers = multi_indices(n, degree)
     center = sample.weights @ sample.theta
     scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
@@ -120,8 +122,8 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
         degree=degree,
         functions=len(powers),
         too_rich=len(powers) > sample.effective_size / (RICH / 2),
-        poisson=Polynomial(powers, center, W, -solutions[0]),
-        reversible_poisson=Polynomial(powers, center, W, -solutions[1]),
+        poisson=Polynomial(powers, center, W, -solutions[0], degree),
+        reversible_poisson=Polynomial(powers, center, W, -solutions[1], degree),
     )
 
 

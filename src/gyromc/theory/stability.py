@@ -86,7 +86,9 @@ def stability(plan: Plan) -> Stability | None:
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
         if not chain.additive and chain.n <= lifted.MAX_STATE:
-            return Stability(lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise")
+            return Stability(
+                lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise"
+            )
     known = hamiltonian_precision(plan)
     if known is None or not np.all(np.isfinite(known[0])):
         return None
