@@ -20,14 +20,14 @@ import numpy as np
 
 from gyromc import statistics
 from gyromc.checks import positive, require, whole
-from gyromc.engines import scan
+from gyromc.engines import lanes, scan
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Failure, Run
 
 __all__ = ["ENGINES", "draws_bytes", "run"]
 
-ENGINES = {"scan": scan}
+ENGINES = {"lanes": lanes, "scan": scan}
 """The engines by name, the fastest first: modules with `why_not(plan)`, `initial_state(plan)` and `Session`."""
 CHUNK_SECONDS = 0.25  # how often progress moves and Ctrl-C is heard
 SNAPSHOT_CHAINS = 64  # with more chains than this, errors come from the spread between chains
