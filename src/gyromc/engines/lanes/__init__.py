@@ -46,7 +46,7 @@ def initial_state(plan: Plan) -> EngineState:
         high=np.zeros((R, m)),
         low=np.zeros((R, m)),
         clock=(0.0, 0.0),
-        failed_at=state.failed_at,
+        failed_at=state.failed_at.astype(np.int64),
         generator=generator,
     )
 
@@ -95,7 +95,7 @@ class Session:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(LANES, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        kernel.advance(
+        kernel.KERNELS[self.program.part](
             self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
         )
 

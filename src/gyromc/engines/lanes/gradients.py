@@ -16,7 +16,7 @@ from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import exp, sin
 from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
-from gyromc.engines.lanes.vectors import LANES, fma, load, store, zeros_like
+from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
 
 NOTHING, SINE, FULL_SUM, BATCH, BATCH_MOMENTS = range(5)
 SIGNED_LOGISTIC, AFFINE = range(2)
@@ -33,41 +33,66 @@ def slope(code, t, y):
     return t - y
 
 
-@functions.inlined
-def nonlinear(code, t):
-    """The scalar nonlinearity of a separable target."""
-    return sin(t)
+@kernel
+def nothing(p, s, source, at, w, scratch, offsets):
+    """The target is Gaussian: its gradient is all linear."""
+    return s
 
 
 @kernel
-def full_sum(p, source, at, w):
+def sine(p, s, source, at, w, scratch, offsets):
+    """s_i = sin θ_i."""
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+    return s
+
+
+@kernel
+def full_sum(p, s, source, at, w, scratch, offsets):
     """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all of them."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
     for row in range(p.num_rows):
         t = zeros_like(source)
         for i in range(p.d):
-            t = fma(load(source, i * WIDTH + w), p.table[row * p.row_width + i], t)
-        g = slope(p.slope_code, t, t * 0.0 + p.table[row * p.row_width + p.d])
+            t = fma(load(source, i * WIDTH + w), number(p.table, row * p.row_width + i), t)
+        g = slope(p.slope_code, t, zeros_like(source) + number(p.table, row * p.row_width + p.d))
         for i in range(p.d):
             total = load(source, at + i * WIDTH + w)
-            store(source, at + i * WIDTH + w, fma(g, p.table[row * p.row_width + i], total))
-
-
-@kernel
-def draw_rows(p, s, offsets):
-    """Offsets of b rows for each of sixteen chains; entries past b stay on the empty row."""
-    for j in range(p.batch):
-        s, index = next_index(s, p.num_rows)
-        store(offsets, j * LANES, index * p.row_width)
+            store(source, at + i * WIDTH + w, fma(g, number(p.table, row * p.row_width + i), total))
     return s
 
 
 @kernel
-def batch(p, s, source, at, w, scratch, offsets):
+def draw_rows(p, s, offsets, width):
+    """Offsets of b rows for each of sixteen chains; entries past b stay on the empty row."""
+    for j in range(p.batch):
+        s, index = next_index(s, p.num_rows)
+        store(offsets, j * LANES, index * width)
+    return s
+
+
+@kernel
+def slopes(p, scratch, weights, offsets):
+    """Each linear predictor t = xᵀθ replaced by slope(t, y) - centre."""
+    for c in range(LANES):
+        for j in range(0, p.padded_batch, LANES):
+            place = weights + c * p.padded_batch + j
+            t = load(scratch, place)
+            y = t
+            if p.uses_response:
+                y = column_of_rows(p.table, offsets, j * LANES + c, p.d)
+            g = slope(p.slope_code, t, y)
+            if p.uses_centre:
+                g = g - column_of_rows(p.table, offsets, j * LANES + c, p.d + 1)
+            store(scratch, place, g)
+
+
+@kernel
+def batch_of_width(p, s, source, at, w, scratch, offsets, width):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
-    s = draw_rows(p, s, offsets)
-    width, padded = p.row_width, p.padded_batch
+    s = draw_rows(p, s, offsets, width)
+    padded = p.padded_batch
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
     for i in range(p.d):
         store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
@@ -76,13 +101,8 @@ def batch(p, s, source, at, w, scratch, offsets):
     for c in range(LANES):
         for j in range(0, padded, LANES):
             t = dot_rows(p.table, offsets, j * LANES + c, scratch, theta + c * width, width)
-            y = t
-            if p.uses_response:
-                y = column_of_rows(p.table, offsets, j * LANES + c, p.d)
-            g = slope(p.slope_code, t, y)
-            if p.uses_centre:
-                g = g - column_of_rows(p.table, offsets, j * LANES + c, p.d + 1)
-            store(scratch, weights + c * padded + j, g)
+            store(scratch, weights + c * padded + j, t)
+    slopes(p, scratch, weights, offsets)
     for c in range(LANES):
         for k in range(0, width, LANES):
             total = zeros_like(source)
@@ -99,10 +119,9 @@ def batch(p, s, source, at, w, scratch, offsets):
 
 
 @kernel
-def batch_moments(p, s, source, at, w, scratch, offsets):
+def moments_of_width(p, s, source, at, w, scratch, offsets, width):
     """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x): the chain's θ enters only at the end."""
-    s = draw_rows(p, s, offsets)
-    width = p.row_width
+    s = draw_rows(p, s, offsets, width)
     sums, tile = 0, LANES * width
     for c in range(LANES):
         for k in range(0, width, LANES):
@@ -123,15 +142,16 @@ def batch_moments(p, s, source, at, w, scratch, offsets):
 
 
 @kernel
-def gradient(p, s, source, at, w, scratch, offsets):
-    """s for sixteen chains, into the rows of `source` from `at` on; the generators as they are left."""
-    if p.part == SINE:
-        for i in range(p.d):
-            store(source, at + i * WIDTH + w, nonlinear(p.slope_code, load(source, i * WIDTH + w)))
-    elif p.part == FULL_SUM:
-        full_sum(p, source, at, w)
-    elif p.part == BATCH:
-        s = batch(p, s, source, at, w, scratch, offsets)
-    elif p.part == BATCH_MOMENTS:
-        s = batch_moments(p, s, source, at, w, scratch, offsets)
-    return s
+def batch(p, s, source, at, w, scratch, offsets):
+    """`batch_of_width`; the width that fits one vector is a constant for the compiler, which saves its loops."""
+    if p.row_width == LANES:
+        return batch_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    return batch_of_width(p, s, source, at, w, scratch, offsets, p.row_width)
+
+
+@kernel
+def batch_moments(p, s, source, at, w, scratch, offsets):
+    """`moments_of_width`, likewise."""
+    if p.row_width == LANES:
+        return moments_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    return moments_of_width(p, s, source, at, w, scratch, offsets, p.row_width)

@@ -8,6 +8,8 @@ with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H),
 oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
 """
 
+import hashlib
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +17,9 @@ from numba import njit
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, softplus, tanh
-from gyromc.engines.lanes.gradients import NOTHING, WIDTH, gradient, kernel
+from gyromc.engines.lanes.gradients import WIDTH, batch, batch_moments, full_sum, kernel, nothing, sine
 from gyromc.engines.lanes.random import normal_pair
-from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, store, widened, zeros_like
+from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 
@@ -59,7 +61,7 @@ class Chains(NamedTuple):
     generator: np.ndarray  # uint32, blocks × 4 × WIDTH
     spare: np.ndarray  # blocks × WIDTH: the unused half of a pair of normals, when n is odd
     sums: np.ndarray  # float64, blocks × observables × WIDTH
-    failed_at: np.ndarray  # int32, blocks × WIDTH
+    failed_at: np.ndarray  # int64, blocks × WIDTH
     kept: np.ndarray  # slots × blocks × d × WIDTH
 
 
@@ -96,9 +98,9 @@ def observe(p, source, sums, at, w, counted):
     worst = bits(zeros_like(source))
     for q in range(p.profile.size):
         t = zeros_like(source)
-        for e in range(p.h_start[q], p.h_start[q + 1]):
-            t = fma(load(source, p.h_column[e] + w), p.h_entry[e], t)
-        value = profile(p.profile[q], t)
+        for e in range(number(p.h_start, q), number(p.h_start, q + 1)):
+            t = fma(load(source, number(p.h_column, e) + w), number(p.h_entry, e), t)
+        value = profile(number(p.profile, q), t)
         worst = maximum(worst, bits(value) & p.magnitude_bits)
         if counted:
             place = at + q * WIDTH + w
@@ -115,10 +117,26 @@ def note_failures(sizes, limit, failed_at, at, step):
 
 
 @kernel
+def load_generator(generator, w):
+    """The states of sixteen generators."""
+    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
+
+
+@kernel
+def store_generator(generator, w, s):
+    """Put the states of sixteen generators back."""
+    a, b, c, d = s
+    store(generator, w, a)
+    store(generator, WIDTH + w, b)
+    store(generator, 2 * WIDTH + w, c)
+    store(generator, 3 * WIDTH + w, d)
+
+
+@kernel
 def draw_normals(p, generator, source, first, spare, step):
     """n standard normals for each chain; with n odd, the one left over is used a step later."""
     for w in range(0, WIDTH, LANES):
-        s = (load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w))
+        s = load_generator(generator, w)
         i = 0
         if p.n % 2 == 1 and step % 2 == 1:
             store(source, first + w, load(spare, w))
@@ -130,18 +148,17 @@ def draw_normals(p, generator, source, first, spare, step):
             i += 2
         if p.n % 2 == 1 and step % 2 == 0:
             store(spare, w, load(source, first + p.n * WIDTH + w))
-        for j in range(4):
-            store(generator, j * WIDTH + w, s[j])
+        store_generator(generator, w, s)
 
 
 @kernel
 def move(p, source, moved):
     """z ← z + shift + [B E L] (z, s, ξ)."""
     for i in range(p.n):
-        first = zeros_like(source) + p.shift[i]
+        first = zeros_like(source) + number(p.shift, i)
         second = first
-        for e in range(p.row_start[i], p.row_start[i + 1]):
-            column, entry = p.column[e], p.entry[e]
+        for e in range(number(p.row_start, i), number(p.row_start, i + 1)):
+            column, entry = number(p.column, e), number(p.entry, e)
             first = fma(load(source, column), entry, first)
             second = fma(load(source, column + LANES), entry, second)
         store(moved, i * WIDTH, load(source, i * WIDTH) + first)  # E3
@@ -151,7 +168,7 @@ def move(p, source, moved):
 
 
 @kernel
-def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes):
+def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient):
     """One step of the chains of a block, z being the first rows of `source`."""
     sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
     for w in range(0, WIDTH, LANES):
@@ -162,12 +179,10 @@ def step_block(p, c, block, step, source, moved, generator, spare, scratch, offs
             store(sizes, 0, value)
             note_failures(sizes, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
     draw_normals(p, generator, source, (p.n + p.d) * WIDTH, spare, step)
-    if p.part != NOTHING:
-        for w in range(0, WIDTH, LANES):
-            s = (load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w))
-            s = gradient(p, s, source, p.n * WIDTH, w, scratch, offsets)
-            for j in range(4):
-                store(generator, j * WIDTH + w, s[j])
+    for w in range(0, WIDTH, LANES):
+        s = load_generator(generator, w)
+        s = gradient(p, s, source, p.n * WIDTH, w, scratch, offsets)
+        store_generator(generator, w, s)
     move(p, source, moved)
 
 
@@ -179,7 +194,8 @@ def keep(p, c, block, num_blocks, slot, source):
         store(c.kept, at + i, load(source, i))
 
 
-def _advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+@kernel
+def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, gradient):
     """Move the chains of some blocks on by `num_steps` steps; the last three are room to work in."""
     n, d = p.n, p.d
     source, floats = floats[: (2 * n + d + 1) * WIDTH], floats[(2 * n + d + 1) * WIDTH :]
@@ -194,9 +210,57 @@ def _advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_s
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
                 keep(p, c, block, num_blocks, since // p.thin - first_slot, source)
-            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes)
+            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient)
         for i in range(0, n * WIDTH, LANES):
             store(z, i, load(source, i))
 
 
-advance = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)(_advance)
+compiled = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)
+
+
+def _kernels(stamp: int) -> tuple:
+    """`advance` for each part of `gradients`, in its order.
+
+    What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
+    a variable of each function, makes a change in any file of the package count.
+    """
+    # ruff: noqa: B018
+
+    @compiled
+    def advance_nothing(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, nothing)
+
+    @compiled
+    def advance_sine(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, sine)
+
+    @compiled
+    def advance_full_sum(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_sum)
+
+    @compiled
+    def advance_batch(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch)
+
+    @compiled
+    def advance_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments)
+
+    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_moments
+
+
+def _stamp() -> int:
+    """A number that changes when any file of this package does."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:6], "little")
+
+
+KERNELS = _kernels(_stamp())
+"""The loop for each part of `gradients`."""

@@ -33,34 +33,40 @@ def _row_offset(context, builder, offsetsty, offsets, first, j: int):
     return builder.zext(builder.load(pointer), ir.IntType(64))
 
 
-def _sums_of_lanes(builder, rows: list):
-    """The vector whose lane j is the sum over the lanes of rows[j]: a tree of fifteen additions."""
-    half = LANES // 2
+def _sums_of_lanes(builder, pairs: list):
+    """The vector whose lane j is the sum for row j, from vectors that hold rows j and j + 8 in their halves: a tree of additions."""
+    half = len(pairs) // 2
     while half >= 1:
         kept = [i if not i & half else LANES + i for i in range(LANES)]
         crossed = [i ^ half if not i & half else LANES + (i ^ half) for i in range(LANES)]
-        rows = [
+        pairs = [
             builder.fadd(_shuffle(builder, a, b, kept), _shuffle(builder, a, b, crossed))
-            for a, b in zip(rows[:half], rows[half:], strict=True)
+            for a, b in zip(pairs[:half], pairs[half:], strict=True)
         ]
         half //= 2
-    return rows[0]
+    return pairs[0]
 
 
 @intrinsic
 def dot_rows(typingctx, table, offsets, first, theta, at, width):
     """xᵀθ for sixteen rows x of the table, θ being the `width` numbers from `theta[at]` on."""
-    vector = VECTORS[str(table.dtype)]
+    vector, half = VECTORS[str(table.dtype)], LANES // 2
 
     def codegen(context, builder, sig, args):
         data, where, begin, parameters, at, width = args
         origins = [_row_offset(context, builder, offsets, where, begin, j) for j in range(LANES)]
         zero = ir.Constant(_llvm(vector), [0.0] * LANES)
-        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(LANES)]
-        with cgutils.for_range_slice(builder, _integer(0), width, _integer(LANES), ir.IntType(64)) as (k, _):
-            t = _load(context, builder, theta, parameters, builder.add(at, k))
-            for origin, total in zip(origins, sums, strict=True):
-                x = _load(context, builder, table, data, builder.add(origin, k))
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(half)]
+
+        def joined(arrayty, array, one, other):  # half a vector from here and half from there
+            halves = (_load(context, builder, arrayty, array, index, half) for index in (one, other))
+            return _shuffle(builder, *halves, list(range(LANES)))
+
+        with cgutils.for_range_slice(builder, _integer(0), width, _integer(half), ir.IntType(64)) as (k, _):
+            place = builder.add(at, k)
+            t = joined(theta, parameters, place, place)
+            for j, total in enumerate(sums):
+                x = joined(table, data, builder.add(origins[j], k), builder.add(origins[j + half], k))
                 builder.store(_call(builder, "fmuladd", x.type, x, t, builder.load(total)), total)
         return _sums_of_lanes(builder, [builder.load(total) for total in sums])
 

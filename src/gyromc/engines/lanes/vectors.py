@@ -277,6 +277,14 @@ def store(typingctx, array, index, vector):
 
 
 @intrinsic
+def number(typingctx, array, index):
+    """array[index] for an index that is known to be inside: no wrap-around of negative ones."""
+    return signature(array.dtype, array, types.intp), lambda context, builder, sig, args: builder.load(
+        _pointer(context, builder, array, *args)
+    )
+
+
+@intrinsic
 def zeros_like(typingctx, array):
     """Sixteen zeros of the array's kind."""
     vector = VECTORS[str(array.dtype)]
