@@ -49,7 +49,9 @@ def random_words(key, counter, native: bool):
 
     words = (*counter, *key)
     if not native:
-        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[:4]  # a loop, since XLA would repeat the rounds for every use
+        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[
+            :4
+        ]  # a loop, since XLA would repeat the rounds for every use
     for number in range(_ROUNDS):
         words = one_round(number, words)
     return words[:4]
