@@ -1,7 +1,7 @@
 """Chain-steps per second of the engines `pallas` and `scan` on one GPU, for the paper's kinds of work.
 
 Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Every section stands alone: what
-fails is printed with its traceback and the rest goes on. Figures are medians over repeats after a warm-up; compile times are apart.
+fails is printed with its traceback and the rest goes on. Figures are medians over repeats, after a warm-up and without compiling.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
     key = f"{name}, {plan.num_chains} chains"
     best = None
     for team, chains, warps in layouts(plan, options.tune):
-        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w))  # noqa: E731
+        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w, pallas.interpreting()))  # noqa: E731
         title = f"{key}: pallas, team {team}, {chains} chains/block, {warps} warps"
         result = section(title, measure, make, plan.num_chains)
         results[title] = result

@@ -283,7 +283,7 @@ def test_non_quadratic_agrees_with_scan():
             step_size=0.1,
             num_steps=40,
             num_chains=2**15,
-        )  # fmt: skip
+        )
     )
 
 
@@ -301,7 +301,7 @@ def test_logistic_with_many_observables_agrees_with_scan():
             step_size=0.01,
             num_steps=20,
             num_chains=2**15 if ON_GPU else 2**11,
-        )  # fmt: skip
+        )
     )
 
 
@@ -412,10 +412,11 @@ def test_kernels_lower_for_cuda_without_one(name):
     target, dynamics, oracle, start = step_cases()[name]
     plan = small(target=target, dynamics=dynamics, oracle=oracle, start=start,
                  observables={"h": H.function(lambda p: jnp.sum(jax.tree.leaves(p)[0]))})  # fmt: skip
-    session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, layout=block(plan))
-    layout = dataclasses.replace(pallas.default_layout(plan, session.recipe.team), interpret=False)
-    arrays = pallas._to_device(scan.initial_state(plan), session.recipe, 4 * layout.chains)
-    lowered = (
-        kernel.compiled(session.recipe, layout, 4).trace(session.inputs, arrays).lower(lowering_platforms=("cuda",))
-    )
+    recipe, tables = pallas.make_recipe(plan, pallas.team_size(plan))
+    layout = dataclasses.replace(pallas.default_layout(plan, recipe.team), interpret=False)
+    blocks = -(-plan.num_chains // layout.chains)
+    arrays = pallas._to_device(scan.initial_state(plan), recipe, blocks * layout.chains)
+    numbers = (jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32))
+    inputs = kernel.Inputs(*numbers, **pallas._on_device(tables))
+    lowered = kernel.compiled(recipe, layout, blocks).trace(inputs, arrays).lower(lowering_platforms=("cuda",))
     assert "triton" in lowered.as_text()

@@ -16,7 +16,7 @@ import numpy as np
 
 from gyromc.engines import scan
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
-from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, make_recipe
+from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
 from gyromc.engines.pallas.unrolled import Unsupported
 from gyromc.observables import Ridge
 from gyromc.oracles import Minibatch
@@ -38,7 +38,7 @@ def why_not(plan: Plan) -> str | None:
         return reason
     try:
         with jax.enable_x64(False):
-            make_recipe(plan, team_size(plan))
+            check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
     return None

@@ -160,8 +160,8 @@ class _Block:
     def move(self, k, z, theta):
         """z - η(D+Q)ĝ + √(2ηD)ξ."""
         recipe = self.recipe
-        shared = self.noise(k, z[0].shape)
-        own = None if recipe.rows is None else self.row_sum(k, theta)
+        shared = self.apart(self.noise(k))
+        own = None if recipe.rows is None else self.apart(self.row_sum(k, theta))
         gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.augmented else ())]  # ∇H = (∇U, r)
         moved = []
         for j, x in enumerate(z):
@@ -177,7 +177,11 @@ class _Block:
         terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
         return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
 
-    def noise(self, k, shape) -> list:
+    def apart(self, tiles: list) -> list:
+        """The same tiles; when interpreting, XLA is kept from computing them anew for every use."""
+        return tiles if self.native else list(jax.lax.optimization_barrier(tuple(tiles)))
+
+    def noise(self, k) -> list:
         """ξ: each thread draws some of the normals, and has zeros for the others."""
         n, T = self.recipe.size, self.recipe.team
         rounds = pl.cdiv(pl.cdiv(n, 4), T)
@@ -204,7 +208,7 @@ class _Block:
 
         def some(c, sums):
             for index, weight in take(k, c):
-                columns = [self.inputs.columns[j, index] for j in range(rows.num_columns)]
+                columns = self.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
                 sums = tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
             return sums
 

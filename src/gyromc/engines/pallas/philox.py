@@ -39,16 +39,22 @@ def multiply_high(a, b):
 
 def random_words(key, counter, native: bool):
     """Four random words for every counter (four words), by ten rounds of Philox4x32."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    first, second = (np.uint32(m) for m in _MULTIPLIERS)
-    for round_number in range(_ROUNDS):
-        if round_number:
-            k0, k1 = k0 + np.uint32(_WEYL[0]), k1 + np.uint32(_WEYL[1])
-        high0, low0 = high_word(_MULTIPLIERS[0], c0, native), c0 * first
-        high1, low1 = high_word(_MULTIPLIERS[1], c2, native), c2 * second
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-    return c0, c1, c2, c3
+
+    def one_round(_, words):
+        c0, c1, c2, c3, k0, k1 = words
+        high0, low0 = high_word(_MULTIPLIERS[0], c0, native), c0 * np.uint32(_MULTIPLIERS[0])
+        high1, low1 = high_word(_MULTIPLIERS[1], c2, native), c2 * np.uint32(_MULTIPLIERS[1])
+        bumped = k0 + np.uint32(_WEYL[0]), k1 + np.uint32(_WEYL[1])
+        return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, *bumped
+
+    words = (*counter, *key)
+    if not native:
+        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[
+            :4
+        ]  # a loop, since XLA would repeat the rounds for every use
+    for number in range(_ROUNDS):
+        words = one_round(number, words)
+    return words[:4]
 
 
 def normals(words, native: bool):

@@ -90,9 +90,23 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     return recipe, {"coefficients": coefficients, "columns": columns, "directions": directions}
 
 
+def check(recipe: Recipe) -> None:
+    """Raise `Unsupported` where a function in the recipe cannot be unrolled; nothing is computed."""
+
+    def everything(*tiles):
+        theta = entries(tiles[: recipe.dim], (recipe.dim,))
+        results = list(recipe.smooth(theta))
+        if recipe.rows is not None:
+            results += recipe.rows.add(theta, list(tiles[recipe.dim :]), np.float32(1))
+        return results + [slot.value(theta)[()] for slot in recipe.slots if slot.value is not None]
+
+    columns = 0 if recipe.rows is None else recipe.rows.num_columns
+    jax.eval_shape(everything, *[jax.ShapeDtypeStruct((2,), jnp.float32)] * (recipe.dim + columns))
+
+
 def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """-η(D+Q), and a root of the covariance of everything random and Gaussian in a step."""
-    eta, D = plan.step_size, plan.dynamics.D
+    eta, D = float(plan.step_size), plan.dynamics.D  # type: ignore[arg-type]  # a number: schedules are refused before
     G = D + plan.dynamics.Q
     covariance = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):

@@ -6,6 +6,7 @@ tiles, a matrix product is sums of products of tiles, and indexing happens while
 stay numbers: products with zero and one are dropped.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -154,6 +155,13 @@ def _entries(array) -> np.ndarray:
     return entries(array.reshape(-1), array.shape)
 
 
+@contextlib.contextmanager
+def _evaluated_now():
+    """Operations between constants are done while tracing, on the CPU."""
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 class _Interpreter:
     """Evaluates a jaxpr entry by entry, counting operations."""
 
@@ -192,7 +200,7 @@ class _Interpreter:
     def fold(self, eqn, args) -> list[np.ndarray]:
         """An equation between constants, evaluated now."""
         numbers = [np.asarray(arg.tolist(), v.aval.dtype).reshape(v.aval.shape) for arg, v in zip(args, eqn.invars)]  # noqa: B905
-        with jax.ensure_compile_time_eval():
+        with _evaluated_now():
             results = eqn.primitive.bind(*map(jnp.asarray, numbers), **eqn.params)
         return [_entries(r) for r in (results if eqn.primitive.multiple_results else [results])]
 
@@ -266,7 +274,7 @@ class _Interpreter:
         out, pool = array.reshape(-1).copy(), updates.reshape(-1)
         for i, update in enumerate(pool):
             one = (np.arange(pool.size) == i).astype(np.float32).reshape(updates.shape)
-            with jax.ensure_compile_time_eval():
+            with _evaluated_now():
                 inputs = map(jnp.asarray, (np.zeros(array.shape, np.float32), where, one))
                 hit = np.flatnonzero(np.asarray(eqn.primitive.bind(*inputs, **eqn.params)))
             for p in hit:
@@ -307,7 +315,7 @@ def _move(eqn, args) -> list[np.ndarray]:
         positions.append(np.arange(start, start + arg.size, dtype=np.int32).reshape(arg.shape))
         start += arg.size
     indices = [np.asarray(arg.tolist(), v.aval.dtype) for arg, v in zip(args[moved:], eqn.invars[moved:], strict=True)]
-    with jax.ensure_compile_time_eval():
+    with _evaluated_now():
         results = eqn.primitive.bind(*map(jnp.asarray, (*positions, *indices)), **eqn.params)
         results = [np.asarray(r) for r in (results if eqn.primitive.multiple_results else [results])]
     if any(taken.size and (taken.min() < 0 or taken.max() >= start) for taken in results):
