@@ -86,23 +86,23 @@ def test_contract(dynamics, oracle, target, monkeypatch):
     original = scan._step
     monkeypatch.setattr(scan, "_step", lambda *args: traces.append(1) or original(*args))
     plan = make(dynamics, oracle, target)
-    first = gm.run(plan, chunk_size=1)
+    first = gm.run(plan, engine="scan", chunk_size=1)
     compiled = len(traces)
-    again = gm.run(plan)
-    other = gm.run(plan.replace(step_size=0.04, seed=5, num_steps=6, burn_in=1))
+    again = gm.run(plan, engine="scan")
+    other = gm.run(plan.replace(step_size=0.04, seed=5, num_steps=6, burn_in=1), engine="scan")
     assert compiled > 0
     assert len(traces) == compiled, "a new step size, seed, chunk or length must not compile again"
     assert np.array_equal(first.averages["first"], again.averages["first"])
     assert not np.array_equal(first.averages["first"], other.averages["first"])
     assert first.averages["first"].dtype == np.float64
-    one = gm.run(plan.replace(num_steps=1))
+    one = gm.run(plan.replace(num_steps=1), engine="scan")
     assert np.allclose(one.state.z, by_hand(plan), rtol=1e-12, atol=1e-13)
     assert len(traces) == compiled
 
 
 def test_float32_and_float64_differ_only_by_rounding_of_their_own_noise():
     plan = make("hfhr", "exact", "quadratic", num_steps=1)
-    single, double = gm.run(plan.replace(dtype="float32")), gm.run(plan)
+    single, double = gm.run(plan.replace(dtype="float32"), engine="scan"), gm.run(plan, engine="scan")
     assert single.state.z.dtype == np.float32
     assert double.state.z.dtype == np.float64
 

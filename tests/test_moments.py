@@ -1,4 +1,4 @@
-"""Every sampler against exact finite-step moments, and proof that a wrong sampler would be seen."""
+"""Engine scan against exact finite-step moments for every sampler, and proof that a wrong sampler would be seen."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def make_plan(dynamics, oracle, seed=11):
 
 def scores(plan, against=None):
     against = against or plan
-    averages = gm.run(plan).averages["h"]
+    averages = gm.run(plan, engine="scan").averages["h"]
     return reference.z_scores(averages, *reference.moments(against, against.observables["h"].direction))
 
 
@@ -71,8 +71,8 @@ def test_mean_and_variance_are_the_exact_ones(dynamics, oracle):
 def test_a_start_without_momentum_and_one_per_chain():
     plan = make_plan("sghfhrmc", "gaussian").replace(start=[1.0, -2.0])
     assert max(map(abs, scores(plan))) < LIMIT
-    one_each = gm.run(plan.replace(start=np.tile([1.0, -2.0], (CHAINS, 1)))).averages["h"]
-    assert np.array_equal(one_each, gm.run(plan).averages["h"])
+    one_each = gm.run(plan.replace(start=np.tile([1.0, -2.0], (CHAINS, 1))), engine="scan").averages["h"]
+    assert np.array_equal(one_each, gm.run(plan, engine="scan").averages["h"])
 
 
 def _mutant_scheme(name):
@@ -145,6 +145,6 @@ def test_averaging_from_the_wrong_state_is_seen():
 def test_a_two_per_cent_error_is_seen():
     plan = make_plan("sggaulmc", "gaussian")
     mean, variance = reference.moments(plan, plan.observables["h"].direction)
-    averages = gm.run(plan).averages["h"]
+    averages = gm.run(plan, engine="scan").averages["h"]
     assert abs(reference.z_scores(averages, mean, variance)[1]) < LIMIT
     assert abs(reference.z_scores(averages, mean, variance * 1.02**2)[1]) > LIMIT

@@ -17,6 +17,13 @@ import gyromc as gm
 import reference
 from conftest import quadratic
 from gyromc.engines import draws_bytes
+from gyromc.statistics import two_sum
+
+
+@pytest.fixture(params=["scan", "lanes"])
+def engine(request):
+    """What surrounds the loop must hold for every engine."""
+    return request.param
 
 
 def same(a, b):
@@ -28,56 +35,57 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("chains", [1, 50])
-def test_chunks_do_not_change_the_numbers(plan, chains):
+def test_chunks_do_not_change_the_numbers(plan, chains, engine):
     plan = plan.replace(num_chains=chains, burn_in=7)
-    same(gm.run(plan, chunk_size=1), gm.run(plan))
-    same(gm.run(plan, chunk_size=13), gm.run(plan))
+    same(gm.run(plan, chunk_size=1, engine=engine), gm.run(plan, engine=engine))
+    same(gm.run(plan, chunk_size=13, engine=engine), gm.run(plan, engine=engine))
 
 
 @pytest.mark.parametrize("chains", [1, 50])
 @pytest.mark.parametrize("parts", [(1, 99), (60, 40), (30, 30, 40)])
-def test_a_continued_run_is_one_longer_run(plan, chains, parts):
+def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     plan = plan.replace(num_chains=chains, burn_in=5, num_steps=100)
-    run = gm.run(plan.replace(num_steps=parts[0]), keep_draws=3)
+    run = gm.run(plan.replace(num_steps=parts[0]), keep_draws=3, engine=engine)
     for more in parts[1:]:
         run = run.continue_(more)
-    whole = gm.run(plan, keep_draws=3)
+    whole = gm.run(plan, keep_draws=3, engine=engine)
     same(run, whole)
     assert run.plan.num_steps == whole.plan.num_steps == run.steps_done
     assert np.array_equal(run.draws, whole.draws)
 
 
-def test_seeds(plan):
-    same(gm.run(plan), gm.run(plan))
-    other = gm.run(plan.replace(seed=1))
-    assert not np.any(other.averages["x"] == gm.run(plan).averages["x"])
-    far = gm.run(plan.replace(seed=2**32))  # the upper half of the seed counts too
-    assert not np.any(far.averages["x"] == gm.run(plan).averages["x"])
+def test_seeds(plan, engine):
+    same(gm.run(plan, engine=engine), gm.run(plan, engine=engine))
+    other = gm.run(plan.replace(seed=1), engine=engine)
+    assert not np.any(other.averages["x"] == gm.run(plan, engine=engine).averages["x"])
+    far = gm.run(plan.replace(seed=2**32), engine=engine)  # the upper half of the seed counts too
+    assert not np.any(far.averages["x"] == gm.run(plan, engine=engine).averages["x"])
 
 
-def test_more_chains_leave_the_first_ones_alone(plan):
-    few, many = gm.run(plan), gm.run(plan.replace(num_chains=80))
+def test_more_chains_leave_the_first_ones_alone(plan, engine):
+    few, many = gm.run(plan, engine=engine), gm.run(plan.replace(num_chains=80), engine=engine)
     assert np.array_equal(few.averages["x"], many.averages["x"][:50])
 
 
-def test_the_average_counts_the_start_and_not_the_last_state(plan):
-    run = gm.run(plan, keep_draws=1)
+def test_the_average_counts_the_start_and_not_the_last_state(plan, engine):
+    run = gm.run(plan, keep_draws=1, engine=engine)
     assert run.draws.shape == (50, 100, 2)
     assert not run.draws[:, 0].any()
     assert np.allclose(run.draws[..., 0].mean(axis=1), run.averages["x"], rtol=1e-5, atol=1e-6)
     assert not np.allclose(run.draws[:, -1], run.state.z)
 
 
-def test_burn_in_drops_exactly_the_first_states(plan):
-    everything = gm.run(plan.replace(num_steps=110), keep_draws=1)
-    later = gm.run(plan.replace(num_steps=100, burn_in=10), keep_draws=5)
+def test_burn_in_drops_exactly_the_first_states(plan, engine):
+    everything = gm.run(plan.replace(num_steps=110), keep_draws=1, engine=engine)
+    later = gm.run(plan.replace(num_steps=100, burn_in=10), keep_draws=5, engine=engine)
     assert np.array_equal(later.draws, everything.draws[:, 10::5])
     assert np.allclose(later.averages["x"], everything.draws[:, 10:, 0].mean(axis=1), rtol=1e-5, atol=1e-6)
     assert later.gradient_evaluations == 50 * 110
 
 
 def test_a_constant_schedule_is_a_constant(plan):
-    same(gm.run(plan), gm.run(plan.replace(step_size=lambda k: 0.1, num_steps=100)))
+    schedule = plan.replace(step_size=lambda k: 0.1, num_steps=100)
+    same(gm.run(plan, engine="scan"), gm.run(schedule, engine="scan"))
 
 
 def test_a_schedule_and_its_weights():
@@ -105,23 +113,36 @@ def test_a_schedule_and_its_weights():
     assert abs(sum(run.state.clock) - sum(eta(k) for k in range(30))) < 1e-6
 
 
-def test_sums_of_ten_million_float32_steps():
-    """1e-6 relative: a plain float32 sum of 10⁷ numbers near 0.1 is off by far more."""
+def sum_of_tenths(num_steps):
+    """The average of `num_steps` times float32(0.1) by the scan engine, relative to the truth."""
     plan = gm.Plan(
         target=gm.targets.LogDensity(lambda x: -0.0 * x[0]),
         dynamics=gm.dynamics.overdamped(1),
         observables={"c": lambda x: jnp.float32(0.1) + 0 * x[0]},
         step_size=1e-12,
-        num_steps=10**7,
+        num_steps=num_steps,
         num_chains=1,
     )
-    average = gm.run(plan).averages["c"][0]
-    assert abs(average / np.float64(np.float32(0.1)) - 1) < 1e-9
-    naive = np.add.accumulate(np.full(10**7, 0.1, np.float32), dtype=np.float32)[-1] / 10**7
+    return gm.run(plan, engine="scan").averages["c"][0] / np.float64(np.float32(0.1)) - 1
+
+
+def test_sums_of_ten_million_float32_numbers():
+    """1e-6 relative is asked for; a plain float32 sum of 10⁷ numbers near 0.1 is off by far more."""
+    count, tenth = 10**7, np.float32(0.1)
+    pair = (jnp.float32(0), jnp.float32(0))
+    high, low = jax.jit(lambda p: jax.lax.fori_loop(0, count, lambda i, c: two_sum(*c, tenth), p))(pair)
+    assert abs((float(high) + float(low)) / (count * float(tenth)) - 1) < 1e-12
+    naive = np.add.accumulate(np.full(count, tenth), dtype=np.float32)[-1] / count
     assert abs(naive / 0.1 - 1) > 1e-3
+    assert abs(sum_of_tenths(300_000)) < 1e-12
 
 
-def test_errors_and_intervals_are_what_they_say():
+@pytest.mark.slow
+def test_ten_million_float32_steps_of_the_engine():
+    assert abs(sum_of_tenths(10**7)) < 1e-12
+
+
+def test_errors_and_intervals_are_what_they_say(engine):
     """Over 2000 chains the spread is V/(Nη); the interval covers the exact finite-step mean."""
     plan = gm.Plan(
         target=quadratic(2),
@@ -129,7 +150,7 @@ def test_errors_and_intervals_are_what_they_say():
         observables={"h": gm.observables.linear([1.0, 0.5])},
         step_size=0.05,
     )
-    run = gm.run(plan)
+    run = gm.run(plan, engine=engine)
     mean, variance = reference.moments(plan, np.array([1.0, 0.5]))
     assert run.std_error["h"] == pytest.approx(np.sqrt(variance / 2000), rel=4 / np.sqrt(2 * 2000))
     assert run.variance["h"] == pytest.approx(variance * 400 * 0.05, rel=4 * np.sqrt(2 / 2000))
@@ -143,7 +164,7 @@ def test_errors_and_intervals_are_what_they_say():
         run.interval("h", 95)
 
 
-def test_one_long_chain_has_an_error_from_batch_means():
+def test_one_long_chain_has_an_error_from_batch_means(engine):
     """The batch-means error of single chains, averaged over seeds, is the true spread between them (within 10 %)."""
     plan = gm.Plan(
         target=gm.targets.Quadratic([1.0]),
@@ -153,7 +174,7 @@ def test_one_long_chain_has_an_error_from_batch_means():
         num_steps=8192,
         num_chains=1,
     )
-    runs = [gm.run(plan.replace(seed=s)) for s in range(60)]
+    runs = [gm.run(plan.replace(seed=s), engine=engine) for s in range(60)]
     assert runs[0].error_method == "batch means"
     _, variance = reference.moments(plan, np.array([1.0]))
     estimate = np.mean([run.std_error["x"] ** 2 for run in runs])
@@ -175,9 +196,9 @@ def explosive(**changes):
     return gm.Plan(**{**pieces, **changes})
 
 
-def test_divergence_raises_with_chain_step_and_cause():
+def test_divergence_raises_with_chain_step_and_cause(engine):
     with pytest.raises(gm.DivergenceError) as raised:
-        gm.run(explosive())
+        gm.run(explosive(), engine=engine)
     text = str(raised.value)
     assert "of 20 chains failed, the first: chain" in text
     assert "step_size = 0.1 exceeds the stability limit 0.04" in text
@@ -225,18 +246,18 @@ def test_an_observable_that_fails_is_named(plan):
         gm.run(bad)
 
 
-def test_leaving_the_sane_range_is_a_failure(plan):
+def test_leaving_the_sane_range_is_a_failure(plan, engine):
     with pytest.raises(gm.DivergenceError, match="left the sane range"):
-        gm.run(plan, sane_range=0.5)
+        gm.run(plan, sane_range=0.5, engine=engine)
 
 
-def test_draws_say_what_they_take(plan, capsys):
-    gm.run(plan, keep_draws=4)
+def test_draws_say_what_they_take(plan, capsys, engine):
+    gm.run(plan, keep_draws=4, engine=engine)
     said = capsys.readouterr().err
     assert "25 draws × 50 chains × 2 parameters (float32): 0.0 MiB" in said
     assert draws_bytes(plan, 4) == 25 * 50 * 2 * 4
     with pytest.raises(gm.InvalidInput, match=r"does not fit.*keep_draws="):
-        gm.run(plan.replace(num_steps=10**9, num_chains=10**5), keep_draws=1)
+        gm.run(plan.replace(num_steps=10**9, num_chains=10**5), keep_draws=1, engine=engine)
 
 
 def test_draws_of_a_pytree_keep_its_shape():
@@ -255,40 +276,40 @@ def test_draws_of_a_pytree_keep_its_shape():
     assert (run.draws["b"][:, 0] == 0.5).all()
 
 
-def test_a_start_drawn_for_every_chain(plan):
-    run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100)
+def test_a_start_drawn_for_every_chain(plan, engine):
+    run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100, engine=engine)
     first = run.draws[:, 0]
     assert np.abs(first.mean(axis=0)).max() < 4.5 / np.sqrt(5000)
     assert np.abs(np.cov(first.T) - np.eye(2)).max() < 4.5 * np.sqrt(2 / 5000)
 
 
-def test_ctrl_c_returns_what_is_done(plan):
+def test_ctrl_c_returns_what_is_done(plan, engine):
     long = plan.replace(num_steps=10**9)
     timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.warns(gm.GyromcWarning, match="Interrupted: averages over"):
-        run = gm.run(long, chunk_size=50)
+        run = gm.run(long, chunk_size=50, engine=engine)
     assert run.partial
     assert 0 < run.steps_done < 10**9
     assert "PARTIAL" in repr(run)
-    same(gm.run(plan.replace(num_steps=run.steps_done)), run)
+    same(gm.run(plan.replace(num_steps=run.steps_done), engine=engine), run)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_run_in_a_thread_works(plan):
+def test_a_run_in_a_thread_works(plan, engine):
     results = []
-    thread = threading.Thread(target=lambda: results.append(gm.run(plan)))
+    thread = threading.Thread(target=lambda: results.append(gm.run(plan, engine=engine)))
     thread.start()
     thread.join()
-    same(results[0], gm.run(plan))
+    same(results[0], gm.run(plan, engine=engine))
 
 
-def test_progress_is_on_standard_error_only(plan, capsys):
-    gm.run(plan, progress=True)
+def test_progress_is_on_standard_error_only(plan, capsys, engine):
+    gm.run(plan, progress=True, engine=engine)
     out, err = capsys.readouterr()
     assert out == ""
     assert "SGNLMC" in err
-    gm.run(plan)
+    gm.run(plan, engine=engine)
     assert capsys.readouterr().err == ""
 
 
