@@ -21,7 +21,7 @@ ROOMS = [
     {"results", "theory"},
     {"engines", "datasets"},
     {"planfiles"},
-    {"experiments", "benchmark", "interop"},
+    {"experiments", "benchmark", "interop", "commands"},
     {"cli", "__main__"},
 ]
 

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-COMMANDS = ("gyromc.theory.commands", "gyromc.experiments.commands")
+COMMANDS = ("gyromc.commands", "gyromc.theory.commands", "gyromc.experiments.commands")
 
 app = typer.Typer(
     name="gyromc",
