@@ -6,8 +6,8 @@ Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ)
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
-- `BATCH`: the same over a mini-batch of rows drawn with replacement;
-- `BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
+- `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with replacement, rows being one vector wide or more;
+- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
 """
 
 from numba import njit
@@ -18,11 +18,11 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, BATCH_MOMENTS = range(5)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = range(7)
 SIGNED_LOGISTIC, AFFINE = range(2)
 WIDTH = 2 * LANES  # chains in a block: two vectors, so that one's arithmetic fills the other's waiting
 
-kernel = njit(forceinline=True, error_model="numpy", _nrt=False)
+kernel = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)
 
 
 @functions.inlined
@@ -143,15 +143,23 @@ def moments_of_width(p, s, source, at, w, scratch, offsets, width):
 
 @kernel
 def batch(p, s, source, at, w, scratch, offsets):
-    """`batch_of_width`; the width that fits one vector is a constant for the compiler, which saves its loops."""
-    if p.row_width == LANES:
-        return batch_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    """`batch_of_width` for rows that fit one vector: a constant for the compiler, which saves its loops."""
+    return batch_of_width(p, s, source, at, w, scratch, offsets, LANES)
+
+
+@kernel
+def wide_batch(p, s, source, at, w, scratch, offsets):
+    """`batch_of_width` for longer rows."""
     return batch_of_width(p, s, source, at, w, scratch, offsets, p.row_width)
 
 
 @kernel
 def batch_moments(p, s, source, at, w, scratch, offsets):
-    """`moments_of_width`, likewise."""
-    if p.row_width == LANES:
-        return moments_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    """`moments_of_width` for rows that fit one vector."""
+    return moments_of_width(p, s, source, at, w, scratch, offsets, LANES)
+
+
+@kernel
+def wide_batch_moments(p, s, source, at, w, scratch, offsets):
+    """`moments_of_width` for longer rows."""
     return moments_of_width(p, s, source, at, w, scratch, offsets, p.row_width)

@@ -17,7 +17,17 @@ from numba import njit
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, softplus, tanh
-from gyromc.engines.lanes.gradients import WIDTH, batch, batch_moments, full_sum, kernel, nothing, sine
+from gyromc.engines.lanes.gradients import (
+    WIDTH,
+    batch,
+    batch_moments,
+    full_sum,
+    kernel,
+    nothing,
+    sine,
+    wide_batch,
+    wide_batch_moments,
+)
 from gyromc.engines.lanes.random import normal_pair
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
@@ -251,7 +261,17 @@ def _kernels(stamp: int) -> tuple:
         stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments)
 
-    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_moments
+    @compiled
+    def advance_wide(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch)
+
+    @compiled
+    def advance_wide_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch_moments)
+
+    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_wide, advance_moments, advance_wide_moments
 
 
 def _stamp() -> int:
