@@ -15,7 +15,7 @@ import numpy as np
 
 from gyromc.checks import numbers, require
 
-__all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "tanh"]
+__all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
 
 class Observable(eqx.Module):
@@ -28,6 +28,7 @@ class Observable(eqx.Module):
 
 PROFILES: dict[str, Callable] = {
     "linear": lambda t: t,
+    "square": lambda t: t**2,
     "tanh": jnp.tanh,
     "predictive": jax.nn.sigmoid,
     "brier, y = 1": lambda t: 2 * jax.nn.sigmoid(-t) ** 2,
@@ -54,7 +55,7 @@ class Ridge(Observable):
     @property
     def bounded(self) -> bool:
         """Whether ρ is bounded with bounded derivatives, as the central limit theorem asks."""
-        return self.profile != "linear"
+        return self.profile not in ("linear", "square")
 
     def __call__(self, params):
         return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
@@ -84,6 +85,17 @@ def linear(u) -> Observable:
     ```
     """
     return Ridge(u, "linear")
+
+
+def square(u) -> Observable:
+    """h(θ) = (uᵀθ)²: even, so that it shows the bias of a step size that odd observables hide by symmetry.
+
+    ```python
+    import gyromc as gm
+    assert gm.observables.square([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction) == 4.0
+    ```
+    """
+    return Ridge(u, "square")
 
 
 def tanh(u) -> Observable:

@@ -1,0 +1,177 @@
+"""The chain (E3) on a Gaussian target is linear: z⁺ = Mz - ηG_θδ + √(2ηD)ξ, M = I - ηA, A = GP, G = D+Q (T1).
+
+Receives a plan; hands on its matrices, the oracle's noise as E[δδᵀ | z] = T·ẑẑᵀ with ẑ = (z_θ, 1), and where the chains start,
+everything centred at the target's mean. `None`, or a reason in words, where a plan is not of that kind.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.plan import Plan
+from gyromc.targets import LinearRegression, Target
+
+START_DRAWS = 4096
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearChain:
+    """The matrices of a plan on a Gaussian target; n the size of the state, d of θ."""
+
+    D: np.ndarray
+    Q: np.ndarray
+    P: np.ndarray
+    mean: np.ndarray  # of θ
+    step_size: float
+    noise: np.ndarray  # T: d × (d+1) × d × (d+1)
+    starts: np.ndarray  # rows of z₀, centred
+
+    @property
+    def n(self) -> int:
+        """The size of the state z."""
+        return self.D.shape[0]
+
+    @property
+    def d(self) -> int:
+        """The size of θ."""
+        return self.mean.shape[0]
+
+    @property
+    def G(self) -> np.ndarray:
+        """D+Q."""
+        return self.D + self.Q
+
+    @functools.cached_property
+    def A(self) -> np.ndarray:
+        """(D+Q)P of (E8)."""
+        return self.G @ self.P
+
+    @functools.cached_property
+    def M(self) -> np.ndarray:
+        """What one step does to the mean."""
+        return np.eye(self.n) - self.step_size * self.A  # T1
+
+    @functools.cached_property
+    def additive(self) -> bool:
+        """Whether the oracle's noise does not depend on the state."""
+        return not np.any(self.noise[:, : self.d])
+
+    @functools.cached_property
+    def W(self) -> np.ndarray:
+        """The covariance of one step's noise when it is additive; at the target's mean otherwise."""
+        eta, spread = self.step_size, self.G[:, : self.d]
+        return 2 * eta * self.D + eta**2 * spread @ self.noise[:, -1, :, -1] @ spread.T  # T1
+
+    def lift(self, u: np.ndarray) -> np.ndarray:
+        """A direction in θ as one in z: zeros on r."""
+        return np.concatenate([u, np.zeros(self.n - self.d)])
+
+
+def why_not_linear(plan: Plan) -> str | None:
+    """Why the chain of a plan is not linear with known noise, or None."""
+    if plan.flat_target.gaussian() is None:
+        return f"{type(plan.target).__name__} is not Gaussian"
+    if plan.scheme != "euler":
+        return f"the scheme {plan.scheme!r} is not Euler-Maruyama"
+    if callable(plan.step_size):
+        return "the step size is a schedule"
+    if noise_tensor(plan.oracle, plan) is None:
+        return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"
+    return None
+
+
+def linear_chain(plan: Plan) -> LinearChain:
+    """The matrices of a plan for which `why_not_linear` has no objection."""
+    K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
+    noise = noise_tensor(plan.oracle, plan)
+    assert noise is not None and not callable(plan.step_size)
+    return LinearChain(
+        D=plan.dynamics.D,
+        Q=plan.dynamics.Q,
+        P=augment(K, plan.augmented),
+        mean=mean,
+        step_size=plan.step_size,
+        noise=noise,
+        starts=start_rows(plan) - augment_vector(mean, plan.augmented),
+    )
+
+
+def augment(K: np.ndarray, augmented: bool) -> np.ndarray:
+    """The Hessian of H = U + ½|r|² from that of U."""
+    zero = np.zeros_like(K)
+    return np.block([[K, zero], [zero, np.eye(K.shape[0])]]) if augmented else K
+
+
+def augment_vector(v: np.ndarray, augmented: bool) -> np.ndarray:
+    """(v, 0) on an augmented state."""
+    return np.concatenate([v, np.zeros_like(v)]) if augmented else v
+
+
+def start_rows(plan: Plan) -> np.ndarray:
+    """z₀, one row for each different start; a random start is drawn `START_DRAWS` times."""
+    if callable(plan.theta0):
+        keys = jax.random.split(jax.random.key(plan.seed), START_DRAWS)
+        with jax.enable_x64(True):
+            drawn = jax.vmap(plan.theta0)(keys)
+        theta = np.concatenate([np.reshape(x, (START_DRAWS, -1)) for x in jax.tree.leaves(drawn)], axis=1)
+    else:
+        theta = np.asarray(plan.theta0, float)
+    if not plan.augmented:
+        return theta
+    r = np.zeros((1, plan.dim)) if plan.r0 is None else np.asarray(plan.r0, float)
+    rows = max(theta.shape[0], r.shape[0])
+    return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
+
+
+def noise_tensor(oracle: Oracle, plan: Plan) -> np.ndarray | None:
+    """T with E[δδᵀ | z]_ij = Σ_ab T[i, a, j, b] ẑ_a ẑ_b, or None where it is not known."""
+    d = plan.dim
+    T = np.zeros((d, d + 1, d, d + 1))
+    if isinstance(oracle, Exact):
+        return T
+    if isinstance(oracle, Gaussian):
+        T[:, -1, :, -1] = float(oracle.tau) ** 2 * np.eye(d)
+        return T
+    target = plan.flat_target
+    if isinstance(oracle, Minibatch) and isinstance(target, LinearRegression):
+        return _batch_noise(target, oracle.size, None)
+    if isinstance(oracle, ControlVariate) and isinstance(target, LinearRegression):
+        return _batch_noise(target, oracle.size, np.asarray(plan.prepared_oracle.center, float))  # type: ignore[attr-defined]
+    return None
+
+
+def _batch_noise(target: Target, size: int, center: np.ndarray | None, rows_at_once: int = 4096) -> np.ndarray:
+    """(1/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws."""
+    assert isinstance(target, LinearRegression)
+    (X, y), (_, mean) = target.design, target.gaussian()
+    N, d = X.shape
+    gram = np.zeros((d * (d + 1), d * (d + 1)))
+    for first in range(0, N, rows_at_once):
+        x, t = X[first : first + rows_at_once], y[first : first + rows_at_once]
+        delta = N * x[:, :, None] * x[:, None, :] - X.T @ X  # T1: Δᵢ
+        if center is None:
+            e = N * (x @ mean - t)[:, None] * x + float(target.prior_precision) * mean  # T1: eᵢ
+        else:
+            e = delta @ (mean - center)  # the anchored noise vanishes at the center
+        flat = np.concatenate([delta, e[:, :, None]], axis=2).reshape(len(x), -1)
+        gram += flat.T @ flat
+    return (gram / (size * N)).reshape(d, d + 1, d, d + 1)
+
+
+def power(compose: Callable[[T, T], T], base: T, count: int) -> T:
+    """`base` composed with itself, `count` ≥ 1 copies in all, by repeated squaring."""
+    result: T | None = None
+    while True:
+        if count & 1:
+            result = base if result is None else compose(result, base)
+        count >>= 1
+        if not count:
+            assert result is not None
+            return result
+        base = compose(base, base)
