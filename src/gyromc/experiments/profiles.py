@@ -39,7 +39,7 @@ _FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(
         name="quick",
-        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 50},
+        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 250, "logistic": 50},
         num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": 2},
         reference_draws=100_000,
     ),
