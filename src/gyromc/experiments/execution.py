@@ -4,20 +4,19 @@ Receives experiments and a profile; hands on the averages (E4) of every cell, in
 they were computed now, earlier, or in a run that was killed half-way.
 """
 
-import contextlib
 import dataclasses
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning
 from gyromc.experiments.cache import Cache, Piece, fingerprint
 from gyromc.experiments.experiment import Experiment
 from gyromc.experiments.profiles import Profile, seconds
+from gyromc.experiments.progress import Display
 from gyromc.plan import Plan
 
-__all__ = ["Cell", "Interrupted", "Outcome", "cells", "execute"]
+__all__ = ["Cell", "Interrupted", "Outcome", "cells", "execute", "expected_seconds"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -67,7 +66,7 @@ def execute(
     cache: Cache,
     engine: str = "auto",
     fresh: bool = False,
-    progress: bool | None = None,
+    display: Display | None = None,
 ) -> Outcome:
     """Compute what is not in the cache, and hand on everything.
 
@@ -77,7 +76,7 @@ def execute(
     - `cache`: where finished pieces are kept.
     - `engine`: as in `gyromc.run`.
     - `fresh`: compute also what the cache has.
-    - `progress`: show one display over everything; left out: when standard error is a terminal.
+    - `display`: where progress is shown; left out: nowhere.
 
     **Returns:** an `Outcome`. Ctrl-C raises `Interrupted` after keeping every finished piece.
     """
@@ -85,27 +84,26 @@ def execute(
     pieces: dict[tuple[str, str, float], Piece] = {}
     said: list[str] = []
     computed = reused = 0
-    chosen = [engines._choose(cell.plan, engine) for cell in todo]
-    weights = [_weight(cell, name) for cell, name in zip(todo, chosen, strict=True)]
-    with _display(sum(weights), progress) as (describe, advance):
-        for number, (cell, name, weight) in enumerate(zip(todo, chosen, weights, strict=True)):
-            key = fingerprint(cell.plan, name)
-            describe(f"{cell} ({number + 1} of {len(todo)})")
-            if key not in found:
-                piece = None if fresh else cache.load(key, cell.plan)
-                if piece is None:
-                    piece = _compute(cell, name, lambda share, weight=weight: advance(share * weight), said)
-                    if piece is None:
-                        raise Interrupted(f"{number} of {len(todo)} pieces are kept in {cache.directory}")
-                    cache.store(key, piece)
-                    computed += 1
-                else:
-                    reused += 1
-                    advance(weight)
-                found[key] = piece
+    display = display or Display()
+    for number, cell in enumerate(todo):
+        name = engines._choose(cell.plan, engine)
+        key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
+        display.describe(f"{cell} ({number + 1} of {len(todo)})")
+        if key in found:
+            display.advance(weight)
+        else:
+            piece = None if fresh else cache.load(key, cell.plan)
+            if piece is not None:
+                reused += 1
+                display.advance(weight)
             else:
-                advance(weight)
-            pieces[cell.index] = found[key]
+                piece = _compute(cell, name, lambda share, weight=weight: display.advance(share * weight), said)
+                if piece is None:
+                    raise Interrupted(f"{number} of {len(todo)} pieces are kept in {cache.directory}")
+                cache.store(key, piece)
+                computed += 1
+            found[key] = piece
+        pieces[cell.index] = found[key]
     return Outcome(pieces, computed, reused, tuple(said))
 
 
@@ -125,28 +123,6 @@ def _compute(cell: Cell, engine: str, advance: Callable[[float], None], said: li
     return None if run.partial else Piece.of(run)
 
 
-def _weight(cell: Cell, engine: str) -> float:
+def expected_seconds(cell: Cell, engine: str) -> float:
     """Seconds to expect, compiling included: what the time left is worked out from."""
-    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engine)
-
-
-@contextlib.contextmanager
-def _display(total: float, wanted: bool | None) -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
-    """One progress bar on standard error: a function that names the present piece and one that moves the bar."""
-    if wanted is False or (wanted is None and not sys.stderr.isatty()):
-        yield (lambda text: None), (lambda share: None)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=120) as bar:
-        task = bar.add_task("", total=total)
-        yield (lambda text: bar.update(task, description=text)), (lambda share: bar.advance(task, share))
+    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines._choose(cell.plan, engine))
