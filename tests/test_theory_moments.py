@@ -241,11 +241,12 @@ def test_reasons_in_words():
         observables={"x": gm.observables.linear([1.0, 0.0])},
         step_size=0.1,
     )
-    assert exact_moments(cosine) == {} and "not Gaussian" in why_not_exact(cosine, "x")
+    assert exact_moments(cosine) == {}
+    assert "not Gaussian" in why_not_exact(cosine, "x")
 
 
 def test_agrees_with_simulation():
-    """z-scores of mean and variance over 4000 chains: |z| < 4 for each of four numbers; the variance's own error is √(2/R) = 2.2 %."""
+    """z-scores of mean and variance over 4000 chains: |z| < 4 for each of four; the variance's own error is √(2/R) = 2.2 %."""
     plan = random_plan(2, augmented=True, num_steps=400, step_size=0.02, num_chains=4000, burn_in=20, dtype="float64")
     run = gm.run(plan, progress=False)
     for name, moments in exact_moments(plan).items():

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("targets", "oracles", "dynamics", "observables", "schemes")
+_MODULES = ("targets", "oracles", "dynamics", "observables", "schemes", "theory")
 _NAMES = {
     "Plan": "gyromc.plan",
+    "predict": "gyromc.theory.prediction",
+    "Prediction": "gyromc.theory.prediction",
     "run": "gyromc.engines",
     "Run": "gyromc.results",
     "DivergenceError": "gyromc.errors",
@@ -22,11 +24,12 @@ _NAMES = {
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import dynamics, observables, oracles, schemes, targets
+    from gyromc import dynamics, observables, oracles, schemes, targets, theory
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.plan import Plan
     from gyromc.results import Run
+    from gyromc.theory.prediction import Prediction, predict
 
 
 def __getattr__(name: str) -> Any:

@@ -90,7 +90,8 @@ def linear_chain(plan: Plan) -> LinearChain:
     """The matrices of a plan for which `why_not_linear` has no objection."""
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
     noise = noise_tensor(plan.oracle, plan)
-    assert noise is not None and not callable(plan.step_size)
+    assert noise is not None
+    assert not callable(plan.step_size)
     return LinearChain(
         D=plan.dynamics.D,
         Q=plan.dynamics.Q,

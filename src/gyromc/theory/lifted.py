@@ -1,7 +1,7 @@
 """T1 for mini-batches: noise that depends on the state, second moments of y = (z, s, 1) advanced by vec Y ← Φ vec Y.
 
-Receives a `LinearChain`; hands on the exact mean and variance of the average of uᵀθ, and the second-moment stability radius. Φ has
-(n+2)² rows, so N steps cost O((n+2)⁶ log N): milliseconds for n = 6, about ten seconds for n = 24.
+Receives a `LinearChain`; hands on the exact mean and variance of the average of uᵀθ, and the second-moment stability radius.
+Φ has (n+2)² rows, so N steps cost O((n+2)⁶ log N): milliseconds for n = 6, about ten seconds for n = 24.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """T1: the exact mean and variance of one chain's average (E4), for the plan's own η, N, start and burn-in.
 
 Receives a plan on a Gaussian target; hands on `Moments` for each linear observable, and for each `square` one where the oracle's
-noise is additive. Nothing is asymptotic and nothing is sampled. N steps cost O(log N): two stretches of a chain compose to a longer
-one, so powers are taken by repeated squaring, which also stays exact for unstable steps until numbers overflow.
+noise is additive. Nothing is asymptotic and nothing is sampled. N steps cost O(log N): two stretches of a chain compose to a
+longer one, so powers are taken by repeated squaring, which also stays exact for unstable steps until numbers overflow.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """T1 for squares: exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise.
 
-Receives a `LinearChain`; hands on two numbers. A quadratic a(z) = ẑᵀaẑ, ẑ = (z, 1), stays quadratic under conditional expectation, and so do
-the conditional variances: for a stretch of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two
+Receives a `LinearChain`; hands on two numbers. A quadratic ẑᵀaẑ, ẑ = (z, 1), stays one under conditional expectation, and so do
+conditional variances: for a stretch of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two
 stretches compose. With N steps that takes O(log N) products of (n+1)² × (n+1)² matrices.
 """
 

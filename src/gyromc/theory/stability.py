@@ -1,9 +1,10 @@
-"""How large a step can be: z ← (I - ηA) z must contract, A = (D+Q)P (E8).
+"""How large a step can be: z ← (I - ηA) z must contract, A = (D+Q)P (E8), and so must second moments (T1).
 
-Receives a plan; hands on the largest stable step size of its linearisation and advice in words.
+Receives a plan; hands on its stability radius, the largest stable step size and advice in words.
 """
 
 import contextlib
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.mode import find_mode
 from gyromc.plan import Plan
+from gyromc.theory import lifted
+from gyromc.theory.chain import linear_chain, why_not_linear
 
 MAX_DENSE = 1000
 
@@ -44,6 +47,63 @@ def largest_stable_step(A: np.ndarray) -> float:
     if eigenvalues.real.min() <= 0:
         return 0.0
     return float(np.min(2 * eigenvalues.real / np.abs(eigenvalues) ** 2))  # |1 - ηλ| < 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Stability:
+    """Whether second moments stay bounded: `radius` < 1, the factor by which they move per step."""
+
+    radius: float
+    largest_step_size: float
+    how: str
+
+    @property
+    def stable(self) -> bool:
+        """Whether the chain's second moments converge."""
+        return self.radius < 1
+
+
+def stability(plan: Plan) -> Stability | None:
+    """Second-moment stability of a plan (T1); None where its curvature cannot be formed.
+
+    Exact for Gaussian targets, with the oracle's noise that grows with the state counted in; linearised at the mode for others.
+    For a schedule the largest of its step sizes decides.
+
+    ```python
+    import gyromc as gm
+    from gyromc.theory.stability import stability
+    plan = gm.Plan(target=gm.targets.Quadratic([4.0]), dynamics=gm.dynamics.overdamped(1),
+                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
+    assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
+    ```
+    """
+    if callable(plan.step_size):
+        with jax.enable_x64(True):
+            steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
+            eta = max(float(plan.step_size(k)) for k in steps)
+    else:
+        eta = plan.step_size
+    if why_not_linear(plan) is None:
+        chain = linear_chain(plan)
+        if not chain.additive and chain.n <= lifted.MAX_STATE:
+            return Stability(lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise")
+    known = hamiltonian_precision(plan)
+    if known is None or not np.all(np.isfinite(known[0])):
+        return None
+    A = (plan.dynamics.D + plan.dynamics.Q) @ known[0]
+    radius = float(np.max(np.abs(1 - eta * np.linalg.eigvals(A))) ** 2)
+    return Stability(radius, largest_stable_step(A), known[1])
+
+
+def _largest_in_mean_square(chain) -> float:
+    """sup of the η for which second moments contract under multiplicative noise, by bisection below the noise-free limit."""
+    high = largest_stable_step(chain.A)
+    low = 0.0
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        shrinks = lifted.second_moment_radius(dataclasses.replace(chain, step_size=middle)) < 1
+        low, high = (middle, high) if shrinks else (low, middle)
+    return low
 
 
 def advice(plan: Plan) -> str:

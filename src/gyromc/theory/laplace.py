@@ -1,0 +1,119 @@
+"""The Laplace approximation: U near its mode is ½(θ-m)ᵀK(θ-m), so that E8 gives a first answer for any smooth target.
+
+Receives a plan; hands on mode and Hessian, V and V_0 with h linearised at the mode, and a weighted sample of the target drawn around the
+mode: importance sampling, which corrects the approximation and reports how far it was off.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy import linalg
+
+from gyromc.errors import InvalidInput
+from gyromc.mode import find_mode
+from gyromc.observables import Observable
+from gyromc.plan import Plan
+from gyromc.theory.chain import augment, augment_vector
+from gyromc.theory.closed_forms import fluctuation_constant
+from gyromc.theory.values import hessians, observable_gradient, over_rows
+
+INFLATION = 1.05  # the proposal's standard deviation, against the approximation's
+DRAWS = 20_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Laplace:
+    """Mode and Hessian of U there; for a Gaussian target they are exact."""
+
+    mode: np.ndarray
+    precision: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample:
+    """Points of θ with weights that sum to one, and the size of an unweighted sample worth as much."""
+
+    theta: np.ndarray
+    weights: np.ndarray
+    effective_size: float
+    source: str
+
+    def mean(self, values: np.ndarray) -> tuple[float, float]:
+        """The expectation of something given at the points, and its standard error."""
+        center = float(self.weights @ values)
+        return center, float(np.sqrt(np.sum(self.weights**2 * (values - center) ** 2)))
+
+
+def laplace(plan: Plan) -> Laplace:
+    """Mode and Hessian; `InvalidInput` where the target has no mode with a positive definite Hessian.
+
+    ```python
+    import gyromc as gm
+    from gyromc.theory.laplace import laplace
+    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1),
+                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
+    assert abs(laplace(plan).precision[0, 0] - 0.5) < 1e-9
+    ```
+    """
+    known = plan.flat_target.gaussian()
+    if known is not None:
+        return Laplace(known[1], known[0])
+    start = np.zeros(plan.dim) if callable(plan.theta0) else np.asarray(plan.theta0[0], float)
+    nudge = 1e-3 * np.random.default_rng(0).standard_normal(plan.dim)  # off a saddle, if the start is one
+    mode = find_mode(plan.flat_target, start + nudge)
+    K = hessians(plan, mode[None])[0]
+    smallest = float(np.linalg.eigvalsh(K)[0])
+    if not smallest > 0:
+        raise InvalidInput(
+            f"The Hessian at the mode is not positive definite (smallest eigenvalue {smallest:.3g}): no Laplace approximation."
+        )
+    return Laplace(mode, K)
+
+
+def laplace_constants(plan: Plan, h: Observable, center: Laplace) -> tuple[float, float]:
+    """(V, V_0) of E8 with the Hessian at the mode and h linearised there."""
+    u = augment_vector(observable_gradient(plan, h, center.mode), plan.augmented)
+    P, D, Q = augment(center.precision, plan.augmented), plan.dynamics.D, plan.dynamics.Q
+    return fluctuation_constant(D, Q, P, u), fluctuation_constant(D, np.zeros_like(Q), P, u)
+
+
+def importance_sample(plan: Plan, center: Laplace, draws: int = DRAWS, seed: int = 0) -> Sample:
+    """A weighted sample of the target, proposed by the Laplace approximation, a little inflated.
+
+    **Arguments:**
+
+    - `plan`: its target is sampled; its seed is not used.
+    - `center`: mode and Hessian.
+    - `draws`, `seed`: how many proposals, and from which seed.
+
+    **Returns:** a `Sample`; look at `effective_size` before believing it.
+    """
+    d = plan.dim
+    rng = np.random.default_rng(seed)
+    half = rng.standard_normal(((draws + 1) // 2, d))
+    x = INFLATION * np.concatenate([half, -half])[:draws]  # antithetic: odd moments of the proposal are exact
+    x = x[np.arange(draws).reshape(2, -1).T.ravel()] if draws % 2 == 0 else x  # partners side by side
+    root = linalg.cholesky(center.precision)
+    theta = center.mode + linalg.solve_triangular(root, x.T).T
+    log_weight = -over_rows(plan.flat_target.potential, theta) + 0.5 * np.sum((x / INFLATION) ** 2, axis=1)
+    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
+    weights = np.exp(log_weight - np.max(log_weight))
+    weights /= weights.sum()
+    size = 1 / float(np.sum(weights**2))
+    return Sample(theta, weights, size, f"{draws} draws around the mode, effective size {size:.0f}")
+
+
+def user_sample(plan: Plan, sample) -> Sample:
+    """A user's posterior sample: rows of θ, or an array chains × draws × d such as `run.draws`."""
+    rows = np.asarray(sample, float)
+    if rows.ndim == 1 and plan.dim == 1:
+        rows = rows[:, None]
+    if rows.ndim < 2 or rows.shape[-1] != plan.dim or not np.all(np.isfinite(rows)):
+        raise InvalidInput(
+            f"`sample` must hold rows of {plan.dim} finite numbers, one row per draw of θ: got shape {rows.shape}."
+        )
+    rows = rows.reshape(-1, plan.dim)
+    count = len(rows)
+    if count < 10 * (plan.dim + 1):
+        raise InvalidInput(f"`sample` has {count} rows: too few for {plan.dim} parameters. Pass at least {10 * (plan.dim + 1)}.")
+    return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws")

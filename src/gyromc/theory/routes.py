@@ -1,0 +1,222 @@
+"""How V(h) becomes known: the routes from a plan and an observable to an `Answer`, the surest first (E6-E11, T1-T3).
+
+Receives a plan and one of its observables; hands on V, V_0, μ(h), the moments of one chain's average and the name of the method behind each.
+A route that cannot serve says why, and the next is tried.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.plan import Plan
+from gyromc.theory import closed_forms, galerkin, mehler, plugin
+from gyromc.theory.chain import augment, augment_vector
+from gyromc.theory.corrections import corrections
+from gyromc.theory.laplace import Laplace, Sample, importance_sample, laplace, laplace_constants
+from gyromc.theory.moments import exact_moments, why_not_exact
+from gyromc.theory.reduction import Reduction, reduction, sampled_integral
+from gyromc.theory.values import observable_values, over_rows
+
+MOST_PARAMETERS = 60  # for an importance sample
+HEALTHY = 0.05  # effective size, as a share of the draws
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is predicted for one observable; None where it is not known."""
+
+    variance: float | None = None  # V
+    reversible_variance: float | None = None  # V_0
+    method: str = "unknown"
+    expectation: float | None = None  # μ(h)
+    expectation_method: str = "unknown"
+    bias: float | None = None  # of one chain's average
+    bias_method: str = "unknown"
+    std: float | None = None  # of one chain's average
+    rmse: float | None = None
+    rmse_method: str = "unknown"
+    reduction: Reduction | None = None
+    notes: tuple[str, ...] = ()
+
+    def noting(self, *notes: str) -> "Answer":
+        """The answer with something more to be said."""
+        return dataclasses.replace(self, notes=(*self.notes, *notes))
+
+
+class Material:
+    """What several observables of one plan share, made when first asked for."""
+
+    def __init__(self, plan: Plan, sample: Sample | None, digits: int):
+        self.plan, self.sample, self.digits = plan, sample, digits
+
+    @functools.cached_property
+    def center(self) -> Laplace:
+        """The Laplace approximation."""
+        return laplace(self.plan)
+
+    @functools.cached_property
+    def pilot(self) -> Sample:
+        """The user's sample, or one drawn around the mode; `InvalidInput` where neither can be trusted."""
+        if self.sample is not None:
+            return self.sample
+        if self.plan.dim > MOST_PARAMETERS:
+            raise InvalidInput(f"{self.plan.dim} parameters are too many for importance sampling: pass `sample`")
+        drawn = importance_sample(self.plan, self.center)
+        if drawn.effective_size < HEALTHY * len(drawn.weights):
+            raise InvalidInput(
+                f"the Laplace approximation is too far off: {len(drawn.weights)} draws are worth {drawn.effective_size:.0f}; pass `sample`"
+            )
+        return drawn
+
+    @functools.cached_property
+    def exact(self):
+        """T1's moments, where there are any."""
+        return exact_moments(self.plan)
+
+
+def answer(material: Material, name: str) -> Answer:
+    """The first route that serves, with what the others said on the way."""
+    h, notes = material.plan.observables[name], []
+    for route in (_gaussian, _ridge_on_gaussian, _poisson, _sampled, _laplace):
+        try:
+            found = route(material, name, h)
+        except InvalidInput as error:
+            notes.append(f"{name}: {error}")
+            continue
+        if found is not None:
+            return found.noting(*notes)
+    return Answer(method="unknown: no route serves").noting(*notes)
+
+
+def _matrices(plan: Plan, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return plan.dynamics.D, plan.dynamics.Q, augment(K, plan.augmented)
+
+
+def _gaussian(material: Material, name: str, h: Observable) -> Answer | None:
+    """Closed forms E8-E11 for uᵀθ and (uᵀθ)² on a Gaussian target, with the exact finite-step moments of T1."""
+    plan = material.plan
+    known = plan.flat_target.gaussian()
+    if known is None or not isinstance(h, Ridge) or h.profile not in ("linear", "square"):
+        return None
+    K, mean = known
+    D, Q, P = _matrices(plan, K)
+    zero, u, shift = np.zeros_like(Q), augment_vector(h.direction, plan.augmented), float(h.direction @ mean)
+    if h.profile == "linear":
+        form, slope, mu = None, u, shift
+        V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
+    else:
+        form, slope = np.outer(u, u), 2 * shift * u
+        mu = shift**2 + float(u @ closed_forms.precision_solve(P, u))
+        V, V0 = (closed_forms.quadratic_fluctuation_constant(D, q, P, form, slope) for q in (Q, zero))
+    integral = closed_forms.strictness_integral(D, Q, P, form, slope)
+    base = Answer(V, V0, "closed form", mu, "closed form", reduction=reduction(integral, Q, V, V0))
+    if name in material.exact:
+        moments = material.exact[name]
+        std, bias = math.sqrt(moments.variance), moments.mean - mu
+        return dataclasses.replace(
+            base, bias=bias, bias_method="exact finite-step", std=std, rmse=math.hypot(bias, std), rmse_method="exact finite-step"
+        )
+    return _asymptotic(plan, base).noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
+
+
+def _ridge_on_gaussian(material: Material, name: str, h: Observable) -> Answer | None:
+    """Mehler's formula for ρ(aᵀθ) on a Gaussian target of any dimension."""
+    plan = material.plan
+    known = plan.flat_target.gaussian()
+    if known is None or not isinstance(h, Ridge) or not np.any(h.direction):
+        return None
+    D, Q, P = _matrices(plan, known[0])
+    u, shift = augment_vector(h.direction, plan.augmented), float(h.direction @ known[1])
+    profile = _profile(h)
+    V, V0 = mehler.ridge_constants(D, Q, P, u, profile, shift)
+    spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
+    # In Gaussian coordinates ∇φ₀ points along P⁻¹-images of u for every Hermite order: E7 vanishes with its linear part.
+    integral = closed_forms.strictness_integral(D, Q, P, None, u)
+    base = Answer(V, V0, "closed form (mehler)", mehler.expectation(profile, shift, spread), "closed form", reduction=reduction(integral, Q, V, V0))
+    return _asymptotic(plan, base)
+
+
+def _profile(h: Ridge) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda t: over_rows(PROFILES[h.profile], t)
+
+
+def _poisson(material: Material, name: str, h: Observable) -> Answer | None:
+    """The Poisson equation by Galerkin; left aside when the user brought a sample."""
+    plan = material.plan
+    if material.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
+        return None
+    found = galerkin.solve(plan, h, material.digits)
+    base = Answer(
+        variance=found.variance,
+        reversible_variance=found.reversible_variance,
+        method=found.method,
+        expectation=found.expectation,
+        expectation_method=f"quadrature (degree {found.degree})",
+        reduction=reduction(found.strictness, plan.dynamics.Q, found.variance, found.reversible_variance),
+    )
+    return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor)
+
+
+def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
+    """The plug-in T3 on the user's sample or on an importance sample."""
+    plan, sample = material.plan, material.pilot
+    values = observable_values(plan, h, sample.theta)
+    if not np.all(np.isfinite(values[sample.weights > 0])):
+        raise InvalidInput("the observable is NaN or infinite on the sample")
+    values = np.where(np.isfinite(values), values, 0.0)
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    found = plugin.plug_in(sample, values, D, Q)
+    mu, error = sample.mean(values)
+    integral, spread = sampled_integral(plan, sample, found.reversible_poisson)
+    base = Answer(
+        variance=found.variance,
+        reversible_variance=found.reversible_variance,
+        method=found.method,
+        expectation=mu,
+        expectation_method=f"sample (se {error:.2g})",
+        reduction=reduction(integral, Q, found.variance, found.reversible_variance, spread),
+        notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
+    )
+    first = corrections(plan, sample, found.poisson)
+    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor)
+
+
+def _laplace(material: Material, name: str, h: Observable) -> Answer:
+    """E8 with the Hessian at the mode and h linearised there."""
+    V, V0 = laplace_constants(material.plan, h, material.center)
+    plan = material.plan
+    D, Q, P = _matrices(plan, material.center.precision)
+    from gyromc.theory.values import observable_gradient
+
+    u = augment_vector(observable_gradient(plan, h, material.center.mode), plan.augmented)
+    integral = closed_forms.strictness_integral(D, Q, P, None, u)
+    return _asymptotic(plan, Answer(V, V0, "laplace", reduction=reduction(integral, Q, V, V0)))
+
+
+def _asymptotic(
+    plan: Plan, base: Answer, bias_slope: float | None = None, transient: float | None = None, floor: float = 0.0
+) -> Answer:
+    """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
+    assert base.variance is not None
+    if callable(plan.step_size):
+        return base.noting("the step size is a schedule: V is known, the error of the average is not worked out")
+    eta, N = plan.step_size, plan.num_steps
+    std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
+    if bias_slope is None or plan.scheme != "euler":
+        method = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
+        return dataclasses.replace(base, std=std, rmse=std, rmse_method=method)
+    start = 0.0 if transient is None or plan.burn_in else transient / (N * eta)
+    bias = eta * bias_slope + start
+    return dataclasses.replace(
+        base,
+        bias=bias,
+        bias_method="first order in η" + (", start left out" if transient is None or plan.burn_in else ""),
+        std=std,
+        rmse=math.hypot(bias, std),
+        rmse_method="asymptotic √(V/(Nη) + s/N + bias²)",
+    )
