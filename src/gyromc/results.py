@@ -57,7 +57,7 @@ class Run:
 
     **Attributes:**
 
-    - `plan`: what was asked for; `engine`: who did it.
+    - `plan`: what was asked for; `engine`: who did it; `engine_reason`: why that one.
     - `averages[name]`: μ̂(h) of each chain; NaN for a chain that failed.
     - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`.
     - `failures`: the chains that failed, with step and reason; `partial`: whether it was interrupted.
@@ -74,6 +74,7 @@ class Run:
     partial: bool = False
     failures: tuple[Failure, ...] = ()
     draws: Any = None
+    engine_reason: str = ""
     resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -194,7 +195,7 @@ class Run:
             f"{plan.num_chains} chains × {self.steps_done} steps, η = {eta}, {plan.dtype}, seed {plan.seed}; "
             f"errors from {self.error_method}",
             f"engine {self.engine}: {self.gradient_evaluations:.3g} gradients in {self.wall_time:.2f} s"
-            f" (compiling {self.compile_time:.2f} s)",
+            f" (compiling {self.compile_time:.2f} s); {self.engine_reason}",
         ]
         if self.partial:
             notes.append(f"PARTIAL: interrupted after {self.steps_done} of {plan.num_steps} steps")

@@ -20,14 +20,14 @@ import numpy as np
 
 from gyromc import statistics
 from gyromc.checks import positive, require, whole
-from gyromc.engines import scan
+from gyromc.engines import lanes, scan
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Failure, Run
 
 __all__ = ["ENGINES", "draws_bytes", "run"]
 
-ENGINES = {"scan": scan}
+ENGINES = {"lanes": lanes, "scan": scan}
 """The engines by name, the fastest first: modules with `why_not(plan)`, `initial_state(plan)` and `Session`."""
 CHUNK_SECONDS = 0.25  # how often progress moves and Ctrl-C is heard
 SNAPSHOT_CHAINS = 64  # with more chains than this, errors come from the spread between chains
@@ -37,6 +37,7 @@ SANE_RANGE = 1e8  # times the start's own size
 @dataclasses.dataclass(frozen=True)
 class _Options:
     engine: str
+    reason: str
     chunk_size: int | None
     progress: bool | Callable[[int], object] | None
     on_divergence: str
@@ -61,7 +62,7 @@ def run(
     **Arguments:**
 
     - `plan`: what to compute.
-    - `engine`: `"scan"`, or `"auto"` for the fastest that can do the plan.
+    - `engine`: `"lanes"`, `"scan"`, or `"auto"` for the fastest that can do the plan; `run.engine_reason` says why that one.
     - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
     - `progress`: show a progress bar; left out: when standard error is a terminal. A function is called with the number of steps
       made since its last call instead.
@@ -81,13 +82,14 @@ def run(
     ```
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
-    engine = _choose(plan, engine)
+    engine, reason = _choose(plan, engine)
     require(
         on_divergence in ("raise", "report"),
         f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.',
     )
     options = _Options(
         engine=engine,
+        reason=reason,
         chunk_size=None if chunk_size is None else whole(chunk_size, "chunk_size", least=1),
         progress=progress,
         on_divergence=on_divergence,
@@ -97,16 +99,24 @@ def run(
     return _execute(plan, None, options)
 
 
-def _choose(plan: Plan, name: str) -> str:
-    """The engine's name; the first that can do the plan for `auto`."""
+def _choose(plan: Plan, name: str) -> tuple[str, str]:
+    """The engine's name, the first that can do the plan for `auto`, and why it is that one."""
     require(
         name in ("auto", *ENGINES),
         f"Unknown engine {name!r}. Engines: {', '.join(ENGINES)}; `auto` picks the fastest that can do the plan.",
     )
-    reasons = {candidate: engine.why_not(plan) for candidate, engine in ENGINES.items() if name in ("auto", candidate)}
+    reasons = {candidate: engine.why_not(plan) for candidate, engine in ENGINES.items()}
     able = [candidate for candidate, reason in reasons.items() if reason is None]
-    require(able, "No engine can do this plan. " + " ".join(f"{n}: {reason}." for n, reason in reasons.items()))
-    return able[0]
+    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)
+    require(able, f"No engine can do this plan. {others}.")
+    if name != "auto":
+        require(
+            name in able,
+            f"Engine `{name}` cannot do this plan: {reasons[name]}. `{able[0]}` can; `auto` would take it.",
+        )
+        return name, "asked for"
+    faster = [f"not {candidate}: {reasons[candidate]}" for candidate in list(ENGINES)[: list(ENGINES).index(able[0])]]
+    return able[0], "; ".join(faster) or "the fastest that can do the plan"
 
 
 def draws_bytes(plan: Plan, keep_draws: int) -> int:
@@ -154,6 +164,7 @@ def _execute(plan: Plan, before: Run | None, options: _Options) -> Run:
     return Run(
         plan=plan,
         engine=options.engine,
+        engine_reason=options.reason,
         state=state,
         wall_time=earlier[0] + time.perf_counter() - began,
         compile_time=earlier[1] + compile_time,

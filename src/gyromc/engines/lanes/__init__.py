@@ -1,0 +1,144 @@
+"""Engine `lanes`: chains as SIMD lanes on the CPU, the whole loop in the cache (E3, E4).
+
+Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 32 chains; every chain
+has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
+
+`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target, `random`, `functions`, `rows` and `vectors` what they
+are made of.
+"""
+
+import concurrent.futures
+import os
+
+import numpy as np
+
+from gyromc.engines import scan
+from gyromc.engines.lanes import kernel, program, random
+from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.kernel import Chains
+from gyromc.engines.lanes.program import aligned, why_not
+from gyromc.engines.lanes.vectors import LANES
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+
+__all__ = ["Session", "initial_state", "num_threads", "why_not"]
+
+TASKS_PER_THREAD = 4  # so that a thread which the system holds up does not hold up the others
+
+
+def num_threads() -> int:
+    """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
+    asked = os.environ.get("GYROMC_THREADS")
+    if asked:
+        return max(1, int(asked))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def initial_state(plan: Plan) -> EngineState:
+    """All chains at the start, each with its stream of random numbers."""
+    state = scan.initial_state(plan)
+    R, m = plan.num_chains, len(plan.observables)
+    generator = np.zeros((R, 6), np.uint32)  # four words of state, then the bits of a spare normal
+    generator[:, :4] = random.streams(plan.seed, R)
+    return EngineState(
+        step=0,
+        z=state.z,
+        high=np.zeros((R, m)),
+        low=np.zeros((R, m)),
+        clock=(0.0, 0.0),
+        failed_at=state.failed_at.astype(np.int64),
+        generator=generator,
+    )
+
+
+class Session:
+    """The chains of one plan, moved on a number of steps at a time."""
+
+    def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
+        self.plan, self.step = plan, state.step
+        self.blocks = -(-plan.num_chains // WIDTH)
+        self.program = program.compile_program(plan, sane_range, thin)
+        self.threads = min(num_threads(), self.blocks)
+        self.chains = self._chains(state, slots)
+        self.rooms = [self._room() for _ in range(self.threads)]
+        self._work(0, 0, 0, 0, self.rooms[0])  # no blocks and no steps: compiles, or loads what was compiled before
+
+    def _chains(self, state: EngineState, slots: int) -> Chains:
+        dtype = np.dtype(self.plan.dtype)
+        assert state.generator is not None
+        spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
+        return Chains(
+            z=self._to_lanes(state.z.astype(dtype)),
+            generator=self._to_lanes(state.generator[:, :4]),
+            spare=self._to_lanes(spare),
+            sums=self._to_lanes(state.high),
+            failed_at=self._to_lanes(state.failed_at[:, None], fill=0),
+            kept=np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype),
+        )
+
+    def _to_lanes(self, rows: np.ndarray, fill: float | None = None) -> np.ndarray:
+        """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it, or hold `fill`."""
+        missing = self.blocks * WIDTH - rows.shape[0]
+        last = rows[-1:] if fill is None else np.full_like(rows[-1:], fill)
+        padded = np.concatenate([rows, np.repeat(last, missing, axis=0)])
+        return aligned(padded.reshape(self.blocks, WIDTH, -1).swapaxes(1, 2))
+
+    def _to_rows(self, lanes: np.ndarray) -> np.ndarray:
+        rows = lanes.reshape(self.blocks, -1, WIDTH).swapaxes(1, 2).reshape(self.blocks * WIDTH, -1)
+        return rows[: self.plan.num_chains].copy()
+
+    def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Room for one thread to work in: floats, offsets of rows (padding on the empty row), and sizes."""
+        p, dtype = self.program, np.dtype(self.plan.dtype)
+        floats = (3 * p.n + p.d + 1) * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
+        offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
+        return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(LANES, f"uint{8 * dtype.itemsize}"))
+
+    def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
+        kernel.KERNELS[self.program.part](
+            self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
+        )
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        if self.threads == 1:
+            self._work(0, self.blocks, num_steps, first_slot, self.rooms[0])
+        else:
+            edges = np.linspace(0, self.blocks, TASKS_PER_THREAD * self.threads + 1).astype(int)
+            tasks = iter([(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b])
+
+            def share(room) -> None:
+                for first, last in tasks:  # taking the next item of a list iterator is atomic
+                    self._work(first, last, num_steps, first_slot, room)
+
+            with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(share, self.rooms))
+        self.step += num_steps
+
+    def failed(self) -> bool:
+        """Whether any chain has failed so far."""
+        return bool(np.any(self._to_rows(self.chains.failed_at)[:, 0] >= 0))
+
+    def kept(self, count: int) -> np.ndarray:
+        """The first `count` slots: draws × chains × d."""
+        lanes = self.chains.kept.reshape(-1, self.blocks, self.plan.dim, WIDTH)[:count]
+        rows = lanes.swapaxes(2, 3).reshape(lanes.shape[0], self.blocks * WIDTH, self.plan.dim)
+        return rows[:, : self.plan.num_chains].copy()
+
+    def state(self) -> EngineState:
+        """Where the chains stand."""
+        c, R = self.chains, self.plan.num_chains
+        high = self._to_rows(c.sums)
+        spare = self._to_rows(c.spare).view(np.uint32)
+        generator = np.zeros((R, 6), np.uint32)
+        generator[:, :4] = self._to_rows(c.generator)
+        generator[:, 4 : 4 + spare.shape[1]] = spare
+        return EngineState(
+            step=self.step,
+            z=self._to_rows(c.z),
+            high=high,
+            low=np.zeros_like(high),
+            clock=(float(self.plan.step_size) * max(0, self.step - self.plan.burn_in), 0.0),  # type: ignore[arg-type]
+            failed_at=self._to_rows(c.failed_at)[:, 0],
+            generator=generator,
+        )

@@ -1,0 +1,157 @@
+"""The part of the gradient that is not linear: sin θ, or sums over data, for a block of chains (E3).
+
+Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the update multiplies out.
+`part` says what s is:
+
+- `NOTHING`: the target is Gaussian, s is empty;
+- `SINE`: s_i = sin θ_i;
+- `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
+- `BATCH`: the same over a mini-batch of rows drawn with replacement;
+- `BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
+"""
+
+from numba import njit
+
+from gyromc.engines.lanes import functions
+from gyromc.engines.lanes.functions import exp, sin
+from gyromc.engines.lanes.random import next_index
+from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
+from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
+
+NOTHING, SINE, FULL_SUM, BATCH, BATCH_MOMENTS = range(5)
+SIGNED_LOGISTIC, AFFINE = range(2)
+WIDTH = 2 * LANES  # chains in a block: two vectors, so that one's arithmetic fills the other's waiting
+
+kernel = njit(forceinline=True, error_model="numpy", _nrt=False)
+
+
+@functions.inlined
+def slope(code, t, y):
+    """∂ loss/∂t. Rows of a logistic model are multiplied by ±1, after which σ(t) - y is -1/(1 + eᵗ) for both classes."""
+    if code == SIGNED_LOGISTIC:
+        return -1.0 / (exp(t) + 1.0)
+    return t - y
+
+
+@kernel
+def nothing(p, s, source, at, w, scratch, offsets):
+    """The target is Gaussian: its gradient is all linear."""
+    return s
+
+
+@kernel
+def sine(p, s, source, at, w, scratch, offsets):
+    """s_i = sin θ_i."""
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+    return s
+
+
+@kernel
+def full_sum(p, s, source, at, w, scratch, offsets):
+    """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all of them."""
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, zeros_like(source))
+    for row in range(p.num_rows):
+        t = zeros_like(source)
+        for i in range(p.d):
+            t = fma(load(source, i * WIDTH + w), number(p.table, row * p.row_width + i), t)
+        g = slope(p.slope_code, t, zeros_like(source) + number(p.table, row * p.row_width + p.d))
+        for i in range(p.d):
+            total = load(source, at + i * WIDTH + w)
+            store(source, at + i * WIDTH + w, fma(g, number(p.table, row * p.row_width + i), total))
+    return s
+
+
+@kernel
+def draw_rows(p, s, offsets, width):
+    """Offsets of b rows for each of sixteen chains; entries past b stay on the empty row."""
+    for j in range(p.batch):
+        s, index = next_index(s, p.num_rows)
+        store(offsets, j * LANES, index * width)
+    return s
+
+
+@kernel
+def slopes(p, scratch, weights, offsets):
+    """Each linear predictor t = xᵀθ replaced by slope(t, y) - centre."""
+    for c in range(LANES):
+        for j in range(0, p.padded_batch, LANES):
+            place = weights + c * p.padded_batch + j
+            t = load(scratch, place)
+            y = t
+            if p.uses_response:
+                y = column_of_rows(p.table, offsets, j * LANES + c, p.d)
+            g = slope(p.slope_code, t, y)
+            if p.uses_centre:
+                g = g - column_of_rows(p.table, offsets, j * LANES + c, p.d + 1)
+            store(scratch, place, g)
+
+
+@kernel
+def batch_of_width(p, s, source, at, w, scratch, offsets, width):
+    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
+    s = draw_rows(p, s, offsets, width)
+    padded = p.padded_batch
+    tile, theta, weights = 0, LANES * width, 2 * LANES * width
+    for i in range(p.d):
+        store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
+    for k in range(0, width, LANES):
+        transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
+    for c in range(LANES):
+        for j in range(0, padded, LANES):
+            t = dot_rows(p.table, offsets, j * LANES + c, scratch, theta + c * width, width)
+            store(scratch, weights + c * padded + j, t)
+    slopes(p, scratch, weights, offsets)
+    for c in range(LANES):
+        for k in range(0, width, LANES):
+            total = zeros_like(source)
+            for j in range(0, padded, LANES):
+                total = add_weighted_rows(p.table, offsets, j * LANES + c, k, scratch, weights + c * padded + j, total)
+            store(scratch, theta + c * width + k, total)
+    for k in range(0, width, LANES):
+        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
+    for i in range(p.d, width):  # the tile's other rows hold θ = 0 next time
+        store(scratch, tile + i * LANES, zeros_like(source))
+    return s
+
+
+@kernel
+def moments_of_width(p, s, source, at, w, scratch, offsets, width):
+    """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x): the chain's θ enters only at the end."""
+    s = draw_rows(p, s, offsets, width)
+    sums, tile = 0, LANES * width
+    for c in range(LANES):
+        for k in range(0, width, LANES):
+            total = zeros_like(source)
+            for j in range(0, p.padded_batch, LANES):
+                total = add_rows(p.table, offsets, j * LANES + c, k, total)
+            store(scratch, sums + c * width + k, total)
+    for k in range(0, width, LANES):
+        transpose(scratch, sums + k, width, scratch, tile + k * LANES, LANES)
+    for i in range(p.d):
+        total = zeros_like(source) - load(scratch, tile + (p.d * (p.d + 1) // 2 + i) * LANES)
+        for j in range(p.d):
+            a, b = min(i, j), max(i, j)
+            entry = a * p.d - a * (a - 1) // 2 + b - a
+            total = fma(load(scratch, tile + entry * LANES), load(source, j * WIDTH + w), total)
+        store(source, at + i * WIDTH + w, total)
+    return s
+
+
+@kernel
+def batch(p, s, source, at, w, scratch, offsets):
+    """`batch_of_width`; the width that fits one vector is a constant for the compiler, which saves its loops."""
+    if p.row_width == LANES:
+        return batch_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    return batch_of_width(p, s, source, at, w, scratch, offsets, p.row_width)
+
+
+@kernel
+def batch_moments(p, s, source, at, w, scratch, offsets):
+    """`moments_of_width`, likewise."""
+    if p.row_width == LANES:
+        return moments_of_width(p, s, source, at, w, scratch, offsets, LANES)
+    return moments_of_width(p, s, source, at, w, scratch, offsets, p.row_width)

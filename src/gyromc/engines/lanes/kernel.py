@@ -1,0 +1,266 @@
+"""The loop: all steps of a block of chains, with state, random numbers and data in the cache (E3, E4).
+
+Receives a `Program` (what to compute, as arrays) and `Chains` (where they stand); moves them on in place. One chain is one lane. A step is
+
+    z⁺ = z + shift + [B E L] (z, s, ξ),   s from `gradients`, ξ standard normal,
+
+with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus, for a Gaussian
+oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gyromc.engines.lanes import functions
+from gyromc.engines.lanes.functions import logistic, softplus, tanh
+from gyromc.engines.lanes.gradients import WIDTH, batch, batch_moments, full_sum, kernel, nothing, sine
+from gyromc.engines.lanes.random import normal_pair
+from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
+
+PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
+
+
+class Program(NamedTuple):
+    """What one step reads. Arrays of the run's precision unless another is named; matrices by rows of nonzero entries."""
+
+    n: int
+    d: int
+    row_start: np.ndarray  # int64: where the rows of [B E L] begin
+    column: np.ndarray  # int64: offset of the source's row
+    entry: np.ndarray
+    shift: np.ndarray
+    h_start: np.ndarray  # int64: the observables' directions, likewise
+    h_column: np.ndarray  # int64
+    h_entry: np.ndarray
+    profile: np.ndarray  # int64: index into PROFILES
+    weight: float
+    burn_in: int
+    thin: int
+    bound_bits: int
+    infinity_bits: int
+    magnitude_bits: int
+    part: int
+    slope_code: int
+    uses_response: bool
+    uses_centre: bool
+    table: np.ndarray
+    num_rows: int
+    row_width: int
+    batch: int
+    padded_batch: int
+
+
+class Chains(NamedTuple):
+    """Where the chains stand, by blocks of WIDTH; lanes past the last chain are moved along and ignored."""
+
+    z: np.ndarray  # blocks × n × WIDTH
+    generator: np.ndarray  # uint32, blocks × 4 × WIDTH
+    spare: np.ndarray  # blocks × WIDTH: the unused half of a pair of normals, when n is odd
+    sums: np.ndarray  # float64, blocks × observables × WIDTH
+    failed_at: np.ndarray  # int64, blocks × WIDTH
+    kept: np.ndarray  # slots × blocks × d × WIDTH
+
+
+@functions.inlined
+def profile(code, t):
+    """ρ(t) of a ridge observable."""
+    if code == 0:
+        return t
+    if code == 1:
+        return tanh(t)
+    if code == 2:
+        return logistic(t)
+    if code == 3:
+        return logistic(0.0 - t) * logistic(0.0 - t) * 2.0
+    if code == 4:
+        return logistic(t) * logistic(t) * 2.0
+    if code == 5:
+        return softplus(t) - t * logistic(t)
+    return t * t
+
+
+@kernel
+def state_size(p, source, w):
+    """The bits of max |z_i|: as whole numbers they are ordered like |z_i|, with infinity and NaN above everything."""
+    worst = bits(load(source, w)) & p.magnitude_bits
+    for i in range(1, p.n):
+        worst = maximum(worst, bits(load(source, i * WIDTH + w)) & p.magnitude_bits)
+    return worst
+
+
+@kernel
+def observe(p, source, sums, at, w, counted):
+    """Add weight · h(z) to the sums; hands on the bits of the largest |h(z)|."""
+    worst = bits(zeros_like(source))
+    for q in range(p.profile.size):
+        t = zeros_like(source)
+        for e in range(number(p.h_start, q), number(p.h_start, q + 1)):
+            t = fma(load(source, number(p.h_column, e) + w), number(p.h_entry, e), t)
+        value = profile(number(p.profile, q), t)
+        worst = maximum(worst, bits(value) & p.magnitude_bits)
+        if counted:
+            place = at + q * WIDTH + w
+            store(sums, place, fma(widened(value), p.weight, load(sums, place)))  # E4: z_0 counts
+    return worst
+
+
+@kernel
+def note_failures(sizes, limit, failed_at, at, step):
+    """Write the step down for the lanes that are beyond the limit now and were not before."""
+    for lane in range(LANES):
+        if sizes[lane] > limit and failed_at[at + lane] < 0:
+            failed_at[at + lane] = step
+
+
+@kernel
+def load_generator(generator, w):
+    """The states of sixteen generators."""
+    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
+
+
+@kernel
+def store_generator(generator, w, s):
+    """Put the states of sixteen generators back."""
+    a, b, c, d = s
+    store(generator, w, a)
+    store(generator, WIDTH + w, b)
+    store(generator, 2 * WIDTH + w, c)
+    store(generator, 3 * WIDTH + w, d)
+
+
+@kernel
+def draw_normals(p, generator, source, first, spare, step):
+    """n standard normals for each chain; with n odd, the one left over is used a step later."""
+    for w in range(0, WIDTH, LANES):
+        s = load_generator(generator, w)
+        i = 0
+        if p.n % 2 == 1 and step % 2 == 1:
+            store(source, first + w, load(spare, w))
+            i = 1
+        while i < p.n:
+            s, a, b = normal_pair(s, source)
+            store(source, first + i * WIDTH + w, a)
+            store(source, first + (i + 1) * WIDTH + w, b)
+            i += 2
+        if p.n % 2 == 1 and step % 2 == 0:
+            store(spare, w, load(source, first + p.n * WIDTH + w))
+        store_generator(generator, w, s)
+
+
+@kernel
+def move(p, source, moved):
+    """z ← z + shift + [B E L] (z, s, ξ)."""
+    for i in range(p.n):
+        first = zeros_like(source) + number(p.shift, i)
+        second = first
+        for e in range(number(p.row_start, i), number(p.row_start, i + 1)):
+            column, entry = number(p.column, e), number(p.entry, e)
+            first = fma(load(source, column), entry, first)
+            second = fma(load(source, column + LANES), entry, second)
+        store(moved, i * WIDTH, load(source, i * WIDTH) + first)  # E3
+        store(moved, i * WIDTH + LANES, load(source, i * WIDTH + LANES) + second)
+    for i in range(0, p.n * WIDTH, LANES):
+        store(source, i, load(moved, i))
+
+
+@kernel
+def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient):
+    """One step of the chains of a block, z being the first rows of `source`."""
+    sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
+    for w in range(0, WIDTH, LANES):
+        size, value = state_size(p, source, w), observe(p, source, c.sums, sums_at, w, step >= p.burn_in)
+        if any_above(size, p.bound_bits) or any_above(value, p.infinity_bits - 1):
+            store(sizes, 0, size)
+            note_failures(sizes, p.bound_bits, c.failed_at, failed_at + w, step)
+            store(sizes, 0, value)
+            note_failures(sizes, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
+    draw_normals(p, generator, source, (p.n + p.d) * WIDTH, spare, step)
+    for w in range(0, WIDTH, LANES):
+        s = load_generator(generator, w)
+        s = gradient(p, s, source, p.n * WIDTH, w, scratch, offsets)
+        store_generator(generator, w, s)
+    move(p, source, moved)
+
+
+@kernel
+def keep(p, c, block, num_blocks, slot, source):
+    """Put θ into a slot."""
+    at = (slot * num_blocks + block) * p.d * WIDTH
+    for i in range(0, p.d * WIDTH, LANES):
+        store(c.kept, at + i, load(source, i))
+
+
+@kernel
+def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, gradient):
+    """Move the chains of some blocks on by `num_steps` steps; the last three are room to work in."""
+    n, d = p.n, p.d
+    source, floats = floats[: (2 * n + d + 1) * WIDTH], floats[(2 * n + d + 1) * WIDTH :]
+    moved, scratch = floats[: n * WIDTH], floats[n * WIDTH :]
+    for block in range(first_block, last_block):
+        z = c.z[block * n * WIDTH : (block + 1) * n * WIDTH]
+        generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
+        spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
+        for i in range(0, n * WIDTH, LANES):
+            store(source, i, load(z, i))
+        for k in range(step, step + num_steps):
+            since = k - p.burn_in
+            if p.thin > 0 and since >= 0 and since % p.thin == 0:
+                keep(p, c, block, num_blocks, since // p.thin - first_slot, source)
+            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient)
+        for i in range(0, n * WIDTH, LANES):
+            store(z, i, load(source, i))
+
+
+compiled = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)
+
+
+def _kernels(stamp: int) -> tuple:
+    """`advance` for each part of `gradients`, in its order.
+
+    What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
+    a variable of each function, makes a change in any file of the package count.
+    """
+    # ruff: noqa: B018
+
+    @compiled
+    def advance_nothing(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, nothing)
+
+    @compiled
+    def advance_sine(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, sine)
+
+    @compiled
+    def advance_full_sum(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_sum)
+
+    @compiled
+    def advance_batch(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch)
+
+    @compiled
+    def advance_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments)
+
+    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_moments
+
+
+def _stamp() -> int:
+    """A number that changes when any file of this package does."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:6], "little")
+
+
+KERNELS = _kernels(_stamp())
+"""The loop for each part of `gradients`."""

@@ -1,0 +1,189 @@
+"""From a plan to the arrays of the loop: one sparse matrix per step, tables of rows, directions (E3).
+
+Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of `gradients`' kinds.
+All arithmetic here is in float64; the result is rounded once, to the run's precision.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gyromc.engines.lanes import gradients
+from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.kernel import PROFILES, Program
+from gyromc.engines.lanes.vectors import LANES
+from gyromc.flat import identity
+from gyromc.observables import Ridge
+from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.plan import Plan
+from gyromc.targets import CosinePerturbed, GeneralizedLinear, LinearRegression, LogisticRegression, Quadratic
+
+MAX_SIZE = 256  # entries of z; beyond, matrix products of all chains at once are better
+MAX_BATCH = 4096
+MAX_MOMENTS = 3 * LANES  # products per row up to which a table of them beats dot products
+
+
+class Form(NamedTuple):
+    """∇̂U(θ) = K(θ - m) + a + c·s(θ): the linear part, a constant, and what multiplies the part s."""
+
+    K: np.ndarray
+    m: np.ndarray
+    a: np.ndarray
+    c: float = 0.0
+    part: int = gradients.NOTHING
+    slope_code: int = 0
+    uses_response: bool = False
+    uses_centre: bool = False
+    table: np.ndarray = np.zeros((1, LANES))
+    batch: int = 0
+
+
+def why_not(plan: Plan) -> str | None:
+    """The first piece of the plan that this engine cannot do, or None."""
+    target, oracle = plan.flat_target, plan.oracle
+    if plan.unravel is not identity:
+        return "the parameters are a pytree, not a vector"
+    if plan.dynamics.size > MAX_SIZE:
+        return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
+    if callable(plan.step_size):
+        return "the step size is a schedule"
+    if plan.scheme != "euler":
+        return f"the scheme is {plan.scheme!r}, not 'euler'"
+    for name, h in plan.observables.items():
+        if not isinstance(h, Ridge) or h.profile not in PROFILES:
+            kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
+            return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
+    if type(oracle) not in (Exact, Gaussian, Minibatch, ControlVariate):
+        return f"the oracle is a {type(oracle).__name__}"
+    if isinstance(oracle, Minibatch | ControlVariate) and oracle.size > MAX_BATCH:
+        return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
+    if type(target) not in (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression):
+        return f"target is a general {type(target).__name__}"
+    return None
+
+
+def form(plan: Plan) -> Form:
+    """The gradient of the plan's oracle, taken apart."""
+    target, oracle = plan.flat_target, plan.prepared_oracle
+    zero = np.zeros(plan.dim)
+    if isinstance(target, GeneralizedLinear) and isinstance(oracle, Minibatch | ControlVariate):
+        return _batch_form(target, oracle)
+    known = target.gaussian()
+    if known is not None:
+        return Form(K=known[0], m=known[1], a=zero)
+    if isinstance(target, CosinePerturbed):
+        return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
+    X, y, code = _signed_rows(target)
+    K = float(target.prior_precision) * np.eye(plan.dim)
+    table = _padded(np.column_stack([X, y]))
+    return Form(K=K, m=zero, a=zero, c=1.0, part=gradients.FULL_SUM, slope_code=code, table=table)
+
+
+def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rows and responses as `gradients.slope` takes them, and its code."""
+    X, y = target.design
+    if isinstance(target, LogisticRegression):
+        return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
+    return X, y, gradients.AFFINE
+
+
+def _batch_form(target: GeneralizedLinear, oracle: Minibatch | ControlVariate) -> Form:
+    X, y, code = _signed_rows(target)
+    N, d = X.shape
+    center = None if isinstance(oracle, Minibatch) else np.asarray(oracle.center, float)
+    common = {
+        "K": float(target.prior_precision) * np.eye(d),
+        "m": np.zeros(d),
+        "a": np.zeros(d) if center is None else np.asarray(oracle.anchor, float),  # type: ignore[union-attr]
+        "c": N / oracle.size,
+        "batch": oracle.size,
+    }
+    if code == gradients.AFFINE:
+        y = y if center is None else X @ center  # the slope at θ less that at the centre is xᵀθ - xᵀc
+        pairs = [X[:, a] * X[:, b] for a in range(d) for b in range(a, d)]
+        if len(pairs) + d <= MAX_MOMENTS:
+            table = _padded(np.column_stack([*pairs, y[:, None] * X]))
+            return Form(**common, part=gradients.BATCH_MOMENTS, table=table)
+        table = _padded(np.column_stack([X, y]))
+        return Form(**common, part=gradients.BATCH, slope_code=code, uses_response=True, table=table)
+    at_center = np.zeros(N) if center is None else -1 / (1 + np.exp(X @ center))
+    table = _padded(np.column_stack([X, y, at_center]) if center is not None else X)
+    return Form(**common, part=gradients.BATCH, slope_code=code, uses_centre=center is not None, table=table)
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """The rows filled with zeros to a multiple of sixteen, and an empty row at the end."""
+    table = np.zeros((rows.shape[0] + 1, -(-rows.shape[1] // LANES) * LANES))
+    table[:-1, : rows.shape[1]] = rows
+    return table
+
+
+def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
+    """[B E L] and the shift, dense."""
+    eta, n, d = float(plan.step_size), plan.dynamics.size, plan.dim  # type: ignore[arg-type]
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    G, G_theta = D + Q, (D + Q)[:, :d]
+    P = np.eye(n)
+    P[:d, :d] = f.K
+    B = -eta * G @ P
+    shift = eta * G_theta @ (f.K @ f.m - f.a)
+    E = -eta * f.c * G_theta
+    W = 2 * eta * D
+    if isinstance(plan.oracle, Gaussian):
+        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: both noises are Gaussian and independent
+    return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
+
+
+def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(where rows begin, offsets of columns in a block, entries) of the entries that are not 0."""
+    rows, columns = np.nonzero(matrix)
+    start = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
+    return start.astype(np.int64), columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
+
+
+def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
+    """The plan as arrays in its own precision."""
+    dtype = np.dtype(plan.dtype)
+    f = form(plan)
+    matrix, shift = step_matrix(plan, f)
+    row_start, column, entry = sparse_rows(matrix, dtype)
+    directions = np.stack([np.asarray(h.direction, float) for h in plan.observables.values()])  # type: ignore[attr-defined]
+    h_start, h_column, h_entry = sparse_rows(directions, dtype)
+    word = f"int{8 * dtype.itemsize}"
+    infinity = int(np.array(np.inf, dtype).view(word))
+    return Program(
+        n=plan.dynamics.size,
+        d=plan.dim,
+        row_start=row_start,
+        column=column,
+        entry=entry,
+        shift=shift.astype(dtype),
+        h_start=h_start,
+        h_column=h_column,
+        h_entry=h_entry,
+        profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
+        weight=float(plan.step_size) if plan.weighting == "step_size" else 1.0,  # type: ignore[arg-type]
+        burn_in=plan.burn_in,
+        thin=thin or 0,
+        bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
+        infinity_bits=infinity,
+        magnitude_bits=int(np.iinfo(word).max),
+        part=f.part,
+        slope_code=f.slope_code,
+        uses_response=f.uses_response,
+        uses_centre=f.uses_centre,
+        table=aligned(f.table.astype(dtype)),
+        num_rows=f.table.shape[0] - 1,
+        row_width=f.table.shape[1],
+        batch=f.batch,
+        padded_batch=-(-f.batch // LANES) * LANES,
+    )
+
+
+def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
+    """A flat copy that begins at a cache line, so that no vector straddles two."""
+    room = np.empty(array.nbytes + boundary, np.uint8)
+    start = -room.ctypes.data % boundary
+    copy = room[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array.ravel()
+    return copy

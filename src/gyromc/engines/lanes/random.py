@@ -1,0 +1,117 @@
+"""Random numbers for vectors of chains: the ξ and the mini-batches of (E3).
+
+Receives the state of sixteen generators; hands on words, normals and row numbers. Each chain has one stream of its own:
+xoshiro128++ (Blackman and Vigna: 128 bits of state, period 2¹²⁸ - 1, passes BigCrush and PractRand), started where SplitMix64 maps (seed, chain). A
+stream depends on nothing but the seed and the chain's number, so neither threads nor blocks nor chunks change a result; its state
+travels with the run, so a run goes on exactly. Two of R streams of T words overlap with a probability of at most R²T/2¹²⁸
+(10⁶ chains, 10¹² words each: 3·10⁻¹⁵).
+
+Normals come in pairs by Box and Muller's formula. In float32 the radius uses a word of 32 bits and reaches 6.7 standard deviations;
+in float64 two words, and 9.4.
+"""
+
+import math
+
+import numpy as np
+from numba.extending import overload
+
+from gyromc.engines.lanes.functions import cos_small, inlined, log, sin_small
+from gyromc.engines.lanes.vectors import (
+    bits,
+    from_bits,
+    maximum,
+    scaled_down,
+    signed_to_float,
+    sqrt,
+    unsigned_to_float,
+    widened,
+)
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function: a bijection of 64 bits in which every bit counts everywhere."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def streams(seed: int, num_chains: int) -> np.ndarray:
+    """The starting states, num_chains × 4 words.
+
+    **Arguments:**
+
+    - `seed`: any 64-bit number.
+    - `num_chains`: how many; the first streams of a larger number are the same.
+    """
+    with np.errstate(over="ignore"):
+        origin = _mixed(np.array([seed, seed ^ 0x5851F42D4C957F2D], np.uint64) + GOLDEN)
+        counter = np.arange(1, num_chains + 1, dtype=np.uint64)[:, None] * GOLDEN
+        words = _mixed(_mixed(origin) + counter)
+    return np.ascontiguousarray(words).view(np.uint32).reshape(num_chains, 4)
+
+
+@inlined
+def _rotated(x, count):
+    return (x << count) | (x >> (32 - count))
+
+
+@inlined
+def next_word(s):
+    """xoshiro128++: the generators moved on by one, and a word of 32 random bits from each."""
+    a, b, c, d = s
+    word = _rotated(a + d, 7) + a
+    t = b << 9
+    c = c ^ a
+    d = d ^ b
+    b = b ^ c
+    a = a ^ d
+    c = c ^ t
+    d = _rotated(d, 11)
+    return (a, b, c, d), word
+
+
+@inlined
+def next_index(s, count):
+    """Row numbers from 0 to count - 1; no two probabilities differ by more than a factor 1 + count/2³²."""
+    s, word = next_word(s)
+    return s, scaled_down(word, count)
+
+
+def normal_pair(s, like):
+    """Two vectors of independent standard normals, in the precision of the array `like`."""
+    raise NotImplementedError("for Numba code on vectors")
+
+
+@overload(normal_pair, jit_options={"forceinline": True, "error_model": "numpy"})
+def _normal_pair(s, like):
+    half_turn = math.pi / 2
+
+    def single(s, like):
+        s, first = next_word(s)
+        s, second = next_word(s)
+        u = (unsigned_to_float(first) + 0.5) * 2.0**-32  # in (0, 1], and fine near 0 where the tail is
+        radius = sqrt(maximum(log(u) * -2.0, 0.0))
+        angle = signed_to_float(second << 1) * (half_turn * 2.0**-31)  # half a turn; the top bit is the other half
+        radius = from_bits(bits(radius) ^ (second & 0x80000000))
+        return s, radius * sin_small(angle), radius * cos_small(angle)
+
+    def double(s, like):
+        s, first = next_wide(s)
+        s, second = next_wide(s)
+        u = (unsigned_to_float(first) + 0.5) * 2.0**-64
+        radius = sqrt(maximum(log(u) * -2.0, 0.0))
+        angle = signed_to_float(second << 1) * (half_turn * 2.0**-63)
+        radius = from_bits(bits(radius) ^ (second & 0x8000000000000000))
+        return s, radius * sin_small(angle), radius * cos_small(angle)
+
+    return single if like.dtype.bitwidth == 32 else double
+
+
+@inlined
+def next_wide(s):
+    """A word of 64 random bits from each generator."""
+    s, high = next_word(s)
+    s, low = next_word(s)
+    return s, (widened(high) << 32) | widened(low)
