@@ -11,7 +11,6 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -37,11 +36,6 @@ class Piece:
     engine: str
     wall_time: float
     failures: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """The averages of one observable, failed chains left out."""
-        column = self.averages[:, self.names.index(name)]
-        return column[np.isfinite(column)]
 
     @classmethod
     def of(cls, run: Run) -> "Piece":
@@ -131,6 +125,23 @@ class Cache:
             )
             return None
 
+    def load_json(self, key: str) -> dict | None:
+        """Plain values kept under this key, or None."""
+        path = self.directory / f"{key}.json"
+        if not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            warnings.warn(
+                f"The cache entry {path} is damaged ({error}): it is computed again.", GyromcWarning, stacklevel=2
+            )
+            return None
+
+    def store_json(self, key: str, value: dict) -> None:
+        """Keep plain values."""
+        write_atomically(self.directory / f"{key}.json", json.dumps(value, allow_nan=False))
+
     def store(self, key: str, piece: Piece) -> None:
         """Keep a piece; after this it survives anything but the disk."""
         header = {
@@ -183,8 +194,3 @@ def require_writable(directory: Path) -> None:
     probe = directory / f".probe-{os.getpid()}"
     write_atomically(probe, b"x")
     probe.unlink()
-
-
-def as_mapping(piece: Piece) -> Mapping[str, np.ndarray]:
-    """The averages by observable, failed chains left out."""
-    return {name: piece[name] for name in piece.names}

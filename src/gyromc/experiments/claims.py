@@ -69,12 +69,12 @@ def below_one(low: float, high: float) -> str:
 
 
 def limit(value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None) -> str:
-    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer."""
+    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer by a fifth."""
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
         return CONFIRMED
     away = low > goal + tolerance or high < goal - tolerance
-    nearer = earlier is not None and abs(value - goal) < abs(earlier - goal)
+    nearer = earlier is not None and abs(value - goal) < 0.8 * abs(earlier - goal)
     return REFUTED if away and not nearer else UNRESOLVED
 
 

@@ -86,7 +86,7 @@ def execute(
     computed = reused = 0
     display = display or Display()
     for number, cell in enumerate(todo):
-        name = engines._choose(cell.plan, engine)
+        name = engines._choose(cell.plan, engine)[0]
         key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
         display.describe(f"{cell} ({number + 1} of {len(todo)})")
         if key in found:
@@ -125,4 +125,4 @@ def _compute(cell: Cell, engine: str, advance: Callable[[float], None], said: li
 
 def expected_seconds(cell: Cell, engine: str) -> float:
     """Seconds to expect, compiling included: what the time left is worked out from."""
-    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines._choose(cell.plan, engine))
+    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines._choose(cell.plan, engine)[0])

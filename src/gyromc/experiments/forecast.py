@@ -1,20 +1,26 @@
-"""What theory says about an experiment before it runs: V (E6, E7), exact finite-step errors (T1), verdicts on the assumptions.
+"""What theory says about an experiment before it runs: V (E6, E7), finite-step errors (T1), verdicts on the assumptions.
 
-Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling.
+Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling. Predictions that take seconds are kept
+in the cache like any other piece.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import gyromc
+from gyromc.experiments.cache import Cache, fingerprint
 from gyromc.experiments.experiment import Experiment
+from gyromc.plan import Plan, paper_steps
 
 __all__ = ["forecast"]
 
 
-def forecast(experiment: Experiment, step_sizes: Sequence[float], num_chains: int) -> dict[str, Any]:
+def forecast(
+    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int = 6, cache: Cache | None = None
+) -> dict[str, Any]:
     """Predictions by role: the constants that do not depend on η, and one entry per step size.
 
     **Arguments:**
@@ -22,63 +28,78 @@ def forecast(experiment: Experiment, step_sizes: Sequence[float], num_chains: in
     - `experiment`: of the catalogue.
     - `step_sizes`: the η to predict for.
     - `num_chains`: R of the plans.
+    - `digits`: of V, where the Poisson equation is solved.
+    - `cache`: where slow predictions are kept; left out: nowhere.
 
-    **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"rmse": …}, …]}}`.
+    **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"h": {"rmse": …}}, …]}}`.
     """
-    names = [name for name in (experiment.problem.primary, experiment.problem.even) if name is not None]
-    return {role: _role(experiment, role, names, step_sizes, num_chains) for role in experiment.roles}
-
-
-def _role(experiment: Experiment, role: str, names: list[str], step_sizes: Sequence[float], num_chains: int):
-    etas = step_sizes if _exact(experiment) else step_sizes[-1:]
-    predictions = []
-    for eta in etas:
-        plan = experiment.plan(eta, role, num_chains=num_chains)
-        few = {name: plan.observables[name] for name in names}
-        predictions.append(gyromc.predict(plan.replace(observables=few)))
-    last, h = predictions[-1], names[0]
-    variance = _number(last.variance[h])
-    cells = [_cell(p, names) for p in predictions]
-    if not _exact(experiment):
-        cells = [_asymptotic_cell(cells[0], names, variance, eta) for eta in step_sizes]
-    return {
-        "variance": variance,
-        "method": last.method[h],
-        "reversible_variance": _number(last.reversible_variance[h]),
-        "verdicts": [
-            {"name": v.name, "status": str(v.status), "sentence": v.sentence, "numbers": _plain(v.numbers)}
-            for v in last.verdicts
-        ],
-        "cells": cells,
-    }
-
-
-def _exact(experiment: Experiment) -> bool:
-    """Whether finite-step errors are known exactly: Gaussian targets (T1)."""
-    return experiment.problem.family in ("quadratic", "linear")
-
-
-def _cell(prediction, names: list[str]) -> dict[str, Any]:
-    return {
-        name: {
-            "expectation": _number(prediction.expectation[name]),
-            "rmse": _number(prediction.rmse[name]),
-            "bias": _number(prediction.bias[name]),
-            "std": _number(prediction.std[name]),
-            "rmse_method": prediction.rmse_method[name],
+    problem = experiment.problem
+    names = [name for name in (problem.primary, problem.even) if name is not None]
+    exact = problem.family in ("quadratic", "linear")
+    found = {}
+    for role in experiment.roles:
+        etas = step_sizes if exact else step_sizes[-1:]
+        predicted = []
+        for eta in etas:
+            plan = experiment.plan(eta, role, num_chains=num_chains)
+            plan = plan.replace(observables={name: plan.observables[name] for name in names})
+            predicted.append(_predict(plan, digits, None if exact else cache))
+        last = predicted[-1]
+        cells = [p["observables"] for p in predicted]
+        if not exact:
+            cells = [{name: _scaled(cells[0][name], etas[0], eta) for name in names} for eta in step_sizes]
+        found[role] = {
+            **{key: last["observables"][names[0]][key] for key in ("variance", "reversible_variance", "method", "strict")},
+            "largest_step_size": last["largest_step_size"],
+            "verdicts": last["verdicts"],
+            "cells": cells,
         }
-        for name in names
-    } | {"stable": bool(prediction.stable)}
+    return found
 
 
-def _asymptotic_cell(cell: dict[str, Any], names: list[str], variance: float | None, eta: float) -> dict[str, Any]:
-    """The same for another η where only V is known: RMSE ≈ √(ηV), bias unknown."""
-    rmse = None if variance is None else float(np.sqrt(eta * variance))  # E6
-    unknown = {"bias": None, "std": None, "rmse_method": "asymptotic"}
-    return {
-        **cell,
-        **{name: {**cell[name], **unknown, "rmse": rmse if name == names[0] else None} for name in names},
+def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
+    """One prediction as plain values, from the cache where it is there."""
+    key = fingerprint(plan, f"prediction to {digits} digits")
+    kept = cache.load_json(key) if cache is not None else None
+    if kept is not None:
+        return kept
+    p = gyromc.predict(plan, digits=digits)
+    plain = {
+        "observables": {
+            name: {
+                "variance": _number(p.variance[name]),
+                "reversible_variance": _number(p.reversible_variance[name]),
+                "method": p.method[name],
+                "strict": None if p.strict_reduction[name] is None else bool(p.strict_reduction[name]),
+                "expectation": _number(p.expectation[name]),
+                "rmse": _number(p.rmse[name]),
+                "rmse_method": p.rmse_method[name],
+                "bias": _number(p.bias[name]),
+                "bias_method": p.bias_method[name],
+                "std": _number(p.std[name]),
+            }
+            for name in plan.observables
+        },
+        "largest_step_size": _number(p.largest_step_size),
+        "verdicts": [
+            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)} for v in p.verdicts
+        ],
     }
+    if cache is not None:
+        cache.store_json(key, plain)
+    return plain
+
+
+def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
+    """An asymptotic prediction made at one η, for another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
+    V, std, bias = found["variance"], found["std"], found["bias"]
+    if V is None or std is None:
+        return dict(found)
+    s = paper_steps(at) * std**2 - V / at  # T1
+    bias = None if bias is None else bias * eta / at
+    N = paper_steps(eta)
+    std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
+    return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
 
 
 def _number(value) -> float | None:

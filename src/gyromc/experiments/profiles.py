@@ -19,6 +19,7 @@ class Profile:
     num_chains: Mapping[str, int]
     num_step_sizes: Mapping[str, int | None]
     reference_draws: int
+    digits: int
     bootstrap: int = 2000
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
@@ -39,15 +40,17 @@ _FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(
         name="quick",
-        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 250, "logistic": 50},
+        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
         num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": 2},
-        reference_draws=100_000,
+        reference_draws=2**17,
+        digits=4,
     ),
     "paper": Profile(
         name="paper",
         num_chains=dict.fromkeys(_FAMILIES, 2000),
         num_step_sizes=dict.fromkeys(_FAMILIES, None),
-        reference_draws=1_000_000,
+        reference_draws=2**20,
+        digits=6,
     ),
 }
 """The profiles by name."""

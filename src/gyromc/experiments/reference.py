@@ -8,13 +8,10 @@ comes from the spread between independent scramblings.
 import dataclasses
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import special, stats
 from scipy.stats import qmc
 
-from gyromc.mode import find_mode
 from gyromc.targets import LogisticRegression
 
 __all__ = ["Reference", "predictive_reference"]
@@ -48,9 +45,7 @@ def predictive_reference(
 
     **Returns:** a `Reference`.
     """
-    mode = find_mode(target, np.zeros(target.dim))
-    with jax.enable_x64(True):
-        K = np.asarray(jax.hessian(target.potential)(jnp.asarray(mode)), float)
+    mode, K = _laplace(target)
     seeds = np.random.SeedSequence(seed).spawn(SCRAMBLINGS + 1)
     theta, w = _weighted(target, mode, np.linalg.cholesky(np.linalg.inv(K)), 13, seeds[-1], dof)
     center = w @ theta / w.sum()
@@ -65,6 +60,18 @@ def predictive_reference(
     return Reference(np.mean(means, axis=0), spread, SCRAMBLINGS << power, float(np.mean(efficiency)), mode)
 
 
+def _laplace(target: LogisticRegression) -> tuple[np.ndarray, np.ndarray]:
+    """The mode and the Hessian there, by Newton's method: U is convex."""
+    X, y, theta = np.asarray(target.X), np.asarray(target.y), np.zeros(target.dim)
+    while True:
+        p = special.expit(X @ theta)
+        K = (X.T * (p * (1 - p))) @ X + float(target.prior_precision) * np.eye(target.dim)
+        step = np.linalg.solve(K, X.T @ (p - y) + float(target.prior_precision) * theta)
+        theta = theta - step * min(1.0, 2.0 / np.linalg.norm(step))  # long steps are cut, so that it cannot overshoot
+        if np.linalg.norm(step) < 1e-10:
+            return theta, K
+
+
 def _weighted(target, center, root, power: int, seed, dof: float) -> tuple[np.ndarray, np.ndarray]:
     """2^power draws of the proposal and their weights exp(-U)/proposal, scaled to a maximum of 1."""
     d = center.size
@@ -72,8 +79,9 @@ def _weighted(target, center, root, power: int, seed, dof: float) -> tuple[np.nd
     u = np.clip(u, 1e-12, 1 - 1e-12)
     e = special.ndtri(u[:, :d]) / np.sqrt(stats.chi2.ppf(u[:, d:], dof) / dof)
     theta = center + e @ root.T
-    t = theta @ np.asarray(target.X).T
-    U = np.sum(np.logaddexp(0.0, t) - target.y * t, axis=1)
+    X = np.asarray(target.X)
+    t = theta @ X.T
+    U = np.sum(np.maximum(t, 0) + np.log(1 + np.exp(-np.abs(t))), axis=1) - theta @ (X.T @ target.y)
     U += 0.5 * float(target.prior_precision) * np.sum(theta**2, axis=1)
     log_weight = -U + 0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
     return theta, np.exp(log_weight - log_weight.max())

@@ -45,7 +45,7 @@ class Reproduction:
 
 def reproduce(
     names: Sequence[str] = (),
-    profile: str = "quick",
+    profile: str | Profile = "quick",
     *,
     engine: str = "auto",
     out: str | Path | None = None,
@@ -58,7 +58,7 @@ def reproduce(
     **Arguments:**
 
     - `names`: which experiments; all twelve when left out.
-    - `profile`: `"quick"` (minutes) or `"paper"` (R = 2000, every published step size).
+    - `profile`: `"quick"` (minutes), `"paper"` (R = 2000, every published step size), or a `Profile` of your own.
     - `engine`: as in `gyromc.run`.
     - `out`: the directory; `results/<profile>` when left out. Finished pieces are kept in its folder `cache`.
     - `seed`: what all noise is derived from.
@@ -69,22 +69,21 @@ def reproduce(
     """
     from gyromc.experiments.report import write_report
 
-    require(profile in PROFILES, f"Unknown profile {profile!r}: it is one of {', '.join(PROFILES)}.")
-    experiments, chosen = select(names, seed), PROFILES[profile]
-    directory = Path(out) if out is not None else Path("results") / profile
+    experiments, chosen = select(names, seed), _profile(profile)
+    directory = Path(out) if out is not None else Path("results") / chosen.name
     cache = Cache(directory / "cache")
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     todo = cells(experiments, chosen)
     total = sum(expected_seconds(cell, engine) for cell in todo)
     with display(total + len(experiments) * (SECONDS_PER_ANALYSIS + 2 * SECONDS_PER_FIGURE), progress) as shown:
         outcome = execute(todo, cache, engine, fresh, shown)
-        found = _findings(experiments, chosen, outcome, shown, seed)
+        found = _findings(experiments, chosen, outcome, shown, seed, cache)
         results = {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
-            "profile": profile,
+            "profile": chosen.name,
             "seed": seed,
-            "command": _command(names, profile, engine, seed),
+            "command": _command(names, chosen.name, engine, seed),
             "environment": environment(),
             "experiments": found,
             "times": {
@@ -99,6 +98,13 @@ def reproduce(
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
 
 
+def _profile(profile: str | Profile) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    require(profile in PROFILES, f"Unknown profile {profile!r}: it is one of {', '.join(PROFILES)}.")
+    return PROFILES[profile]
+
+
 def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
     parts = ["gyromc reproduce", *names, f"--profile {profile}"]
     parts += [f"--engine {engine}"] if engine != "auto" else []
@@ -106,7 +112,7 @@ def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
 
 
 def _findings(
-    experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Display, seed: int
+    experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Display, seed: int, cache: Cache
 ) -> dict[str, Any]:
     """The analysis of each experiment, by name."""
     bootstrap = functools.lru_cache(lambda chains: Bootstrap(chains, profile.bootstrap, seed))
@@ -126,7 +132,7 @@ def _findings(
             experiment,
             etas,
             {(role, eta): outcome.pieces[experiment.name, role, eta] for role in experiment.roles for eta in etas},
-            forecast(experiment, etas, profile.chains(experiment)),
+            forecast(experiment, etas, profile.chains(experiment), profile.digits, cache),
             reference,
             bootstrap(profile.chains(experiment)),
         )
