@@ -1,11 +1,10 @@
 """The command line: `gyromc predict | …`, no logic, only words in and text out.
 
-Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go to standard output,
-everything else to standard error. Nothing heavy is imported until a command needs it.
+Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go
+to standard output, everything else to standard error. Nothing heavy is imported until a command needs it.
 """
 
 import importlib
-import importlib.util
 import sys
 
 import typer
@@ -37,8 +36,7 @@ def _options(
 
 
 for _name in COMMANDS:
-    if importlib.util.find_spec(_name.rpartition(".")[0]) and importlib.util.find_spec(_name):
-        importlib.import_module(_name).register(app)
+    importlib.import_module(_name).register(app)
 
 
 def main() -> None:

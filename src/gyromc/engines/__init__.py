@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -39,7 +39,7 @@ class _Options:
     engine: str
     reason: str
     chunk_size: int | None
-    progress: bool | None
+    progress: bool | Callable[[int], object] | None
     on_divergence: str
     keep_draws: int | None
     sane_range: float
@@ -50,7 +50,7 @@ def run(
     engine: str = "auto",
     *,
     chunk_size: int | None = None,
-    progress: bool | None = None,
+    progress: bool | Callable[[int], object] | None = None,
     on_divergence: str = "raise",
     keep_draws: int | None = None,
     sane_range: float | None = None,
@@ -65,7 +65,8 @@ def run(
     - `engine`: `"pallas"` (GPU), `"lanes"` (CPU), `"scan"` (any target), or `"auto"` for the fastest that can do the plan;
       `run.engine_reason` says why that one.
     - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
-    - `progress`: show a progress bar; left out: when standard error is a terminal.
+    - `progress`: show a progress bar; left out: when standard error is a terminal. A function is called with the number of steps
+      made since its last call instead.
     - `on_divergence`: `"raise"`, or `"report"` to leave failed chains out, name them in `run.failures` and warn.
     - `keep_draws`: keep every n-th state as `run.draws`; the memory it takes is said on standard error before the run.
     - `sane_range`: a chain with a coordinate beyond this has diverged; left out: 10⁸ times the size of the start, at least 10⁸.
@@ -284,8 +285,11 @@ def _interruptible() -> Iterator[list]:
 
 
 @contextlib.contextmanager
-def _progress(plan: Plan, done: int, wanted: bool | None) -> Iterator:
+def _progress(plan: Plan, done: int, wanted: bool | Callable[[int], object] | None) -> Iterator:
     """A function to call with the number of steps made; shows a bar on standard error where wanted."""
+    if callable(wanted):
+        yield wanted
+        return
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield lambda count: None
         return

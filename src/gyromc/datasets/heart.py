@@ -1,0 +1,153 @@
+"""The Statlog heart data (SPEC §6): 270 patients, 13 predictors, disease yes or no, as the logistic experiments use them.
+
+Receives a split seed; hands on a stratified 202/68 split, standardised by its training part, intercept first. The file is
+checked against its SHA-256 whenever it is read.
+
+Source: "Statlog (Heart)", UCI Machine Learning Repository, doi:10.24432/C57303, licensed under CC BY 4.0; the values are the
+repository's, the column names and the 0/1 coding of the response are ours.
+"""
+
+import dataclasses
+import hashlib
+import io
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from gyromc.checks import require, whole
+from gyromc.errors import InvalidInput
+
+__all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a data set comes from, under which licence, and how to know that it is intact."""
+
+    title: str
+    doi: str
+    licence: str
+    sha256: str
+    shape: tuple[int, int]
+
+    @property
+    def citation(self) -> str:
+        """The attribution its licence asks for, in a sentence."""
+        return f"{self.title}, doi:{self.doi}, {self.licence}"
+
+
+HEART = Source(
+    title="Statlog (Heart), UCI Machine Learning Repository",
+    doi="10.24432/C57303",
+    licence="CC BY 4.0",
+    sha256="e70ec53e0327b6d56e1285ece947bfba67416c2c16e0b7b89d174853785c2be7",
+    shape=(270, 13),
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeartTable:
+    """The data as published: one row per patient, `disease` 1 where heart disease is present."""
+
+    columns: tuple[str, ...]
+    predictors: np.ndarray
+    disease: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Design matrices with the intercept first, responses, the rows of the table, and the scale they were put on."""
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    train_rows: np.ndarray
+    test_rows: np.ndarray
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def heart(path: str | Path | None = None) -> HeartTable:
+    """The 270 × 13 heart table.
+
+    **Arguments:**
+
+    - `path`: another copy of the same file; left out: the one in the package.
+
+    **Returns:** a `HeartTable`; a file with another checksum is refused.
+
+    ```python
+    from gyromc.datasets import heart
+    assert heart().predictors.shape == (270, 13)
+    ```
+    """
+    if path is None:
+        content = resources.files("gyromc.datasets").joinpath("statlog_heart.csv").read_bytes()
+    else:
+        content = Path(path).read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != HEART.sha256:
+        raise InvalidInput(
+            f"The heart data differ from the published file: SHA-256 is {found}, expected {HEART.sha256}. "
+            "Reinstall the package, or fetch the file again."
+        )
+    columns = tuple(content.split(b"\n", 1)[0].decode().strip().split(","))
+    table = np.loadtxt(io.BytesIO(content), delimiter=",", skiprows=1)
+    return HeartTable(columns[:-1], table[:, :-1], table[:, -1].astype(int))
+
+
+def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
+    """A stratified split, both parts standardised with the training part's mean and standard deviation.
+
+    **Arguments:**
+
+    - `seed`: which split; recorded with every result.
+    - `num_test`: rows kept for testing, classes in proportion (68: 38 of class 0 and 30 of class 1).
+    - `ddof`: the standard deviation divides by n - ddof.
+
+    **Returns:** a `Split` with designs of 14 columns, the first of ones.
+
+    ```python
+    from gyromc.datasets import heart_split
+    assert heart_split(seed=0).X_train.shape == (202, 14)
+    ```
+    """
+    table = heart()
+    seed, ddof = whole(seed, "seed", least=0), whole(ddof, "ddof", least=0, most=1)
+    num_rows = table.disease.size
+    num_test = whole(num_test, "num_test", least=2, most=num_rows - 2)
+    rng = np.random.default_rng(seed)
+    test = []
+    for label, count in _shares(table.disease, num_test).items():
+        rows = np.flatnonzero(table.disease == label)
+        test.append(rng.choice(rows, size=count, replace=False))
+    test_rows = np.sort(np.concatenate(test))
+    train_rows = np.setdiff1d(np.arange(num_rows), test_rows)
+    train, held_out = table.predictors[train_rows], table.predictors[test_rows]
+    mean, scale = train.mean(axis=0), train.std(axis=0, ddof=ddof)
+    require(np.all(scale > 0), "A predictor is constant in the training part: take another `seed` or a smaller `num_test`.")
+    return Split(
+        X_train=_design(train, mean, scale),
+        y_train=table.disease[train_rows],
+        X_test=_design(held_out, mean, scale),
+        y_test=table.disease[test_rows],
+        train_rows=train_rows,
+        test_rows=test_rows,
+        mean=mean,
+        scale=scale,
+    )
+
+
+def _shares(labels: np.ndarray, total: int) -> dict[int, int]:
+    """How many of each class go into a part of `total` rows: in proportion, largest remainders first."""
+    values, counts = np.unique(labels, return_counts=True)
+    exact = total * counts / labels.size
+    shares = np.floor(exact).astype(int)
+    shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
+    return {int(value): int(share) for value, share in zip(values, shares, strict=True)}
+
+
+def _design(predictors: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.ones(len(predictors)), (predictors - mean) / scale])

@@ -1,0 +1,34 @@
+"""The synthetic regression of SPEC §6: x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
+
+Receives a seed; hands on (X, y). One fixed data set per seed, recorded with every result.
+"""
+
+import numpy as np
+
+from gyromc.checks import numbers, require, whole
+
+__all__ = ["linear_regression"]
+
+
+def linear_regression(seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)) -> tuple[np.ndarray, np.ndarray]:
+    """A synthetic data set for Bayesian linear regression.
+
+    **Arguments:**
+
+    - `seed`: which data set.
+    - `num_data`: N.
+    - `coefficients`: β*.
+
+    **Returns:** X (N × d) and y (N).
+
+    ```python
+    from gyromc.datasets import linear_regression
+    X, y = linear_regression(seed=0)
+    assert X.shape == (128, 3) and abs(X).max() <= 0.5
+    ```
+    """
+    beta = numbers(coefficients, "coefficients")
+    require(beta.ndim == 1 and beta.size > 0, f"`coefficients` must be a vector: got shape {beta.shape}.")
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
+    X = rng.uniform(-0.5, 0.5, (whole(num_data, "num_data", least=1), beta.size))
+    return X, X @ beta + rng.standard_normal(len(X))

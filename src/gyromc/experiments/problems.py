@@ -1,0 +1,204 @@
+"""What is sampled in SPEC §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
+
+Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces of
+a Plan. A problem is a frozen value: two equal problems give equal plans.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from gyromc import datasets, observables, oracles, targets
+from gyromc.checks import require, whole
+
+__all__ = ["Bowl", "HeartDisease", "Problem", "SyntheticRegression"]
+
+U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
+"""u of SPEC §6."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem(abc.ABC):
+    """A target with its oracle and observables; `primary` names the one the paper plots, `even` the one that shows bias."""
+
+    @abc.abstractmethod
+    def target(self) -> targets.Target:
+        """U."""
+
+    @abc.abstractmethod
+    def oracle(self) -> oracles.Oracle:
+        """Where gradients come from."""
+
+    @abc.abstractmethod
+    def observables(self) -> Mapping[str, observables.Observable]:
+        """All observables of one run, by name."""
+
+    @property
+    @abc.abstractmethod
+    def family(self) -> str:
+        """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
+
+    @property
+    @abc.abstractmethod
+    def formulas(self) -> Mapping[str, str]:
+        """U, h, oracle and reference as a reader writes them."""
+
+    @property
+    def primary(self) -> str:
+        """The name of the observable in the paper's panels."""
+        return "h"
+
+    @property
+    def even(self) -> str | None:
+        """The name of an observable whose mean shows the O(η) bias, or None."""
+        return "even"
+
+    @property
+    def choices(self) -> Mapping[str, object]:
+        """Every field, as recorded in results."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bowl(Problem):
+    """U = ½|θ|² + β Σ cos θ_i with Gaussian oracle noise; h = uᵀθ for β = 0, tanh(uᵀθ) otherwise."""
+
+    beta: float = 0.0
+    dim: int = 3
+    tau: float = 1.0
+
+    @property
+    def family(self):
+        return "quadratic" if self.beta == 0 else "nonquadratic"
+
+    def target(self):
+        return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
+
+    def oracle(self):
+        return oracles.Gaussian(self.tau)
+
+    def observables(self):
+        h = observables.linear(U_DIRECTION) if self.beta == 0 else observables.tanh(U_DIRECTION)
+        return {"h": h, "even": observables.square(np.eye(self.dim)[0])}
+
+    @property
+    def formulas(self):
+        bend = "" if self.beta == 0 else f" + {self.beta:g} Σ cos θᵢ"
+        return {
+            "potential": f"U(θ) = ½|θ|²{bend}, d = {self.dim}",
+            "observable": "h(θ) = uᵀθ" if self.beta == 0 else "h(θ) = tanh(uᵀθ)",
+            "even observable": "θ₁²",
+            "oracle": f"∇U + τζ, τ = {self.tau:g}",
+            "reference": "μ(h) = 0, by symmetry",
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticRegression(Problem):
+    """Bayesian linear regression on one synthetic data set, mini-batch oracle; h = uᵀβ."""
+
+    data_seed: int = 0
+    num_data: int = 128
+    batch_size: int = 16
+    prior_scale: float = 2.0
+    coefficients: tuple[float, ...] = (1.0, -1.0, 0.5)
+
+    @property
+    def family(self):
+        return "linear"
+
+    def target(self):
+        X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
+
+    def oracle(self):
+        return oracles.Minibatch(self.batch_size)
+
+    def observables(self):
+        return {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
+
+    @property
+    def formulas(self):
+        return {
+            "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), N = {self.num_data}, d = {len(self.coefficients)}",
+            "observable": "h(β) = uᵀβ",
+            "even observable": "β₁²",
+            "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
+            "reference": "μ(h) = uᵀm_N, in closed form",
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeartDisease(Problem):
+    """Bayesian logistic regression on the heart data, mini-batch oracle; h = predictive probability at one test row."""
+
+    split_seed: int = 0
+    num_test: int = 68
+    ddof: int = 0
+    test_row: int = 0
+    batch_size: int = 32
+    prior_scale: float = 1.0
+
+    def __post_init__(self):
+        whole(self.test_row, "test_row", least=0, most=self.num_test - 1)
+
+    @property
+    def family(self):
+        return "logistic"
+
+    @functools.cached_property
+    def split(self) -> datasets.Split:
+        """The data, split and standardised."""
+        return datasets.heart_split(self.split_seed, self.num_test, self.ddof)
+
+    def target(self):
+        return targets.LogisticRegression(self.split.X_train, self.split.y_train, prior_scale=self.prior_scale)
+
+    def oracle(self):
+        return oracles.Minibatch(self.batch_size)
+
+    def observables(self):
+        return {self.row_name(i): observables.predictive(x) for i, x in enumerate(self.split.X_test)}
+
+    @staticmethod
+    def row_name(row: int) -> str:
+        """The observable's name for a test row."""
+        return f"row {row}"
+
+    @property
+    def primary(self):
+        return self.row_name(self.test_row)
+
+    @property
+    def even(self):
+        return None
+
+    @property
+    def formulas(self):
+        return {
+            "potential": f"U(θ) = Σ [log(1 + e^(xᵢᵀθ)) - yᵢ xᵢᵀθ] + |θ|²/(2·{self.prior_scale:g}²), "
+            f"{270 - self.num_test} training rows, d = 14",
+            "observable": f"h(θ) = 1/(1 + e^(-xᵀθ)) at test row {self.test_row} of {self.num_test} "
+            f"(row {int(self.split.test_rows[self.test_row])} of the table)",
+            "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
+            "reference": "the paper's: mean of the R estimates at the smallest η, per dynamics; "
+            "ours: importance sampling around the mode",
+        }
+
+
+def with_choices(problem: Problem, **choices: object) -> Problem:
+    """The same problem with other open choices.
+
+    **Arguments:**
+
+    - `problem`: where to start from.
+    - `choices`: fields to change, for example `test_row=5`.
+    """
+    known = {f.name for f in dataclasses.fields(problem)}
+    unknown = sorted(set(choices) - known)
+    require(not unknown, f"{type(problem).__name__} has no choice {', '.join(unknown)}: it has {', '.join(sorted(known))}.")
+    return dataclasses.replace(problem, **choices)

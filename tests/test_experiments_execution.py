@@ -1,0 +1,150 @@
+"""Pieces are kept: nothing finished is lost or computed twice, whatever happens in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gyromc
+from gyromc.cli import app
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.experiments.cache import Cache, Piece, fingerprint, write_atomically
+from gyromc.experiments.catalogue import select
+from gyromc.experiments.execution import cells, execute
+from gyromc.experiments.profiles import Profile
+from gyromc.experiments.store import load
+
+FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
+TINY = Profile(
+    name="tiny",
+    num_chains=dict.fromkeys(FAMILIES, 40),
+    num_step_sizes=dict.fromkeys(FAMILIES, 2),
+    reference_draws=2**12,
+    digits=3,
+    bootstrap=200,
+)
+
+
+def test_every_cell_is_kept_and_found_again(tmp_path):
+    todo = cells(select(["hfhr-quadratic", "gaul-quadratic"]), TINY)
+    assert len(todo) == 12
+    first = execute(todo, Cache(tmp_path), engine="scan")
+    # Plain SGLD is the same plan in both experiments: computed once.
+    assert (first.computed, first.reused) == (10, 0)
+    again = execute(todo, Cache(tmp_path), engine="scan")
+    assert (again.computed, again.reused) == (0, 10)
+    for at, piece in first.pieces.items():
+        np.testing.assert_array_equal(piece.averages, again.pieces[at].averages)
+    fresh = execute(todo[:2], Cache(tmp_path), engine="scan", fresh=True)
+    assert fresh.computed == 2
+    np.testing.assert_array_equal(fresh.pieces[todo[0].index].averages, first.pieces[todo[0].index].averages)
+
+
+def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
+    cache, todo = Cache(tmp_path), cells(select(["nld-quadratic"]), TINY)[:1]
+    good = execute(todo, cache, engine="scan").pieces[todo[0].index]
+    path = cache.path(fingerprint(todo[0].plan, "scan"))
+    whole = path.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", b"not a zip file", whole[:200] + b"\xff" * 40 + whole[240:]):
+        path.write_bytes(damage)
+        with pytest.warns(GyromcWarning, match="damaged"):
+            outcome = execute(todo, cache, engine="scan")
+        assert outcome.computed == 1
+        np.testing.assert_array_equal(outcome.pieces[todo[0].index].averages, good.averages)
+    foreign = Piece(("h",), np.zeros((3, 1)), "scan", 0.0)
+    cache.store(path.stem, foreign)
+    with pytest.warns(GyromcWarning, match="another plan"):
+        assert cache.load(path.stem, todo[0].plan) is None
+
+
+def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, monkeypatch):
+    with pytest.raises(InvalidInput, match="Cannot write /dev/full"):
+        write_atomically(Path("/dev/full/x"), "text")
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["reproduce", "nld-quadratic", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from gyromc.cli import app; app(['reproduce', 'nld-quadratic', '--out', sys.argv[1]])"
+    )
+    full = subprocess.run([sys.executable, "-c", code, str(tmp_path / "full")], capture_output=True, text=True, timeout=200)
+    assert full.returncode == 2
+    assert "File too large" in full.stderr
+    assert "--out" in full.stderr
+    assert not list((tmp_path / "full" / "cache").glob("*.npz"))
+
+
+def test_bad_names_engines_and_profiles_are_said(tmp_path):
+    for arguments, words in (
+        (["nld-quadratc"], "Did you mean `nld-quadratic`"),
+        (["nld-quadratic", "--engine", "warp"], "Unknown engine"),
+        (["nld-quadratic", "--profile", "slow"], "quick, paper"),
+        (["nld-quadratic", "--seed", "-1"], "seed"),
+    ):
+        result = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
+        assert result.exit_code == 2
+        assert words in result.stderr
+
+
+def test_results_of_another_schema_are_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="gyromc reproduce"):
+        load(tmp_path)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"schema": "gyromc.reproduction", "schema_version": 99}))
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "version 99" in result.stderr
+    path.write_text("{ not json")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        load(tmp_path)
+
+
+SCRIPT = """
+import json, sys
+from gyromc.experiments.profiles import Profile
+from gyromc.experiments import reproduce
+families = ("quadratic", "nonquadratic", "linear", "logistic")
+profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4), reference_draws=64, digits=3,
+                  bootstrap=100)
+done = reproduce(["nld-quadratic", "linear-nld"], profile, engine="scan", out=sys.argv[1])
+print(json.dumps({"computed": done.computed, "reused": done.reused}))
+"""
+
+
+def _timeless(directory: Path) -> dict:
+    results = json.loads((directory / "results.json").read_text())
+    assert results.pop("times")
+    return results
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path, blow):
+    """Kill it in the middle, start again: the same results.json, and no finished piece computed twice."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.parent)}
+    command = [sys.executable, "-c", SCRIPT]
+    out = tmp_path / "killed"
+    running = subprocess.Popen([*command, str(out)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+    while len(list((out / "cache").glob("*.npz"))) < 3 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(blow)
+    assert running.wait(timeout=60) != 0
+    finished = {path.name: path.stat().st_mtime_ns for path in (out / "cache").glob("*.npz")}
+    assert 3 <= len(finished) < 16
+    assert not (out / "results.json").exists()
+    again = subprocess.run([*command, str(out)], env=environment, capture_output=True, text=True, timeout=300, check=True)
+    counts = json.loads(again.stdout)
+    assert counts == {"computed": 16 - len(finished), "reused": len(finished)}
+    assert all((out / "cache" / name).stat().st_mtime_ns == at for name, at in finished.items())
+    if blow == signal.SIGKILL:
+        straight = tmp_path / "straight"
+        subprocess.run([*command, str(straight)], env=environment, capture_output=True, timeout=300, check=True)
+        assert _timeless(out) == _timeless(straight)
