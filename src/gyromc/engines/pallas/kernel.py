@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from gyromc.checks import require
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.unrolled import entries
@@ -38,7 +39,7 @@ class Layout:
 
 
 class Arrays(NamedTuple):
-    """The chains: z is n × chains, the sums are slots × chains (× team)."""
+    """The chains: z is n × chains, the sums are slots × threads, a team's threads side by side."""
 
     z: Any
     high: Any
@@ -60,9 +61,12 @@ class Inputs(NamedTuple):
 @functools.lru_cache(maxsize=128)
 def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
     """The function that moves `num_blocks` blocks of chains on."""
-    B, T = layout.chains, recipe.team
-    total = num_blocks * B
-    tail, zeros = ((), ()) if T == 1 else ((T,), (0,))
+    B, threads = layout.chains, layout.chains * recipe.team
+    require(
+        layout.interpret or threads == 32 * layout.warps,
+        f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
+        f"{layout.warps} warps are {32 * layout.warps}.",
+    )
     sums = len(recipe.slots)
 
     def whole(array) -> pl.BlockSpec:
@@ -70,15 +74,15 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
     chains = Arrays(
         z=pl.BlockSpec((recipe.size, B), lambda i: (0, i)),
-        high=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
-        low=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
-        failed_at=pl.BlockSpec((B,), lambda i: (i,)),
+        high=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        low=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        failed_at=pl.BlockSpec((threads,), lambda i: (i,)),
     )
     shapes = Arrays(
-        z=jax.ShapeDtypeStruct((recipe.size, total), jnp.float32),
-        high=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
-        low=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
-        failed_at=jax.ShapeDtypeStruct((total,), jnp.int32),
+        z=jax.ShapeDtypeStruct((recipe.size, num_blocks * B), jnp.float32),
+        high=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        low=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        failed_at=jax.ShapeDtypeStruct((num_blocks * threads,), jnp.int32),
     )
 
     @jax.jit
@@ -101,20 +105,18 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
     inputs, before, after = Inputs(*refs[:6]), Arrays(*refs[6:10]), Arrays(*refs[10:])
     block = _Block(recipe, layout, inputs)
-    spread = block.spread
-    z = tuple(spread(before.z[j, :]) for j in range(recipe.size))
-    slots = range(len(recipe.slots))
-    high, low = (tuple(ref[s, ...] for s in slots) for ref in (before.high, before.low))
+    coordinates, slots = range(recipe.size), range(len(recipe.slots))
+    z = tuple(before.z[j, block.local] for j in coordinates)
+    high, low = (tuple(ref[s, :] for s in slots) for ref in (before.high, before.low))
     first, steps = inputs.counts[0], inputs.counts[1]
-    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, spread(before.failed_at[:])))
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, before.failed_at[:]))
     z, high, low, failed_at = carry
-    one = (lambda x: x) if recipe.team == 1 else (lambda x: jnp.max(x, axis=1))
-    for j in range(recipe.size):
-        after.z[j, :] = one(z[j])
+    for j in coordinates:
+        after.z[j, block.local] = z[j]  # all threads of a team write the same number
     for s in slots:
-        after.high[s, ...] = high[s]
-        after.low[s, ...] = low[s]
-    after.failed_at[:] = failed_at if recipe.team == 1 else jnp.min(failed_at, axis=1)
+        after.high[s, :] = high[s]
+        after.low[s, :] = low[s]
+    after.failed_at[:] = failed_at
 
 
 class _Block:
@@ -123,10 +125,11 @@ class _Block:
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs):
         self.recipe, self.inputs, self.native = recipe, inputs, not layout.interpret
         B, T = layout.chains, recipe.team
-        self.tile = (B,) if T == 1 else (B, T)
-        chain = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0) + pl.program_id(0) * B
-        self.chain = chain.astype(jnp.uint32)
-        self.thread = None if T == 1 else jax.lax.broadcasted_iota(jnp.int32, self.tile, 1)
+        self.tile = (B * T,)
+        index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
+        self.local = index // T  # the chain within the block
+        self.chain = (self.local + pl.program_id(0) * B).astype(jnp.uint32)
+        self.thread = None if T == 1 else index % T
         self.key = inputs.seed[0], inputs.seed[1]
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
         few = recipe.num_coefficients <= IN_REGISTERS
@@ -134,13 +137,14 @@ class _Block:
         tables = sum(slot.profile is not None for slot in recipe.slots)
         self.directions = self._read_directions(tables) if 0 < tables * recipe.dim <= IN_REGISTERS else None
 
-    def spread(self, x):
-        """One value per chain, in every thread of its team."""
-        return x if self.thread is None else jnp.broadcast_to(x[:, None], self.tile)
-
     def total(self, x):
-        """The sum over a team, in every thread of it."""
-        return x if self.thread is None else self.spread(jnp.sum(x, axis=1))
+        """The sum over a team, in every thread of it, by exchanges between ever farther neighbours."""
+        for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
+            if self.native:
+                x = x + philox.exchanged(x, distance)
+            else:
+                x = x + x[jnp.arange(x.size) ^ distance]
+        return x
 
     def step(self, k, carry):
         """z_k is observed, then moved."""
