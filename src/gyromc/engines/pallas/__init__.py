@@ -135,7 +135,7 @@ class Session:
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
-        return bool(np.any(np.asarray(self.arrays.failed_at)[: self.plan.num_chains] != NEVER))
+        return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
 
     def kept(self, count: int) -> np.ndarray:
         """The first `count` slots: draws × chains × d."""
@@ -152,7 +152,7 @@ class Session:
             high=_gather(host.high, self.recipe, R),
             low=_gather(host.low, self.recipe, R),
             clock=(counted * float(self.plan.step_size), 0.0),  # type: ignore[arg-type]
-            failed_at=np.where(host.failed_at == NEVER, -1, host.failed_at)[:R].astype(np.int32),
+            failed_at=_failures(host.failed_at, self.recipe.team, R),
         )
 
 
@@ -164,14 +164,21 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     """The state as the kernel's arrays, with idle chains at zero up to whole blocks."""
     R = state.z.shape[0]
     pad = [(0, 0), (0, total - R)]
-    failed_at = np.where(state.failed_at < 0, NEVER, state.failed_at).astype(np.int32)
+    failed_at = np.full(total, NEVER, np.int32)
+    failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
     arrays = Arrays(
         z=np.pad(state.z.T, pad).astype(np.float32),
         high=_scatter(state.high, recipe, total),
         low=_scatter(state.low, recipe, total),
-        failed_at=np.pad(failed_at, (0, total - R), constant_values=NEVER),
+        failed_at=np.repeat(failed_at, recipe.team),
     )
     return Arrays(*map(jnp.asarray, arrays))
+
+
+def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
+    """The step at which each chain failed, in any thread of its team, or -1."""
+    first = failed_at.reshape(-1, team)[:num_chains].min(axis=1)
+    return np.where(first == NEVER, -1, first).astype(np.int32)
 
 
 def _places(recipe: Recipe) -> list[tuple[int, int, int]]:
@@ -183,10 +190,10 @@ def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
     out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
     for i, slot, thread in _places(recipe):
         out[slot, : sums.shape[0], thread] = sums[:, i]
-    return out[..., 0] if recipe.team == 1 else out
+    return out.reshape(len(recipe.slots), -1)
 
 
 def _gather(sums: np.ndarray, recipe: Recipe, num_chains: int) -> np.ndarray:
-    sums = sums.reshape(*sums.shape[:2], recipe.team)
+    sums = sums.reshape(len(recipe.slots), -1, recipe.team)
     columns = {i: sums[slot, :num_chains, thread] for i, slot, thread in _places(recipe)}
     return np.stack([columns[i] for i in range(len(columns))], axis=1)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from gyromc.checks import require
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.unrolled import entries
@@ -24,8 +25,9 @@ from gyromc.statistics import two_sum
 
 NEVER = 2**31 - 1
 """The step at which a sound chain fails."""
-IN_REGISTERS = 64  # coefficients and directions beyond so many are read again at every step
+IN_REGISTERS = 64  # coefficients beyond so many are read again at every step
 UNROLLED_ROUNDS = 4
+UNROLLED_LOADS = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Layout:
 
 
 class Arrays(NamedTuple):
-    """The chains: z is n × chains, the sums are slots × chains (× team)."""
+    """The chains: z is n × chains, the sums are slots × threads, a team's threads side by side."""
 
     z: Any
     high: Any
@@ -60,9 +62,12 @@ class Inputs(NamedTuple):
 @functools.lru_cache(maxsize=128)
 def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
     """The function that moves `num_blocks` blocks of chains on."""
-    B, T = layout.chains, recipe.team
-    total = num_blocks * B
-    tail, zeros = ((), ()) if T == 1 else ((T,), (0,))
+    B, threads = layout.chains, layout.chains * recipe.team
+    require(
+        layout.interpret or threads == 32 * layout.warps,
+        f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
+        f"{layout.warps} warps are {32 * layout.warps}.",
+    )
     sums = len(recipe.slots)
 
     def whole(array) -> pl.BlockSpec:
@@ -70,15 +75,15 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
     chains = Arrays(
         z=pl.BlockSpec((recipe.size, B), lambda i: (0, i)),
-        high=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
-        low=pl.BlockSpec((sums, B, *tail), lambda i: (0, i, *zeros)),
-        failed_at=pl.BlockSpec((B,), lambda i: (i,)),
+        high=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        low=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        failed_at=pl.BlockSpec((threads,), lambda i: (i,)),
     )
     shapes = Arrays(
-        z=jax.ShapeDtypeStruct((recipe.size, total), jnp.float32),
-        high=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
-        low=jax.ShapeDtypeStruct((sums, total, *tail), jnp.float32),
-        failed_at=jax.ShapeDtypeStruct((total,), jnp.int32),
+        z=jax.ShapeDtypeStruct((recipe.size, num_blocks * B), jnp.float32),
+        high=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        low=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        failed_at=jax.ShapeDtypeStruct((num_blocks * threads,), jnp.int32),
     )
 
     @jax.jit
@@ -100,62 +105,89 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
     inputs, before, after = Inputs(*refs[:6]), Arrays(*refs[6:10]), Arrays(*refs[10:])
-    block = _Block(recipe, layout, inputs)
-    spread = block.spread
-    z = tuple(spread(before.z[j, :]) for j in range(recipe.size))
-    slots = range(len(recipe.slots))
-    high, low = (tuple(ref[s, ...] for s in slots) for ref in (before.high, before.low))
+    block = _Block(recipe, layout, inputs, after)
+    coordinates, held = range(recipe.size), range(recipe.num_tables, len(recipe.slots))
+    z = tuple(before.z[j, block.local] for j in coordinates)
+    high, low = (tuple(ref[s, :] for s in held) for ref in (before.high, before.low))
+
+    def copy(s, nothing):
+        after.high[s, :] = before.high[s, :]
+        after.low[s, :] = before.low[s, :]
+        return nothing
+
+    if recipe.num_tables:
+        jax.lax.fori_loop(0, recipe.num_tables, copy, 0)
     first, steps = inputs.counts[0], inputs.counts[1]
-    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, spread(before.failed_at[:])))
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, before.failed_at[:]))
     z, high, low, failed_at = carry
-    one = (lambda x: x) if recipe.team == 1 else (lambda x: jnp.max(x, axis=1))
-    for j in range(recipe.size):
-        after.z[j, :] = one(z[j])
-    for s in slots:
-        after.high[s, ...] = high[s]
-        after.low[s, ...] = low[s]
-    after.failed_at[:] = failed_at if recipe.team == 1 else jnp.min(failed_at, axis=1)
+    for j in coordinates:
+        after.z[j, block.local] = z[j]  # all threads of a team write the same number
+    for i, s in enumerate(held):
+        after.high[s, :] = high[i]
+        after.low[s, :] = low[i]
+    after.failed_at[:] = failed_at
 
 
 class _Block:
     """One block of chains: what stays the same from step to step, and the step."""
 
-    def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs):
-        self.recipe, self.inputs, self.native = recipe, inputs, not layout.interpret
+    def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
+        self.recipe, self.inputs, self.after, self.native = recipe, inputs, after, not layout.interpret
         B, T = layout.chains, recipe.team
-        self.tile = (B,) if T == 1 else (B, T)
-        chain = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0) + pl.program_id(0) * B
-        self.chain = chain.astype(jnp.uint32)
-        self.thread = None if T == 1 else jax.lax.broadcasted_iota(jnp.int32, self.tile, 1)
+        self.tile = (B * T,)
+        index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
+        self.local = index // T  # the chain within the block
+        self.chain = (self.local + pl.program_id(0) * B).astype(jnp.uint32)
+        self.thread = None if T == 1 else index % T
         self.key = inputs.seed[0], inputs.seed[1]
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
         few = recipe.num_coefficients <= IN_REGISTERS
         self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
-        tables = sum(slot.profile is not None for slot in recipe.slots)
-        self.directions = self._read_directions(tables) if 0 < tables * recipe.dim <= IN_REGISTERS else None
-
-    def spread(self, x):
-        """One value per chain, in every thread of its team."""
-        return x if self.thread is None else jnp.broadcast_to(x[:, None], self.tile)
 
     def total(self, x):
-        """The sum over a team, in every thread of it."""
-        return x if self.thread is None else self.spread(jnp.sum(x, axis=1))
+        """The sum over a team, in every thread of it, by exchanges between ever farther neighbours."""
+        for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
+            if self.native:
+                x = x + philox.exchanged(x, distance)
+            else:
+                x = x + x[jnp.arange(x.size) ^ distance]
+        return x
 
     def step(self, k, carry):
         """z_k is observed, then moved."""
         z, high, low, failed_at = carry
         theta = entries(z[: self.recipe.dim], (self.recipe.dim,))
-        values = self.observe(theta)
+        values = [
+            jnp.broadcast_to(jnp.asarray(slot.value(theta)[()], jnp.float32), self.tile)
+            for slot in self.recipe.slots
+            if slot.value is not None
+        ]
         sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in z])
-        sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
-        failed_at = jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
-        if self.recipe.burns_in:
-            counted = k >= self.burn_in
-            values = [jnp.where(counted, v, np.float32(0)) for v in values]
-        pairs = [two_sum(*pair) for pair in zip(high, low, values, strict=True)]  # E4: z_0 counts
+        failed_at = self.look(k, sane, values, failed_at)
+        pairs = [two_sum(*pair) for pair in zip(high, low, self.counted(k, values), strict=True)]  # E4: z_0 counts
         high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        for profile, first, last in self.recipe.tables:
+            sum_one = functools.partial(self.sum_table, k, theta, profile)
+            failed_at = jax.lax.fori_loop(first, last, sum_one, failed_at)
         return self.move(k, z, theta), high, low, failed_at
+
+    def look(self, k, sane, values, failed_at):
+        """The first step at which the state left the sane range or a value was not finite."""
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
+        return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
+
+    def counted(self, k, values) -> list:
+        """The values, or zeros while burning in."""
+        return [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values] if self.recipe.burns_in else values
+
+    def sum_table(self, k, theta, profile: str, table, failed_at):
+        """One table's observables, one per thread; their sums stay in memory, since registers could not hold many."""
+        here = table * self.recipe.team + self.thread
+        terms = [self.inputs.directions[j, here] * x for j, x in enumerate(theta)]
+        value = PROFILES[profile](functools.reduce(lambda a, b: a + b, terms))
+        high, low = self.after.high[table, :], self.after.low[table, :]
+        self.after.high[table, :], self.after.low[table, :] = two_sum(high, low, *self.counted(k, [value]))  # E4
+        return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
     def move(self, k, z, theta):
         """z - η(D+Q)ĝ + √(2ηD)ξ."""
@@ -206,10 +238,19 @@ class _Block:
         take = self.drawn_rows if rows.batch is not None else self.every_row
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
+        def add(index, weight, sums):
+            columns = self.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
+            return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
+
         def some(c, sums):
-            for index, weight in take(k, c):
-                columns = self.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
-                sums = tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
+            taken = take(k, c)
+            if rows.num_columns * len(taken) > UNROLLED_LOADS:  # compiling takes long with many loads in one piece
+                pick = lambda i, part: functools.reduce(  # noqa: E731
+                    lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
+                )
+                return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
+            for index, weight in taken:
+                sums = add(index, weight, sums)
             return sums
 
         sums = tuple(jnp.zeros(self.tile, jnp.float32) for _ in range(self.recipe.dim))
@@ -242,26 +283,3 @@ class _Block:
             return [(index, np.float32(1))]
         inside = index < rows.num_rows
         return [(jnp.minimum(index, rows.num_rows - 1), jnp.where(inside, np.float32(1), np.float32(0)))]
-
-    def observe(self, theta) -> list:
-        """The value of every slot."""
-        values, table = [], 0
-        for slot in self.recipe.slots:
-            if slot.profile is None:
-                assert slot.value is not None
-                value = slot.value(theta)[()]
-            else:
-                a = self.directions[table] if self.directions else self._direction(table)
-                value = PROFILES[slot.profile](functools.reduce(lambda s, p: s + p, [x * y for x, y in zip(a, theta)]))  # noqa: B905
-                table += 1
-            values.append(jnp.broadcast_to(jnp.asarray(value, jnp.float32), self.tile))
-        return values
-
-    def _direction(self, table: int) -> list:
-        return [
-            self.inputs.directions[j, table * self.recipe.team + self.thread]  # type: ignore[operator]
-            for j in range(self.recipe.dim)
-        ]
-
-    def _read_directions(self, tables: int) -> list:
-        return [self._direction(table) for table in range(tables)]

@@ -83,6 +83,11 @@ def row_numbers(word, num_rows: int):
     return multiply_high(np.uint32(num_rows), word).astype(jnp.int32)
 
 
+def exchanged(x, distance: int):
+    """Each thread's neighbour's value, `distance` (a power of two, under 32) threads away in its warp."""
+    return _instruction(f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;", x, "=r,r")
+
+
 def _instruction(assembly: str, x, constraints: str):
     from jax.experimental.pallas import triton
 

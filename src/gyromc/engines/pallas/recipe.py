@@ -66,6 +66,18 @@ class Recipe:
     fingerprint: tuple
     smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that is the same in every thread of a team
 
+    @property
+    def num_tables(self) -> int:
+        """How many slots are tables; they come first."""
+        return sum(slot.profile is not None for slot in self.slots)
+
+    @property
+    def tables(self) -> list[tuple[str, int, int]]:
+        """(profile, first, one past the last) of the tables, profile by profile."""
+        profiles = [slot.profile for slot in self.slots if slot.profile is not None]
+        ranges = [(p, profiles.index(p)) for p in dict.fromkeys(profiles)]
+        return [(p, first, first + profiles.count(p)) for p, first in ranges]
+
 
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
