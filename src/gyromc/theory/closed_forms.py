@@ -142,7 +142,7 @@ def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
     D = numbers(D, "D")
     Psi = poisson_quadratic(D, Q, P, matrix)
     spread = precision_solve(numbers(P, "P"), Psi)  # P⁻¹Ψ
-    V = 2 * 4 * np.sum((Psi @ D) * spread.T)  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
+    V = 2 * 4 * np.sum((Psi @ D) * spread)  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
     return float(V) + (0.0 if linear is None else fluctuation_constant(D, Q, P, linear))
 
 

@@ -5,6 +5,7 @@ mode: importance sampling, which corrects the approximation and reports how far 
 """
 
 import dataclasses
+import weakref
 
 import numpy as np
 from scipy import linalg
@@ -19,6 +20,7 @@ from gyromc.theory.values import hessians, observable_gradients, potentials
 
 INFLATION = 1.05  # the proposal's standard deviation, against the approximation's
 DRAWS = 20_000
+_FOUND: "weakref.WeakKeyDictionary[Plan, Laplace]" = weakref.WeakKeyDictionary()  # modes are asked for by several
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +57,12 @@ def laplace(plan: Plan) -> Laplace:
     assert abs(laplace(plan).precision[0, 0] - 0.5) < 1e-9
     ```
     """
+    if plan not in _FOUND:
+        _FOUND[plan] = _laplace(plan)
+    return _FOUND[plan]
+
+
+def _laplace(plan: Plan) -> Laplace:
     known = plan.flat_target.gaussian()
     if known is not None:
         return Laplace(known[1], known[0])
@@ -88,19 +96,30 @@ def importance_sample(plan: Plan, center: Laplace, draws: int = DRAWS, seed: int
 
     **Returns:** a `Sample`; look at `effective_size` before believing it.
     """
-    d = plan.dim
     rng = np.random.default_rng(seed)
-    half = rng.standard_normal(((draws + 1) // 2, d))
-    x = INFLATION * np.concatenate([half, -half])[:draws]  # antithetic: odd moments of the proposal are exact
-    x = x[np.arange(draws).reshape(2, -1).T.ravel()] if draws % 2 == 0 else x  # partners side by side
-    root = linalg.cholesky(center.precision)
-    theta = center.mode + linalg.solve_triangular(root, x.T).T
-    log_weight = -potentials(plan, theta) + 0.5 * np.sum((x / INFLATION) ** 2, axis=1)
+    pilot = _weighted(
+        plan, center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(plan.dim)), draws // 4, rng
+    )
+    if pilot.effective_size > 20 * plan.dim:  # the mode is not the mean: propose from the pilot's own moments
+        mean = pilot.weights @ pilot.theta
+        away = pilot.theta - mean
+        root = linalg.cholesky((away.T * pilot.weights) @ away, lower=True)
+    else:
+        mean, root = center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(plan.dim))
+    return _weighted(plan, mean, root, draws, rng)
+
+
+def _weighted(plan: Plan, mean: np.ndarray, root: np.ndarray, draws: int, rng: np.random.Generator) -> Sample:
+    """Draws of N(mean, INFLATION² root rootᵀ), weighted to the target."""
+    half = rng.standard_normal((draws // 2, plan.dim))
+    x = np.stack([half, -half], axis=1).reshape(-1, plan.dim)  # antithetic: odd moments of the proposal are exact
+    theta = mean + INFLATION * x @ root.T
+    log_weight = -potentials(plan, theta) + 0.5 * np.sum(x**2, axis=1)
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weights = np.exp(log_weight - np.max(log_weight))
     weights /= weights.sum()
     size = 1 / float(np.sum(weights**2))
-    return Sample(theta, weights, size, f"{draws} draws around the mode, effective size {size:.0f}")
+    return Sample(theta, weights, size, f"{len(theta)} draws around the mode, effective size {size:.0f}")
 
 
 def user_sample(plan: Plan, sample) -> Sample:

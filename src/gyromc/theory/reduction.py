@@ -5,13 +5,12 @@ Receives that integral, computed where φ₀ was, and its natural scale; hands o
 
 import dataclasses
 
-import jax
 import numpy as np
 
 from gyromc.plan import Plan
+from gyromc.theory.hermite import Polynomial
 from gyromc.theory.laplace import Sample
-from gyromc.theory.plugin import Polynomial
-from gyromc.theory.values import gradients, over_rows
+from gyromc.theory.values import gradients
 
 ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
 
@@ -42,16 +41,12 @@ def reduction(
     return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), float(integral), float(ratio))
 
 
-def _slope(poisson, z):
-    return jax.grad(poisson)(z)
-
-
 def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: int = 4000) -> tuple[float, float]:
     """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over a sample, and its standard error."""
     rng = np.random.default_rng(0)
     theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
     r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = over_rows(_slope, np.concatenate([theta, r], axis=1), poisson)
+    slope = poisson.gradients(np.concatenate([theta, r], axis=1))
     force = np.concatenate([gradients(plan, theta), r], axis=1) @ plan.dynamics.Q.T
     terms = np.sum(slope * force, axis=1) ** 2  # E7
     return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

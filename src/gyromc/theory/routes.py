@@ -195,7 +195,9 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     first = corrections(plan, sample, found.poisson)
-    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor)
+    if found.degree < 2:  # a linear φ has no curvature
+        return _asymptotic(plan, base, floor=first.floor)
+    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 
 def _laplace(material: Material, name: str, h: Observable) -> Answer:
@@ -209,7 +211,12 @@ def _laplace(material: Material, name: str, h: Observable) -> Answer:
 
 
 def _asymptotic(
-    plan: Plan, base: Answer, bias_slope: float | None = None, transient: float | None = None, floor: float = 0.0
+    plan: Plan,
+    base: Answer,
+    bias_slope: float | None = None,
+    transient: float | None = None,
+    floor: float = 0.0,
+    slope_error: float = 0.0,
 ) -> Answer:
     """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
     assert base.variance is not None
@@ -225,7 +232,9 @@ def _asymptotic(
     return dataclasses.replace(
         base,
         bias=bias,
-        bias_method="first order in η" + (", start left out" if transient is None or plan.burn_in else ""),
+        bias_method="first order in η"
+        + (f" (se {eta * slope_error:.1g})" if slope_error else "")
+        + (", start left out" if transient is None or plan.burn_in else ""),
         std=std,
         rmse=math.hypot(bias, std),
         rmse_method="asymptotic √(V/(Nη) + s/N + bias²)",
