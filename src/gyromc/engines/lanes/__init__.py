@@ -58,6 +58,7 @@ class Session:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
+        self.loop = kernel.KERNELS[self.program.part]
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.rooms = [self._room() for _ in range(self.threads)]
@@ -95,7 +96,7 @@ class Session:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(LANES, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        kernel.KERNELS[self.program.part](
+        self.loop(
             self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
         )
 

@@ -21,6 +21,7 @@ from gyromc.engines.lanes.gradients import (
     WIDTH,
     batch,
     batch_moments,
+    draw_rows,
     full_sum,
     kernel,
     nothing,
@@ -225,11 +226,25 @@ def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_sl
             store(z, i, load(source, i))
 
 
+@kernel
+def only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words):
+    """What `advance` draws, and nothing else: the limit that `gyromc bench` measures against."""
+    for block in range(first_block, last_block):
+        generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
+        spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
+        for k in range(step, step + num_steps):
+            draw_normals(p, generator, floats, (p.n + p.d) * WIDTH, spare, k)
+            for w in range(0, WIDTH, LANES):
+                s = load_generator(generator, w)
+                s = draw_rows(p, s, words, p.row_width)
+                store_generator(generator, w, s)
+
+
 compiled = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)
 
 
 def _kernels(stamp: int) -> tuple:
-    """`advance` for each part of `gradients`, in its order.
+    """`advance` for each part of `gradients`, in its order; and the limit.
 
     What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
     a variable of each function, makes a change in any file of the package count.
@@ -271,7 +286,13 @@ def _kernels(stamp: int) -> tuple:
         stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch_moments)
 
-    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_wide, advance_moments, advance_wide_moments
+    @compiled
+    def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
+
+    kernels = advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_wide, advance_moments, advance_wide_moments
+    return kernels, random_numbers
 
 
 def _stamp() -> int:
@@ -282,5 +303,5 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest()[:6], "little")
 
 
-KERNELS = _kernels(_stamp())
-"""The loop for each part of `gradients`."""
+KERNELS, RANDOM_NUMBERS_ONLY = _kernels(_stamp())
+"""The loop for each part of `gradients`, and the limit."""
