@@ -141,7 +141,8 @@ class Session:
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
         counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
-        self.carry = jax.block_until_ready(advance(self.program, self.carry, *counts))
+        with _full_precision():
+            self.carry = jax.block_until_ready(advance(self.program, self.carry, *counts))
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
@@ -162,6 +163,11 @@ class Session:
             clock=(float(host.clock[0]), float(host.clock[1])),
             failed_at=host.failed_at,
         )
+
+
+def _full_precision():
+    """Matrix products with all their digits, unless JAX was told otherwise: GPUs round float32 products to three (tf32)."""
+    return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")  # type: ignore[attr-defined]
 
 
 def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
