@@ -252,7 +252,7 @@ def test_averages_have_their_exact_moments(name):
     target, dynamics, oracle, eta = moment_cases()[name]
     plan = gm.Plan(
         target=target, dynamics=dynamics, oracle=oracle, observables={"h": H.linear(U)},
-        step_size=eta, num_steps=100 if ON_GPU else 25, num_chains=2**20 if ON_GPU else 2**17, seed=11,
+        step_size=eta, num_steps=100 if ON_GPU else 15, num_chains=2**20 if ON_GPU else 2**17, seed=11,
     )  # fmt: skip
     mean, variance, second = average_moments(plan)
     state = advanced(plan)
