@@ -4,6 +4,9 @@ Receives a plan and where its chains stand; hands on where they stand some steps
 (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
+The kernel goes through Pallas's Triton backend (JAX 0.10 and 0.11, which calls it deprecated). What takes time is
+compiling (one to six seconds); plans that differ in step size, seed or the numbers in their data share a kernel.
+
 Without a GPU the engine is not available, except that the environment variable `GYROMC_PALLAS_INTERPRET=1` has its kernel
 interpreted on the CPU: slow, for tests.
 """

@@ -134,10 +134,14 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]
     small = [np.where(np.abs(m) > 1e-14 * np.abs(m).max(), m, 0).astype(np.float32) for m in matrices]
     values = np.unique(np.concatenate([np.abs(m).ravel() for m in small]))
     values = values[values > 0]
-    number = {float(v): i for i, v in enumerate(values)}
+    new = (
+        np.diff(values, prepend=0) > 5e-7 * values
+    )  # rounding must not make two coefficients of one, or kernels multiply
+    number = {float(v): i for v, i in zip(values, np.cumsum(new) - 1, strict=True)}
+    values = values[new]
     sparse = [
         tuple(
-            tuple((int(i), number[abs(float(row[i]))], int(np.sign(row[i]))) for i in np.flatnonzero(row))
+            tuple((int(i), int(number[abs(float(row[i]))]), int(np.sign(row[i]))) for i in np.flatnonzero(row))
             for row in matrix
         )
         for matrix in small
