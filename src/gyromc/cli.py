@@ -1,7 +1,7 @@
 """The command line: `gyromc predict | …`, no logic, only words in and text out.
 
-Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go to standard output,
-everything else to standard error. Nothing heavy is imported until a command needs it.
+Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go to
+standard output, everything else to standard error. Nothing heavy is imported until a command needs it.
 """
 
 import importlib
