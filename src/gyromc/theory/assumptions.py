@@ -123,7 +123,7 @@ def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
     D, Q, d, L = plan.dynamics.D, plan.dynamics.Q, plan.dim, known.L
     estimate = "" if known.certified else " (L and m are estimates)"
     if not plan.augmented:
-        if np.any(D != np.eye(len(D))):
+        if np.any(np.eye(len(D)) != D):
             return None
         left, right = _preconditioned(np.eye(d), known), float(np.linalg.norm(Q, 2)) * L
         text, symbols = "m > ‖J‖L", {"m": left, "‖J‖L": right}
@@ -141,7 +141,8 @@ def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
         symbols = {text.split(" > ")[0]: left, text.split(" > ")[1]: right}
     met = left > right
     status = HOLDS if met and known.certified else NOT_CERTIFIED
-    sentence = f"The paper's sufficient condition {text} reads {left:.6g} > {right:.6g}, which is {'true' if met else 'false'}{estimate}."
+    truth = f"which is {'true' if met else 'false'}{estimate}"
+    sentence = f"The paper's sufficient condition {text} reads {left:.6g} > {right:.6g}, {truth}."
     return Verdict("drift, published condition", status, sentence, symbols)
 
 
@@ -166,7 +167,9 @@ def _oracle(plan: Plan) -> Verdict:
             f"{kind} of {size}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
         )
         return Verdict("oracle", HOLDS, sentence, {"batch size": size})
-    sentence = f"{kind} of {size} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known for this model."
+    sentence = (
+        f"{kind} of {size} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
+    )
     return Verdict("oracle", NOT_CERTIFIED, sentence, {"batch size": size})
 
 
@@ -198,7 +201,7 @@ def _length(plan: Plan) -> Verdict:
     N, own = plan.num_steps, paper_steps(plan.step_size)
     time = N * plan.step_size
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
-    if N == own and plan.burn_in == 0:
+    if own == N and plan.burn_in == 0:
         return Verdict("number of steps", HOLDS, f"N = ⌊η⁻²⌋ = {N}, the theorem's own scaling.", numbers)
     sentence = (
         f"N = {N}, burn-in {plan.burn_in}, where the theorem has ⌊η⁻²⌋ = {own} and none: the variance V/(Nη) is used for "

@@ -1,7 +1,7 @@
 """T2: polynomials orthonormal in the target's own law, with exact derivative matrices.
 
 Receives one-dimensional potentials (or a law on the plane); hands on `Axis` values: nodes, weights, polynomials and the
-matrices of ∂ in the basis. The trapezoidal rule on smooth decaying densities converges faster than any power, so nodes are equispaced.
+matrices of ∂ in the basis. Nodes are equispaced: the trapezoidal rule converges very fast on smooth decaying densities.
 """
 
 import dataclasses

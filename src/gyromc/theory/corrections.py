@@ -1,7 +1,8 @@
-"""What a finite step size adds to V, from φ and a sample: the bias of Euler-Maruyama to first order, and the oracle's floor s (T1).
+"""What a finite step size adds to V, from φ and a sample: Euler-Maruyama's bias to first order, and the oracle's floor s (T1).
 
-Receives a plan, a weighted sample and φ (𝒜φ = h - μ(h)); hands on three numbers. With E[f(z⁺)] = f + η𝒜f + η²ℬf + …, π_η(h) - μ(h) = -ημ(ℬφ) + …,
-and integrating by parts -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance.
+Receives a plan, a weighted sample and φ (𝒜φ = h - μ(h)); hands on three numbers. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
+stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integrating by parts
+    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance.
 """
 
 import dataclasses

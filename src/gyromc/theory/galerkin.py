@@ -1,7 +1,7 @@
 """T2 for a plan: V(h), V_0(h), μ(h) and the step size's first effects, to a number of digits, in the degree that takes.
 
-Receives a plan with a separable target (any dynamics that couple few coordinates with those h depends on) or one on the plane; hands on a
-`Galerkin` value with its own error: the difference between two degrees.
+Receives a plan with a separable target (and dynamics that couple few coordinates with those h depends on) or one on the plane;
+hands on a `Galerkin` value with its own error: the difference between two degrees.
 """
 
 import dataclasses
@@ -95,7 +95,8 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     import gyromc as gm
     from gyromc.theory.galerkin import solve
     h = gm.observables.tanh([1.0])
-    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1), observables={"h": h}, step_size=0.1)
+    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1),
+                   observables={"h": h}, step_size=0.1)
     assert solve(plan, h).variance == solve(plan, h).reversible_variance
     ```
     """

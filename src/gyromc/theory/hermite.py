@@ -1,7 +1,7 @@
 """Products of normalised Hermite polynomials in several variables, and polynomials made of them (T3's basis).
 
-Receives exponents and points; hands on values, gradients and Hessians. Since ∂ᵢ of a product is √power times the product with that power one less,
-derivatives are matrices ("ladders") on coefficients, exact and without differentiation.
+Receives exponents and points; hands on values, gradients and Hessians. Since ∂ᵢ of a product is √power times the product with
+that power one less, derivatives are matrices ("ladders") on coefficients, exact and without differentiation.
 """
 
 import dataclasses
@@ -57,13 +57,15 @@ def ladders(powers: np.ndarray) -> list[sparse.csr_array]:
             (math.sqrt(row[j]), index[(*row[:j], row[j] - 1, *row[j + 1 :])], k) for row, k in index.items() if row[j]
         ]
         factors, below, here = zip(*entries, strict=True) if entries else ((), (), ())
-        down.append(sparse.csr_array((np.array(factors, float), (np.array(below, int), np.array(here, int))), (size, size)))
+        down.append(
+            sparse.csr_array((np.array(factors, float), (np.array(below, int), np.array(here, int))), (size, size))
+        )
     return down
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Polynomial:
-    """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation, without constant."""
+    """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation."""
 
     powers: np.ndarray  # functions × n
     center: np.ndarray  # of θ

@@ -1,7 +1,7 @@
 """The Laplace approximation: U near its mode is ½(θ-m)ᵀK(θ-m), so that E8 gives a first answer for any smooth target.
 
-Receives a plan; hands on mode and Hessian, V and V_0 with h linearised at the mode, and a weighted sample of the target drawn around the
-mode: importance sampling, which corrects the approximation and reports how far it was off.
+Receives a plan; hands on mode and Hessian, V and V_0 with h linearised at the mode, and a weighted sample of the target drawn
+around the mode: importance sampling, which corrects the approximation and reports how far it was off.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 Receives a weighted sample of θ, values of h, D and Q; hands on V, V_0, their errors and φ as a polynomial. Needs no ∇U, and one
 sample serves every (D, Q). The momentum r is independent of θ and standard normal, so its averages are exact, not sampled.
-Sampling errors, and the bias of a quadratic form in noisy averages, come from the jackknife over blocks of consecutive draws; what
-the basis misses is judged by the change from two degrees less, and added to the error.
+Sampling errors, and the bias of a quadratic form in noisy averages, come from the jackknife over blocks of consecutive draws;
+what the basis misses is judged by the change from two degrees less, and added to the error.
 """
 
 import dataclasses
@@ -72,9 +72,7 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     n, d = D.shape[0], sample.theta.shape[1]
     require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
     degree = best_degree(n, sample.effective_size) if degree is None else degree
-    require(
-        count(n, degree) <= 2000, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions."
-    )
+    require(count(n, degree) <= 2000, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions.")
     powers = multi_indices(n, degree)
     center = sample.weights @ sample.theta
     scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
@@ -94,7 +92,7 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
         reversible_std_error=float(errors[1]),
         degree=degree,
         functions=len(powers),
-        too_rich=len(powers) > sample.effective_size / (RICH / 2),
+        too_rich=len(powers) > sample.effective_size / RICH,
         poisson=Polynomial(powers, center, W, -solutions[0]),
         reversible_poisson=Polynomial(powers, center, W, -solutions[1]),
     )
@@ -111,7 +109,7 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
     of_r, b = np.unique(closed[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
-    same, level = np.eye(len(of_r))[np.ix_(b, b)], ~of_r.any(axis=1)[b]  # ψ with r in it has mean zero, exactly
+    same, level = np.eye(len(of_r))[np.ix_(b, b)], np.all(of_r == 0, axis=1)[b]  # ψ with r in it has mean zero, exactly
     parts: list[list[np.ndarray]] = [[] for _ in range(6)]
     for rows in np.array_split(np.arange(len(x)), BLOCKS):
         w, q = sample.weights[rows], hermite(x[rows], of_theta)
@@ -123,7 +121,8 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
         slopes = np.stack([mass @ step for step in down])  # ⟨q_a, ∂ⱼq_b⟩
         for place, C in ((4, D), (5, -Q)):
             along = np.tensordot(C[:d, :d], slopes, axes=1)
-            S = sum(step.T @ part for step, part in zip(down, along, strict=True))[np.ix_(a, a)] * same  # T3
+            within = np.sum([step.T @ part for step, part in zip(down, along, strict=True)], axis=0)
+            S = within[np.ix_(a, a)] * same  # T3
             if len(C) > d:
                 S += _momentum_part(C, d, mass, slopes, r_down, a, b)
             parts[place].append(S)
@@ -133,9 +132,11 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
 def _momentum_part(C, d: int, mass, slopes, r_down, a, b) -> np.ndarray:
     """The terms of Σ C_ij ⟨∂ᵢψ, ∂ⱼψ′⟩ with a derivative in r, whose averages are known exactly."""
     S = np.zeros((len(a), len(a)))
-    pairs = [C[d + k, d + l] * (r_down[k].T @ r_down[l]).toarray() for k in range(d) for l in range(d) if C[d + k, d + l]]
+    pairs = [
+        C[d + k, d + l] * (r_down[k].T @ r_down[l]).toarray() for k in range(d) for l in range(d) if C[d + k, d + l]
+    ]
     if pairs:
-        S += mass[np.ix_(a, a)] * sum(pairs)[np.ix_(b, b)]
+        S += mass[np.ix_(a, a)] * np.sum(pairs, axis=0)[np.ix_(b, b)]
     for l in range(d):
         forth, back = C[:d, d + l], C[d + l, :d]
         ladder = r_down[l].toarray()[np.ix_(b, b)]

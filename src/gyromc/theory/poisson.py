@@ -1,7 +1,7 @@
 """T2: the Poisson equation 𝒜φ = h - μ(h) by Galerkin, and V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6).
 
-Receives the factors of a target's law (`Axis`), D, Q and an observable's coefficients; hands on φ, V and the integral of E7. In an
-orthonormal basis closed under ∂ the generator is -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ exactly: symmetric plus skew. Its part within the axes is
+Receives the factors of a target's law (`Axis`), D, Q and an observable's coefficients; hands on φ, V and the integral of E7. In
+an orthonormal basis closed under ∂ the generator is -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ exactly: symmetric plus skew. Its part within axes is
 diagonal after a change of basis on each axis, which is the preconditioner; what is left is applied without a matrix.
 """
 

@@ -1,7 +1,7 @@
 """predict: what a plan will deliver, before it runs (E6-E11, T1-T3, SPEC §4).
 
-Receives a plan, and a posterior sample where there is one; hands on a `Prediction`: V, V_0, error, bias, stability and verdicts, each with the name
-of the method it comes from. Nothing is run.
+Receives a plan, and a posterior sample where there is one; hands on a `Prediction`: V, V_0, error, bias, stability and verdicts,
+each with the name of the method it comes from. Nothing is run.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Prediction:
     - `stable`, `stability_radius`, `largest_step_size`: of the second moments (T1).
     - `verdicts`: on every assumption; `notes`: what else should be known.
 
-    A number that is not known is NaN in `variance`, `reversible_variance`, `rmse` and `std`, and None in `bias` and `expectation`.
+    What is not known is NaN in `variance`, `reversible_variance`, `rmse` and `std`, and None in `bias` and `expectation`.
     """
 
     plan: Plan

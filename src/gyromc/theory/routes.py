@@ -1,7 +1,7 @@
 """How V(h) becomes known: the routes from a plan and an observable to an `Answer`, the surest first (E6-E11, T1-T3).
 
-Receives a plan and one of its observables; hands on V, V_0, μ(h), the moments of one chain's average and the name of the method behind each.
-A route that cannot serve says why, and the next is tried.
+Receives a plan and one of its observables; hands on V, V_0, μ(h), the moments of one chain's average and the name of the method
+behind each. A route that cannot serve says why, and the next is tried.
 """
 
 import dataclasses
@@ -69,7 +69,8 @@ class Material:
         drawn = importance_sample(self.plan, self.center)
         if drawn.effective_size < HEALTHY * len(drawn.weights):
             raise InvalidInput(
-                f"the Laplace approximation is too far off: {len(drawn.weights)} draws are worth {drawn.effective_size:.0f}; pass `sample`"
+                f"the Laplace approximation is too far off: {len(drawn.weights)} draws are worth {drawn.effective_size:.0f}; "
+                "pass `sample`"
             )
         return drawn
 

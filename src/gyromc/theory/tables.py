@@ -63,7 +63,8 @@ def _plain(value) -> float | int | None:
 def _title(pred) -> str:
     plan = pred.plan
     eta = "schedule" if callable(plan.step_size) else f"{plan.step_size:g}"
-    return f"{plan.dynamics.name} on {type(plan.target).__name__}, {type(plan.oracle).__name__} gradients, η = {eta}, N = {plan.num_steps}"
+    pieces = f"{plan.dynamics.name} on {type(plan.target).__name__}, {type(plan.oracle).__name__} gradients"
+    return f"{pieces}, η = {eta}, N = {plan.num_steps}"
 
 
 def _rows(pred) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Values, gradients and Hessians of a plan's functions at many points, in float64 (E6 needs h, T3 its sample, §4 the Hessians).
 
-Receives a plan and rows of θ; hands on NumPy arrays. Points are taken some thousand at a time, in few different numbers, so that JAX
-compiles each function once.
+Receives a plan and rows of θ; hands on NumPy arrays. Points are taken some thousand at a time, in few different numbers, so
+that JAX compiles each function once.
 """
 
 from collections.abc import Callable
