@@ -7,7 +7,12 @@ import typer
 
 from gyromc.experiments import commands
 
-app = typer.Typer(name="gyromc", no_args_is_help=True, add_completion=False, help="Non-reversible stochastic-gradient Langevin Monte Carlo.")
+app = typer.Typer(
+    name="gyromc",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Non-reversible stochastic-gradient Langevin Monte Carlo.",
+)
 commands.register(app)
 
 
