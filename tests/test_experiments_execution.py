@@ -116,7 +116,7 @@ from gyromc.experiments import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
 profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4),
                   reference_draws=64, digits=3, bootstrap=100)
-done = reproduce(["nld-quadratic", "linear-nld"], profile, engine="scan", out=sys.argv[1])
+done = reproduce(["linear-nld"], profile, engine="scan", out=sys.argv[1])
 print(json.dumps({"computed": done.computed, "reused": done.reused}))
 """
 
@@ -143,16 +143,16 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     out, straight = tmp_path / "killed", tmp_path / "straight"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen([*command, str(out)], env=ENVIRONMENT, **quiet)
-    _until_pieces(running, out / "cache", 3)
+    _until_pieces(running, out / "cache", 2)
     running.send_signal(signal.SIGKILL)
     assert running.wait(timeout=60) == -signal.SIGKILL
     finished = {path.name: path.stat().st_mtime_ns for path in (out / "cache").glob("*.npz")}
-    assert 3 <= len(finished) < 16
+    assert 2 <= len(finished) < 8
     assert not (out / "results.json").exists()
     again = subprocess.run(
         [*command, str(out)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True
     )
-    assert json.loads(again.stdout) == {"computed": 16 - len(finished), "reused": len(finished)}
+    assert json.loads(again.stdout) == {"computed": 8 - len(finished), "reused": len(finished)}
     assert all((out / "cache" / name).stat().st_mtime_ns == at for name, at in finished.items())
     subprocess.run([*command, str(straight)], env=ENVIRONMENT, capture_output=True, timeout=300, check=True)
     assert _timeless(out) == _timeless(straight)
