@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench docs clean help
+.PHONY: reproduce test test-slow lint bench gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,8 +30,14 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## speed, in chain-steps per second
-	$(BIN)/python benchmarks/engines.py
+bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs the extra `bench`)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	mkdir -p results
+	$(BIN)/python -m gyromc.benchmark --json results/bench.json --plot results/bench.png
+
+gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \
+	  equinox wadler_lindig jaxtyping rich pygments markdown-it-py mdurl pytest pluggy iniconfig packaging
 
 docs: $(READY)  ## run every example in the documentation
 	$(BIN)/python -m pytest tests/test_documentation.py

@@ -1,5 +1,6 @@
-"""`python -m gyromc` is the command line (SPEC §6)."""
+"""`python -m gyromc` is the command line."""
 
 from gyromc.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -91,6 +91,9 @@ class _FlatSum(_Flat, SumOverData):
     def prior_gradient(self, params):
         return ravel(self.target.prior_gradient(self.unravel(params)))
 
+    def weighted_gradient(self, params, index, weight):
+        return ravel(self.target.weighted_gradient(self.unravel(params), index, weight))
+
 
 def flatten(target: Target, unravel: Callable, dim: int) -> Target:
     """The target as a function of the vector θ."""

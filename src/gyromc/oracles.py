@@ -109,8 +109,7 @@ class Minibatch(Oracle):
         return jax.random.randint(key, (num_chains, self.size), 0, target.num_data)
 
     def gradient(self, target, theta, zeta):
-        scale = target.num_data / self.size
-        return scale * target.batch_gradient(theta, zeta) + target.prior_gradient(theta)
+        return target.weighted_gradient(theta, zeta, target.num_data / self.size)
 
     def evaluations(self, target):
         return self.size

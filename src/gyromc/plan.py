@@ -231,7 +231,7 @@ def _start(plan: Plan) -> tuple[Any, Any, np.ndarray | None]:
     dims = by_dynamics if plan.target.dim is None else (plan.target.dim,)
     if start is None:
         return jax.ShapeDtypeStruct(dims[:1], np.dtype(float)), np.zeros((1, dims[0])), None
-    if callable(start):
+    if callable(start) and jax.tree.leaves(start) == [start]:  # a function, not a module that holds parameters
         return jax.eval_shape(start, jax.random.key(0)), start, None
     if _is_array(start):
         return _array_start(plan, numbers(start, "start"), dims)

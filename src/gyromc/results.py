@@ -6,6 +6,7 @@ has NaN for its average, is named in `failures`, and takes no part in means and 
 
 import dataclasses
 import functools
+import html
 import io
 import math
 from collections.abc import Callable, Mapping
@@ -172,6 +173,39 @@ class Run:
         more = whole(more_steps, "more_steps", least=1)
         return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)  # type: ignore[misc]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the chains themselves as plain values, for JSON; NaN becomes None."""
+        plan = self.plan
+        return {
+            "target": type(plan.target).__name__,
+            "dynamics": plan.dynamics.name,
+            "oracle": type(plan.oracle).__name__,
+            "step_size": None if callable(plan.step_size) else plan.step_size,
+            "num_steps": plan.num_steps,
+            "steps_done": self.steps_done,
+            "burn_in": plan.burn_in,
+            "num_chains": plan.num_chains,
+            "seed": plan.seed,
+            "dtype": plan.dtype,
+            "observables": {
+                name: {
+                    "mean": _plain(self.mean[name]),
+                    "std_error": _plain(self.std_error[name]),
+                    "interval_95": [_plain(end) for end in self.interval(name)],
+                    "variance": _plain(self.variance[name]),
+                }
+                for name in plan.observables
+            },
+            "error_method": self.error_method,
+            "engine": self.engine,
+            "engine_reason": self.engine_reason,
+            "gradient_evaluations": self.gradient_evaluations,
+            "wall_time": self.wall_time,
+            "compile_time": self.compile_time,
+            "partial": self.partial,
+            "failures": [dataclasses.asdict(failure) for failure in self.failures],
+        }
+
     def __rich__(self):
         """A table for the terminal."""
         from rich.table import Table
@@ -213,3 +247,10 @@ class Run:
         buffer = io.StringIO()
         Console(file=buffer, width=110, color_system=None).print(self)
         return buffer.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -11,14 +11,17 @@ from scipy import stats
 
 
 def two_sum(high, low, value):
-    """Add `value` to the unevaluated sum high + low; rounding errors collect in `low` instead of being lost.
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
 
-    Knuth's error-free transformation: high + value = total + error exactly, whatever the magnitudes.
+    Knuth's error-free transformation gives high + value = total + error exactly; the parts are then renormalised, so that
+    `low` stays below half a unit in the last place of `high` and does not collect rounding errors of its own.
     """
     total = high + value
     shadow = total - high
     error = (high - (total - shadow)) + (value - shadow)
-    return total, low + error
+    low = low + error
+    renormalised = total + low
+    return renormalised, low - (renormalised - total)
 
 
 def batch_length(num_steps: int, at_most: int = 128) -> int:

@@ -76,6 +76,11 @@ class SumOverData(Target):
     def prior_gradient(self, params: Params) -> Params:
         """The gradient of the prior's part of U."""
 
+    def weighted_gradient(self, params: Params, index: Int[Array, " b"], weight: float) -> Params:
+        """weight · Σ_{i ∈ index} ∇ℓ_i(θ) plus the prior's gradient."""
+        parts = self.batch_gradient(params, index), self.prior_gradient(params)
+        return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)
+
 
 class Quadratic(Target):
     """A Gaussian target: U(θ) = ½ (θ - m)ᵀ P (θ - m).

@@ -20,14 +20,14 @@ import numpy as np
 
 from gyromc import statistics
 from gyromc.checks import positive, require, whole
-from gyromc.engines import lanes, scan
+from gyromc.engines import lanes, pallas, scan
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Failure, Run
 
 __all__ = ["ENGINES", "draws_bytes", "run"]
 
-ENGINES = {"lanes": lanes, "scan": scan}
+ENGINES = {"pallas": pallas, "lanes": lanes, "scan": scan}
 """The engines by name, the fastest first: modules with `why_not(plan)`, `initial_state(plan)` and `Session`."""
 CHUNK_SECONDS = 0.25  # how often progress moves and Ctrl-C is heard
 SNAPSHOT_CHAINS = 64  # with more chains than this, errors come from the spread between chains
@@ -62,7 +62,8 @@ def run(
     **Arguments:**
 
     - `plan`: what to compute.
-    - `engine`: `"lanes"`, `"scan"`, or `"auto"` for the fastest that can do the plan; `run.engine_reason` says why that one.
+    - `engine`: `"pallas"` (GPU), `"lanes"` (CPU), `"scan"` (any target), or `"auto"` for the fastest that can do the plan;
+      `run.engine_reason` says why that one.
     - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
     - `progress`: show a progress bar; left out: when standard error is a terminal. A function is called with the number of steps
       made since its last call instead.
@@ -296,7 +297,8 @@ def _progress(plan: Plan, done: int, wanted: bool | Callable[[int], object] | No
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(plan.dynamics.name, total=plan.num_steps + plan.burn_in, completed=done)
         yield lambda count: bar.advance(task, count)
 

@@ -1,9 +1,10 @@
-"""Engine `scan`: any target JAX can differentiate, all chains as one array, one compiled loop (E3, E4).
+"""Engine `scan`: any target JAX can differentiate, chains as one array over all devices, one compiled loop (E3, E4).
 
 Receives a plan and where its chains stand; hands on where they stand some steps later. Randomness is a function of
 (seed, step, chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.flat import ravel
@@ -23,6 +26,7 @@ from gyromc.statistics import two_sum
 from gyromc.targets import Target
 
 MAX_STEPS = 2**31 - 1
+BLOCK = 128
 
 
 def why_not(plan: Plan) -> str | None:
@@ -161,23 +165,34 @@ class Session:
 
 
 def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
-    """The state as device arrays, with room for `slots` kept draws."""
+    """The state as device arrays, chains spread evenly over all devices, with room for `slots` kept draws."""
     dtype = jnp.dtype(plan.dtype)
+    devices = jax.local_devices()
+    count = math.gcd(len(devices), plan.num_chains)
+    mesh = Mesh(np.array(devices[:count]), ("chains",))
+    rows, columns, copies = (NamedSharding(mesh, spec) for spec in (P("chains"), P(None, "chains"), P()))
     return Carry(
-        step=jnp.asarray(state.step, jnp.int32),
-        z=jnp.array(state.z),
-        high=jnp.array(state.high),
-        low=jnp.array(state.low),
-        clock=tuple(jnp.asarray(c, dtype) for c in state.clock),
-        failed_at=jnp.array(state.failed_at),
-        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype) if slots else None,
+        step=jax.device_put(np.int32(state.step), copies),
+        z=jax.device_put(state.z, rows),
+        high=jax.device_put(state.high, rows),
+        low=jax.device_put(state.low, rows),
+        clock=tuple(jax.device_put(np.asarray(c, dtype), copies) for c in state.clock),
+        failed_at=jax.device_put(state.failed_at, rows),
+        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None,
     )
 
 
 @eqx.filter_jit(donate="all-except-first")
 def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
     """Make `num_steps` steps with every chain; kept draws go into slots counted from `first_slot`."""
-    return jax.lax.fori_loop(0, num_steps, lambda _, c: _step(program, c, first_slot), carry)
+
+    def step(_, c):
+        return _step(program, c, first_slot)
+
+    if jax.default_backend() != "cpu":  # a loop whose length the device does not know asks the host after every turn
+        blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
+        carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
+    return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
 def _step(program: Program, carry: Carry, first_slot) -> Carry:
@@ -188,7 +203,7 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     eta = jnp.asarray(eta, dtype)
     theta = z[:, : program.dim]
 
-    values = [jax.vmap(lambda t, h=h: h(program.unravel(t)))(theta) for h in program.observables]
+    values = [_each_chain(lambda t, h=h: h(program.unravel(t)), theta) for h in program.observables]
     values = jnp.stack(values, axis=1).astype(dtype)
     insane = ~(jnp.max(jnp.abs(z), axis=1) <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
@@ -199,12 +214,12 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
 
     zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
-    gradient = jax.vmap(lambda t, s: program.oracle.gradient(program.target, t, s))(theta, zeta)
+    gradient = _each_chain(lambda t, s: program.oracle.gradient(program.target, t, s), theta, zeta)
     if program.augmented:
         gradient = jnp.concatenate([gradient, z[:, program.dim :]], axis=1)  # ∇H = (∇U, r)
     xi = jax.random.normal(key_noise, z.shape, dtype)
     step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
-    moved = jax.vmap(step)(z, gradient, xi).astype(dtype)
+    moved = _each_chain(step, z, gradient, xi).astype(dtype)
 
     kept = carry.kept
     if kept is not None:
@@ -213,3 +228,10 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
         due = counted & (since % program.thin == 0)
         kept = jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, kept)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
+
+
+def _each_chain(function: Callable, *arrays):
+    """`function` over the chains; a single chain keeps its plain matrix products, which are faster than batches of one."""
+    if arrays[0].shape[0] > 1:
+        return jax.vmap(function)(*arrays)
+    return function(*jax.tree.map(lambda a: a[0], arrays))[None]

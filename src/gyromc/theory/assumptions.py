@@ -81,7 +81,10 @@ def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
     m = min(known.m, 1.0) if plan.augmented else known.m
     sentence = f"⟨∇H(x)-∇H(y), x-y⟩ ≥ {m:.6g}|x-y|² - {known.b:.6g}, from {known.source}{mark}."
     if m <= 0:
-        status, sentence = NOT_CERTIFIED, f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there."
+        status, sentence = (
+            NOT_CERTIFIED,
+            f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there.",
+        )
     yield Verdict("dissipativity", status, sentence, {"m": m, "b": known.b})
 
 
@@ -159,7 +162,9 @@ def _oracle(plan: Plan) -> Verdict:
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
     size = int(getattr(plan.oracle, "size", 0))
     if isinstance(plan.flat_target, GeneralizedLinear):
-        sentence = f"{kind} of {size}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+        sentence = (
+            f"{kind} of {size}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+        )
         return Verdict("oracle", HOLDS, sentence, {"batch size": size})
     sentence = f"{kind} of {size} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known for this model."
     return Verdict("oracle", NOT_CERTIFIED, sentence, {"batch size": size})
@@ -171,16 +176,25 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
         return Verdict(label, HOLDS, f"{h.profile}: bounded with bounded first and second derivatives.", {})
     quadratic = plan.flat_target.gaussian() is not None
     if isinstance(h, Ridge) and h.profile == "linear" and quadratic:
-        return Verdict(label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {})
+        return Verdict(
+            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {}
+        )
     if isinstance(h, Ridge):
         why = "on a potential that is not quadratic" if not quadratic else "beyond the linear case"
         return Verdict(label, NOT_CERTIFIED, f"{h.profile} is unbounded, and {why} the theorem does not cover it.", {})
-    return Verdict(label, NOT_CERTIFIED, "A function of the user's: whether it is bounded with bounded derivatives is not known.", {})
+    return Verdict(
+        label,
+        NOT_CERTIFIED,
+        "A function of the user's: whether it is bounded with bounded derivatives is not known.",
+        {},
+    )
 
 
 def _length(plan: Plan) -> Verdict:
     if callable(plan.step_size):
-        return Verdict("number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {})
+        return Verdict(
+            "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
+        )
     N, own = plan.num_steps, paper_steps(plan.step_size)
     time = N * plan.step_size
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
@@ -195,7 +209,9 @@ def _length(plan: Plan) -> Verdict:
 
 def _step(plan: Plan, stable: Stability | None) -> Verdict:
     if stable is None:
-        return Verdict("step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known.", {})
+        return Verdict(
+            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known.", {}
+        )
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
     if stable.stable:

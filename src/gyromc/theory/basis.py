@@ -24,7 +24,9 @@ class Axis:
     weights: np.ndarray  # m, summing to one
     values: np.ndarray  # m × n: the orthonormal basis at the nodes, the constant first
     derivatives: np.ndarray  # k × n × n: ∂_i of basis function j has coefficients [i, :, j]
-    recursion: tuple[float, float, np.ndarray] | None = None  # location, scale, and x·p_n in the basis; on the line only
+    recursion: tuple[float, float, np.ndarray] | None = (
+        None  # location, scale, and x·p_n in the basis; on the line only
+    )
 
     def expand(self, values: np.ndarray) -> np.ndarray:
         """Coefficients of a function given at the nodes."""

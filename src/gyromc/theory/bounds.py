@@ -7,6 +7,7 @@ Receives a plan; hands on `Bounds`: ‖∇²U‖ ≤ L, ‖∇³U‖ ≤ M, ⟨�
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.plan import Plan
@@ -60,6 +61,12 @@ def bounds(plan: Plan) -> Bounds | None:
     return _sampled(plan)
 
 
+def _third(target, pair):
+    """The derivative of ∇²U at x in the direction v."""
+    x, v = jnp.split(pair, 2)
+    return jax.jvp(lambda t: jax.hessian(target.potential)(x + t * v), (0.0,), (1.0,))[1]
+
+
 def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
     """Extremes of ∇²U and ∇³U over points spread around the mode: estimates, from below for L and M, from above for m."""
     if plan.dim > 200:
@@ -73,15 +80,9 @@ def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
     finite = spectra[np.all(np.isfinite(spectra), axis=1)]
     directions = rng.standard_normal((points, plan.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    potential = plan.flat_target.potential
-
-    def third(pair):
-        x, v = pair[: plan.dim], pair[plan.dim :]
-        curve = lambda t: jax.hessian(potential)(x + t * v)  # noqa: E731
-        return jax.jvp(curve, (0.0,), (1.0,))[1]
-
-    jerk = np.abs(np.linalg.eigvalsh(over_rows(third, np.concatenate([rows, directions], axis=1), chunk=64)))
-    M = float(np.nanmax(jerk))
+    jerk = over_rows(_third, np.concatenate([rows, directions], axis=1), plan.flat_target, chunk=64)
+    jerk = np.abs(np.linalg.eigvalsh(jerk[np.all(np.isfinite(jerk), axis=(1, 2))]))
+    M = float(np.max(jerk, initial=0.0))
     return Bounds(
         float(np.abs(finite).max()), float(finite.min()), M, 0.0, False, None, False, f"Hessians at {points} points"
     )

@@ -57,7 +57,9 @@ def poisson_linear(D, Q, P, u) -> np.ndarray:
 
 def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
     """P⁻¹b by Cholesky; `InvalidInput` with the smallest eigenvalue when P is not positive definite."""
-    scale = 1 / np.sqrt(np.clip(np.diag(P), np.finfo(float).tiny, None))  # equilibrated: diagonal scaling costs no digits
+    scale = 1 / np.sqrt(
+        np.clip(np.diag(P), np.finfo(float).tiny, None)
+    )  # equilibrated: diagonal scaling costs no digits
     try:
         factor = linalg.cho_factor(P * scale[:, None] * scale)
     except linalg.LinAlgError:
@@ -140,7 +142,7 @@ def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
     D = numbers(D, "D")
     Psi = poisson_quadratic(D, Q, P, matrix)
     spread = precision_solve(numbers(P, "P"), Psi)  # P⁻¹Ψ
-    V = 2 * 4 * np.sum((Psi @ D) * spread.T)  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
+    V = 2 * 4 * np.sum((Psi @ D) * spread)  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
     return float(V) + (0.0 if linear is None else fluctuation_constant(D, Q, P, linear))
 
 

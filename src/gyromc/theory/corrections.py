@@ -5,7 +5,6 @@ and integrating by parts -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
 from gyromc.theory.chain import start_rows
+from gyromc.theory.hermite import Polynomial
 from gyromc.theory.laplace import Sample
 from gyromc.theory.values import gradients, hessians, over_rows
 
@@ -57,14 +57,14 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
     return over_rows(covariance, rows, chunk=256)
 
 
-def corrections(plan: Plan, sample: Sample, poisson: Callable, seed: int = 0) -> Corrections:
+def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) -> Corrections:
     """Bias slope, floor and transient of one observable, averaged over up to `POINTS` draws of the sample.
 
     **Arguments:**
 
     - `plan`: for its target, oracle, dynamics and start.
     - `sample`: of the target.
-    - `poisson`: φ as a JAX function of z.
+    - `poisson`: φ, a polynomial in z of degree 2 at least: a linear one has no curvature to give a bias.
 
     **Returns:** a `Corrections` value.
     """
@@ -77,8 +77,7 @@ def corrections(plan: Plan, sample: Sample, poisson: Callable, seed: int = 0) ->
     K = np.broadcast_to(np.eye(n), (len(z), n, n)).copy()
     K[:, :d, :d] = hessians(plan, theta)
     slope_H = np.concatenate([gradients(plan, theta), r], axis=1)
-    slope = over_rows(jax.grad(poisson), z)
-    curve = over_rows(jax.hessian(poisson), z, chunk=256)
+    slope, curve = poisson.gradients(z), poisson.hessians(z)
     noise = np.einsum("ij,sjk,lk->sil", G[:, :d], oracle_covariances(plan, theta), G[:, :d], optimize=True)
     rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, slope_H @ Q.T, optimize=True)
     bent = np.einsum("sij,jk,skl,li->s", curve, G, K, D, optimize=True) + np.einsum("sij,sji->s", curve, noise)
@@ -91,7 +90,7 @@ def corrections(plan: Plan, sample: Sample, poisson: Callable, seed: int = 0) ->
     )
 
 
-def _transient(plan: Plan, sample: Sample, poisson: Callable) -> float | None:
+def _transient(plan: Plan, sample: Sample, poisson: Polynomial) -> float | None:
     """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted polynomial is no guide."""
     starts = start_rows(plan)[:100]
     center = sample.weights @ sample.theta
@@ -102,4 +101,4 @@ def _transient(plan: Plan, sample: Sample, poisson: Callable) -> float | None:
         return None
     r = np.random.default_rng(0).standard_normal(sample.theta.shape)
     z = np.concatenate([sample.theta, r], axis=1) if plan.augmented else sample.theta
-    return float(sample.weights @ over_rows(poisson, z) - np.mean(over_rows(poisson, starts)))
+    return float(sample.weights @ poisson.values(z) - np.mean(poisson.values(starts)))

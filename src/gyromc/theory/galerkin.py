@@ -7,8 +7,6 @@ Receives a plan with a separable target (any dynamics that couple few coordinate
 import dataclasses
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gyromc.errors import InvalidInput
@@ -18,7 +16,7 @@ from gyromc.plan import Plan
 from gyromc.theory.basis import SPACING, Axis, line, plane
 from gyromc.theory.chain import start_rows
 from gyromc.theory.poisson import Generator, Solution, coefficients
-from gyromc.theory.values import observable_values, over_rows, support
+from gyromc.theory.values import gradients, hessians, observable_values, potentials, support
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
@@ -180,9 +178,7 @@ def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
 
 def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i′, from the target's own gradient."""
-    rows = np.zeros((len(t), plan.dim))
-    rows[:, i] = t
-    return over_rows(lambda theta: plan.flat_target.gradient(theta)[i], rows)
+    return gradients(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i]
 
 
 def _around(plan: Plan) -> list[tuple[float, float]]:
@@ -195,8 +191,8 @@ def _around(plan: Plan) -> list[tuple[float, float]]:
 
 def _single_axis(plan: Plan, degree: int) -> Axis:
     """A target of one parameter, separable by itself."""
-    potential = lambda t: over_rows(plan.flat_target.potential, np.asarray(t)[:, None])  # noqa: E731
-    slope = lambda t: over_rows(lambda x: plan.flat_target.gradient(x)[0], np.asarray(t)[:, None])  # noqa: E731
+    potential = lambda t: potentials(plan, np.asarray(t)[:, None])  # noqa: E731
+    slope = lambda t: gradients(plan, np.asarray(t)[:, None])[:, 0]  # noqa: E731
     from gyromc.theory.laplace import laplace
 
     center = laplace(plan)
@@ -209,7 +205,7 @@ def _plane_axis(plan: Plan, degree: int) -> Axis:
 
     center = laplace(plan)
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: over_rows(plan.flat_target.potential, center.mode + x @ root.T)  # noqa: E731
+    energy_of = lambda x: potentials(plan, center.mode + x @ root.T)  # noqa: E731
     for reach in 2.0 ** np.arange(3, 8):
         line_nodes = np.linspace(-reach, reach, 65 if reach < 16 else 257)
         x = np.stack(np.meshgrid(line_nodes, line_nodes, indexing="ij"), axis=-1)
@@ -236,7 +232,9 @@ def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.n
     points = [axis.nodes for axis in used]
     rows = np.zeros((int(np.prod(counts)), plan.dim))
     for number, (axis, nodes) in enumerate(zip(used, points, strict=True)):
-        index = np.broadcast_to(np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts)
+        index = np.broadcast_to(
+            np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts
+        )
         rows[:, list(axis.coordinates)] = nodes[index.ravel()]
     return observable_values(plan, h, rows).reshape(counts), used
 
@@ -265,17 +263,17 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
                 continue
             second = np.moveaxis(np.tensordot(partial, first, axes=(1, number)), 0, number)
             total -= noise[j, i] * generator.mean(second, {})
-            total -= sum(G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})
-                         for k in place if G[j, k] * D[k, i])
+            total -= sum(
+                G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})
+                for k in place
+                if G[j, k] * D[k, i]
+            )
     return total / 2
 
 
 def _curvature(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i″ by differentiating the target's gradient."""
-    rows = np.zeros((len(t), plan.dim))
-    rows[:, i] = t
-    unit = np.eye(plan.dim)[i]
-    return over_rows(lambda x: jax.jvp(plan.flat_target.gradient, (x,), (jnp.asarray(unit),))[1][i], rows)
+    return hessians(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i, i]
 
 
 def _transient(plan: Plan, solution: Solution) -> float:

@@ -5,6 +5,7 @@ mode: importance sampling, which corrects the approximation and reports how far 
 """
 
 import dataclasses
+import weakref
 
 import numpy as np
 from scipy import linalg
@@ -15,10 +16,11 @@ from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.theory.chain import augment, augment_vector
 from gyromc.theory.closed_forms import fluctuation_constant
-from gyromc.theory.values import hessians, observable_gradient, over_rows
+from gyromc.theory.values import hessians, observable_gradients, potentials
 
 INFLATION = 1.05  # the proposal's standard deviation, against the approximation's
 DRAWS = 20_000
+_FOUND: "weakref.WeakKeyDictionary[Plan, Laplace]" = weakref.WeakKeyDictionary()  # modes are asked for by several
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +57,12 @@ def laplace(plan: Plan) -> Laplace:
     assert abs(laplace(plan).precision[0, 0] - 0.5) < 1e-9
     ```
     """
+    if plan not in _FOUND:
+        _FOUND[plan] = _laplace(plan)
+    return _FOUND[plan]
+
+
+def _laplace(plan: Plan) -> Laplace:
     known = plan.flat_target.gaussian()
     if known is not None:
         return Laplace(known[1], known[0])
@@ -72,7 +80,7 @@ def laplace(plan: Plan) -> Laplace:
 
 def laplace_constants(plan: Plan, h: Observable, center: Laplace) -> tuple[float, float]:
     """(V, V_0) of E8 with the Hessian at the mode and h linearised there."""
-    u = augment_vector(observable_gradient(plan, h, center.mode), plan.augmented)
+    u = augment_vector(observable_gradients(plan, h, center.mode[None])[0], plan.augmented)
     P, D, Q = augment(center.precision, plan.augmented), plan.dynamics.D, plan.dynamics.Q
     return fluctuation_constant(D, Q, P, u), fluctuation_constant(D, np.zeros_like(Q), P, u)
 
@@ -88,19 +96,30 @@ def importance_sample(plan: Plan, center: Laplace, draws: int = DRAWS, seed: int
 
     **Returns:** a `Sample`; look at `effective_size` before believing it.
     """
-    d = plan.dim
     rng = np.random.default_rng(seed)
-    half = rng.standard_normal(((draws + 1) // 2, d))
-    x = INFLATION * np.concatenate([half, -half])[:draws]  # antithetic: odd moments of the proposal are exact
-    x = x[np.arange(draws).reshape(2, -1).T.ravel()] if draws % 2 == 0 else x  # partners side by side
-    root = linalg.cholesky(center.precision)
-    theta = center.mode + linalg.solve_triangular(root, x.T).T
-    log_weight = -over_rows(plan.flat_target.potential, theta) + 0.5 * np.sum((x / INFLATION) ** 2, axis=1)
+    pilot = _weighted(
+        plan, center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(plan.dim)), draws // 4, rng
+    )
+    if pilot.effective_size > 20 * plan.dim:  # the mode is not the mean: propose from the pilot's own moments
+        mean = pilot.weights @ pilot.theta
+        away = pilot.theta - mean
+        root = linalg.cholesky((away.T * pilot.weights) @ away, lower=True)
+    else:
+        mean, root = center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(plan.dim))
+    return _weighted(plan, mean, root, draws, rng)
+
+
+def _weighted(plan: Plan, mean: np.ndarray, root: np.ndarray, draws: int, rng: np.random.Generator) -> Sample:
+    """Draws of N(mean, INFLATION² root rootᵀ), weighted to the target."""
+    half = rng.standard_normal((draws // 2, plan.dim))
+    x = np.stack([half, -half], axis=1).reshape(-1, plan.dim)  # antithetic: odd moments of the proposal are exact
+    theta = mean + INFLATION * x @ root.T
+    log_weight = -potentials(plan, theta) + 0.5 * np.sum(x**2, axis=1)
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weights = np.exp(log_weight - np.max(log_weight))
     weights /= weights.sum()
     size = 1 / float(np.sum(weights**2))
-    return Sample(theta, weights, size, f"{draws} draws around the mode, effective size {size:.0f}")
+    return Sample(theta, weights, size, f"{len(theta)} draws around the mode, effective size {size:.0f}")
 
 
 def user_sample(plan: Plan, sample) -> Sample:
@@ -115,5 +134,7 @@ def user_sample(plan: Plan, sample) -> Sample:
     rows = rows.reshape(-1, plan.dim)
     count = len(rows)
     if count < 10 * (plan.dim + 1):
-        raise InvalidInput(f"`sample` has {count} rows: too few for {plan.dim} parameters. Pass at least {10 * (plan.dim + 1)}.")
+        raise InvalidInput(
+            f"`sample` has {count} rows: too few for {plan.dim} parameters. Pass at least {10 * (plan.dim + 1)}."
+        )
     return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws")

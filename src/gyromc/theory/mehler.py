@@ -64,14 +64,17 @@ def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndar
     """∫₀^∞ Σ squares_n r(t)ⁿ dt, r(t) = uᵀe^{-At}w: Gauss-Legendre on panels short against the modes still alive at time t."""
     nodes, weights = np.polynomial.legendre.leggauss(32)
     rates, powers = np.linalg.eigvals(A), np.arange(1, len(squares) + 1)
-    total, began, here = 0.0, 0.0, np.asarray(w, float)  # here = e^{-At}w
+    total, began, here, length = 0.0, 0.0, np.asarray(w, float), 0.0  # here = e^{-At}w
+    steps = np.empty(0)
     while True:
         alive = np.abs(rates[rates.real * began < 45])
         if not alive.size:
             return total
-        length = 3.0 / np.max(alive)
-        inside = linalg.expm(-A * (length * (1 + nodes) / 2)[:, None, None])
-        r = np.clip(inside @ here @ u, -1.0, 1.0)
+        if 3.0 / np.max(alive) > 1.001 * length:
+            length = 3.0 / np.max(alive)
+            steps = linalg.expm(-A * (length * np.append((1 + nodes) / 2, 1.0))[:, None, None])
+        moved = steps @ here
+        r = np.clip(moved[:-1] @ u, -1.0, 1.0)
         total += length / 2 * float(weights @ (r[:, None] ** powers @ squares))  # Mehler
-        here = linalg.expm(-A * length) @ here
+        here = moved[-1]
         began += length

@@ -7,39 +7,17 @@ the basis misses is judged by the change from two degrees less, and added to the
 """
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.theory.hermite import Polynomial, count, hermite, ladders, multi_indices
 from gyromc.theory.laplace import Sample
 
-MOST_FUNCTIONS = 800
-BLOCKS = 25
-RICH = 20  # draws needed per basis function
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Polynomial:
-    """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation."""
-
-    powers: np.ndarray  # functions × n
-    center: np.ndarray
-    whitening: np.ndarray  # W
-    coefficients: np.ndarray
-
-    def __call__(self, z):
-        """φ(z), for JAX arrays too."""
-        import jax.numpy as jnp
-
-        d = len(self.center)
-        x = jnp.concatenate([jnp.asarray(self.whitening) @ (z[:d] - self.center), z[d:]])
-        table = [jnp.ones_like(x), x]
-        for p in range(1, int(self.powers.max(initial=1))):
-            table.append(x * table[p] - p * table[p - 1])
-        scaled = jnp.stack([t / math.sqrt(math.factorial(p)) for p, t in enumerate(table)])
-        return jnp.asarray(self.coefficients) @ jnp.prod(scaled[self.powers, np.arange(x.shape[0])], axis=1)
+MOST_FUNCTIONS = 450
+BLOCKS = 20
+RICH = 15  # draws needed per basis function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,11 +39,6 @@ class PlugIn:
         """How V is known, in words."""
         share = 100 * self.std_error / self.variance if self.variance > 0 else math.inf
         return f"plug-in (se {share:.2g} %)" + (", basis too rich for the sample" if self.too_rich else "")
-
-
-def count(dimension: int, degree: int) -> int:
-    """The number of polynomials of a total degree from 1 up to `degree`."""
-    return math.comb(dimension + degree, degree) - 1
 
 
 def best_degree(dimension: int, effective_size: float) -> int:
@@ -99,7 +72,9 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     n, d = D.shape[0], sample.theta.shape[1]
     require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
     degree = best_degree(n, sample.effective_size) if degree is None else degree
-    require(count(n, degree) <= 4 * MOST_FUNCTIONS, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions.")
+    require(
+        count(n, degree) <= 2000, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions."
+    )
     powers = multi_indices(n, degree)
     center = sample.weights @ sample.theta
     scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
@@ -125,77 +100,50 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     )
 
 
-def multi_indices(dimension: int, degree: int) -> np.ndarray:
-    """The exponents of all monomials of total degree 1 … `degree`."""
-    rows = []
-    for p in range(1, degree + 1):
-        for chosen in itertools.combinations_with_replacement(range(dimension), p):
-            rows.append(np.bincount(chosen, minlength=dimension))
-    return np.array(rows)
-
-
 def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D: np.ndarray, Q: np.ndarray):
-    """Block sums of weights, ψ, h, ψh, and the two parts of S; D and Q in whitened coordinates."""
+    """Block sums of weights, ψ, h, ψh, and the two parts of S; D and Q in whitened coordinates.
+
+    Derivatives of Hermite products are Hermite products, so one matrix of averages ⟨q_a q_b⟩ over θ holds everything.
+    """
     d = x.shape[1]
-    of_theta, a = np.unique(powers[:, :d], axis=0, return_inverse=True)
-    of_r, b = np.unique(powers[:, d:], axis=0, return_inverse=True)
-    ladder = _ladder(of_r)
-    same = np.eye(len(of_r))[np.ix_(b, b)]
-    level = np.array([not row.any() for row in of_r])[b]  # ψ without r: the others have mean zero exactly
+    closed = np.concatenate([np.zeros((1, powers.shape[1]), int), powers])  # with the constant, closed under ∂
+    of_theta, a = np.unique(closed[:, :d], axis=0, return_inverse=True)
+    of_r, b = np.unique(closed[:, d:], axis=0, return_inverse=True)
+    a, b = a.ravel()[1:], b.ravel()[1:]
+    down, r_down = ladders(of_theta), ladders(of_r)
+    same, level = np.eye(len(of_r))[np.ix_(b, b)], ~of_r.any(axis=1)[b]  # ψ with r in it has mean zero, exactly
     parts: list[list[np.ndarray]] = [[] for _ in range(6)]
     for rows in np.array_split(np.arange(len(x)), BLOCKS):
-        w = sample.weights[rows]
-        q, dq = _hermite(x[rows], of_theta)
+        w, q = sample.weights[rows], hermite(x[rows], of_theta)
         mass = q.T @ (q * w[:, None])
-        cross = np.einsum("s,isa,sb->iab", w, dq, q, optimize=True)  # ⟨∂ᵢq_a, q_b⟩
         parts[0].append(np.array(w.sum()))
         parts[1].append(np.where(level, (w @ q)[a], 0.0))
         parts[2].append(np.array(w @ h[rows]))
         parts[3].append(np.where(level, ((w * h[rows]) @ q)[a], 0.0))
+        slopes = np.stack([mass @ step for step in down])  # ⟨q_a, ∂ⱼq_b⟩
         for place, C in ((4, D), (5, -Q)):
-            along = np.einsum("ij,jsb->isb", C[:d, :d], dq, optimize=True)
-            S = np.einsum("s,isa,isb->ab", w, dq, along, optimize=True)[np.ix_(a, a)] * same  # T3
+            along = np.tensordot(C[:d, :d], slopes, axes=1)
+            S = sum(step.T @ part for step, part in zip(down, along, strict=True))[np.ix_(a, a)] * same  # T3
             if len(C) > d:
-                rr = np.einsum("kl,kmb,lmc->bc", C[d:, d:], ladder, ladder, optimize=True)
-                S += mass[np.ix_(a, a)] * rr[np.ix_(b, b)]
-                for l in range(d):
-                    out = np.tensordot(C[:d, d + l], cross, axes=1)[np.ix_(a, a)]
-                    back = np.tensordot(C[d + l, :d], cross, axes=1).T[np.ix_(a, a)]
-                    S += out * ladder[l][np.ix_(b, b)] + back * ladder[l].T[np.ix_(b, b)]
+                S += _momentum_part(C, d, mass, slopes, r_down, a, b)
             parts[place].append(S)
     return tuple(np.stack(part) for part in parts)
 
 
-def _ladder(of_r: np.ndarray) -> np.ndarray:
-    """⟨He_β, ∂_l He_β′⟩ for every l: √β′_l where β = β′ - e_l."""
-    index = {tuple(row): k for k, row in enumerate(of_r)}
-    ladder = np.zeros((of_r.shape[1], len(of_r), len(of_r)))
-    for row, k in index.items():
-        for l in range(of_r.shape[1]):
-            if row[l]:
-                below = (*row[:l], row[l] - 1, *row[l + 1 :])
-                ladder[l, index[below], k] = math.sqrt(row[l])
-    return ladder
-
-
-def _hermite(x: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Products of normalised Hermite polynomials at the points (points × functions), and their gradients (d × …)."""
-    top = int(powers.max(initial=1))
-    table = np.ones((top + 1, *x.shape))
-    if top >= 1:
-        table[1] = x
-    for p in range(1, top):
-        table[p + 1] = (x * table[p] - math.sqrt(p) * table[p - 1]) / math.sqrt(p + 1)
-    dims = np.arange(x.shape[1])
-    factors = table[powers[:, None, :], np.arange(len(x))[:, None], dims]  # functions × points × d
-    q = factors.prod(axis=2).T
-    dq = np.zeros((x.shape[1], *q.shape))
-    for i in dims:
-        has = np.flatnonzero(powers[:, i])
-        others = np.delete(factors[has], i, axis=2).prod(axis=2)
-        slope = np.sqrt(powers[has, i])[:, None] * table[powers[has, i] - 1, :, i]
-        dq[i][:, has] = (others * slope).T
-    return q, dq
+def _momentum_part(C, d: int, mass, slopes, r_down, a, b) -> np.ndarray:
+    """The terms of Σ C_ij ⟨∂ᵢψ, ∂ⱼψ′⟩ with a derivative in r, whose averages are known exactly."""
+    S = np.zeros((len(a), len(a)))
+    pairs = [C[d + k, d + l] * (r_down[k].T @ r_down[l]).toarray() for k in range(d) for l in range(d) if C[d + k, d + l]]
+    if pairs:
+        S += mass[np.ix_(a, a)] * sum(pairs)[np.ix_(b, b)]
+    for l in range(d):
+        forth, back = C[:d, d + l], C[d + l, :d]
+        ladder = r_down[l].toarray()[np.ix_(b, b)]
+        if np.any(forth):
+            S += np.tensordot(forth, slopes, axes=1).T[np.ix_(a, a)] * ladder
+        if np.any(back):
+            S += np.tensordot(back, slopes, axes=1)[np.ix_(a, a)] * ladder.T
+    return S
 
 
 def _solve(weight, psi, h, psi_h, S_D, S_Q):

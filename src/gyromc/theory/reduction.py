@@ -5,13 +5,12 @@ Receives that integral, computed where φ₀ was, and its natural scale; hands o
 
 import dataclasses
 
-import jax
 import numpy as np
 
 from gyromc.plan import Plan
+from gyromc.theory.hermite import Polynomial
 from gyromc.theory.laplace import Sample
-from gyromc.theory.plugin import Polynomial
-from gyromc.theory.values import gradients, over_rows
+from gyromc.theory.values import gradients
 
 ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
 
@@ -28,10 +27,14 @@ class Reduction:
         return self.strict
 
     def __str__(self) -> str:
-        return f"{'strict' if self.strict else 'none'}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
+        return (
+            f"{'strict' if self.strict else 'none'}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
+        )
 
 
-def reduction(integral: float, Q: np.ndarray, variance: float, reversible_variance: float, error: float = 0.0) -> Reduction:
+def reduction(
+    integral: float, Q: np.ndarray, variance: float, reversible_variance: float, error: float = 0.0
+) -> Reduction:
     """The answer to E7: strict when the integral exceeds rounding and its own error."""
     scale = float(np.linalg.norm(Q, 2)) ** 2 * max(reversible_variance, 0.0)
     ratio = variance / reversible_variance if reversible_variance > 0 else 1.0
@@ -43,7 +46,7 @@ def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: in
     rng = np.random.default_rng(0)
     theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
     r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = over_rows(jax.grad(poisson), np.concatenate([theta, r], axis=1))
+    slope = poisson.gradients(np.concatenate([theta, r], axis=1))
     force = np.concatenate([gradients(plan, theta), r], axis=1) @ plan.dynamics.Q.T
     terms = np.sum(slope * force, axis=1) ** 2  # E7
     return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

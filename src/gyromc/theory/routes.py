@@ -20,7 +20,7 @@ from gyromc.theory.corrections import corrections
 from gyromc.theory.laplace import Laplace, Sample, importance_sample, laplace, laplace_constants
 from gyromc.theory.moments import exact_moments, why_not_exact
 from gyromc.theory.reduction import Reduction, reduction, sampled_integral
-from gyromc.theory.values import observable_values, over_rows
+from gyromc.theory.values import observable_gradients, observable_values, over_rows
 
 MOST_PARAMETERS = 60  # for an importance sample
 HEALTHY = 0.05  # effective size, as a share of the draws
@@ -119,7 +119,12 @@ def _gaussian(material: Material, name: str, h: Observable) -> Answer | None:
         moments = material.exact[name]
         std, bias = math.sqrt(moments.variance), moments.mean - mu
         return dataclasses.replace(
-            base, bias=bias, bias_method="exact finite-step", std=std, rmse=math.hypot(bias, std), rmse_method="exact finite-step"
+            base,
+            bias=bias,
+            bias_method="exact finite-step",
+            std=std,
+            rmse=math.hypot(bias, std),
+            rmse_method="exact finite-step",
         )
     return _asymptotic(plan, base).noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
@@ -137,7 +142,14 @@ def _ridge_on_gaussian(material: Material, name: str, h: Observable) -> Answer |
     spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
     # In Gaussian coordinates ∇φ₀ points along P⁻¹-images of u for every Hermite order: E7 vanishes with its linear part.
     integral = closed_forms.strictness_integral(D, Q, P, None, u)
-    base = Answer(V, V0, "closed form (mehler)", mehler.expectation(profile, shift, spread), "closed form", reduction=reduction(integral, Q, V, V0))
+    base = Answer(
+        V,
+        V0,
+        "closed form (mehler)",
+        mehler.expectation(profile, shift, spread),
+        "closed form",
+        reduction=reduction(integral, Q, V, V0),
+    )
     return _asymptotic(plan, base)
 
 
@@ -183,7 +195,9 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     first = corrections(plan, sample, found.poisson)
-    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor)
+    if found.degree < 2:  # a linear φ has no curvature
+        return _asymptotic(plan, base, floor=first.floor)
+    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 
 def _laplace(material: Material, name: str, h: Observable) -> Answer:
@@ -191,15 +205,18 @@ def _laplace(material: Material, name: str, h: Observable) -> Answer:
     V, V0 = laplace_constants(material.plan, h, material.center)
     plan = material.plan
     D, Q, P = _matrices(plan, material.center.precision)
-    from gyromc.theory.values import observable_gradient
-
-    u = augment_vector(observable_gradient(plan, h, material.center.mode), plan.augmented)
+    u = augment_vector(observable_gradients(plan, h, material.center.mode[None])[0], plan.augmented)
     integral = closed_forms.strictness_integral(D, Q, P, None, u)
     return _asymptotic(plan, Answer(V, V0, "laplace", reduction=reduction(integral, Q, V, V0)))
 
 
 def _asymptotic(
-    plan: Plan, base: Answer, bias_slope: float | None = None, transient: float | None = None, floor: float = 0.0
+    plan: Plan,
+    base: Answer,
+    bias_slope: float | None = None,
+    transient: float | None = None,
+    floor: float = 0.0,
+    slope_error: float = 0.0,
 ) -> Answer:
     """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
     assert base.variance is not None
@@ -215,7 +232,9 @@ def _asymptotic(
     return dataclasses.replace(
         base,
         bias=bias,
-        bias_method="first order in η" + (", start left out" if transient is None or plan.burn_in else ""),
+        bias_method="first order in η"
+        + (f" (se {eta * slope_error:.1g})" if slope_error else "")
+        + (", start left out" if transient is None or plan.burn_in else ""),
         std=std,
         rmse=math.hypot(bias, std),
         rmse_method="asymptotic √(V/(Nη) + s/N + bias²)",

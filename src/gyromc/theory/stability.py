@@ -3,18 +3,17 @@
 Receives a plan; hands on its stability radius, the largest stable step size and advice in words.
 """
 
-import contextlib
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.mode import find_mode
 from gyromc.plan import Plan
 from gyromc.theory import lifted
 from gyromc.theory.chain import linear_chain, why_not_linear
+from gyromc.theory.laplace import laplace
+from gyromc.theory.values import hessians
 
 MAX_DENSE = 1000
 
@@ -30,11 +29,10 @@ def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, str] | None:
         return None
     else:
         theta, where = plan.theta0[0], "linearised at the start"
-        with contextlib.suppress(InvalidInput):  # a target without a mode
-            nudged = theta + 1e-3 * np.random.default_rng(0).standard_normal(plan.dim)  # off a saddle, if it is one
-            theta, where = find_mode(plan.flat_target, nudged), "linearised at the mode"
-        with jax.enable_x64(True):
-            K = np.asarray(jax.hessian(plan.flat_target.potential)(jnp.asarray(theta)), float)
+        try:
+            K, where = laplace(plan).precision, "linearised at the mode"
+        except InvalidInput:  # a target without a mode
+            K = hessians(plan, theta[None])[0]
     if plan.augmented:
         zero = np.zeros_like(K)
         K = np.block([[K, zero], [zero, np.eye(plan.dim)]])
@@ -86,7 +84,9 @@ def stability(plan: Plan) -> Stability | None:
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
         if not chain.additive and chain.n <= lifted.MAX_STATE:
-            return Stability(lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise")
+            return Stability(
+                lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise"
+            )
     known = hamiltonian_precision(plan)
     if known is None or not np.all(np.isfinite(known[0])):
         return None

@@ -42,7 +42,12 @@ def as_dict(pred) -> dict[str, Any]:
         "stability_radius": _plain(pred.stability_radius),
         "largest_step_size": _plain(pred.largest_step_size),
         "verdicts": [
-            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": {k: _plain(x) for k, x in v.numbers.items()}}
+            {
+                "name": v.name,
+                "status": v.status,
+                "sentence": v.sentence,
+                "numbers": {k: _plain(x) for k, x in v.numbers.items()},
+            }
             for v in pred.verdicts
         ],
         "notes": list(pred.notes),

@@ -1,6 +1,6 @@
 """Engine `lanes`: chains as SIMD lanes on the CPU, the whole loop in the cache (E3, E4).
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 32 chains; every chain
+Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains; every chain
 has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
 `program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target, `random`, `functions`, `rows` and `vectors` what they
@@ -58,6 +58,7 @@ class Session:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
+        self.loop = kernel.KERNELS[self.program.part]
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.rooms = [self._room() for _ in range(self.threads)]
@@ -92,10 +93,10 @@ class Session:
         p, dtype = self.program, np.dtype(self.plan.dtype)
         floats = (3 * p.n + p.d + 1) * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
-        return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(LANES, f"uint{8 * dtype.itemsize}"))
+        return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        kernel.KERNELS[self.program.part](
+        self.loop(
             self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
         )
 

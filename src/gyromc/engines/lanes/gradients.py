@@ -6,8 +6,8 @@ Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ)
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
-- `BATCH`: the same over a mini-batch of rows drawn with replacement;
-- `BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
+- `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with replacement, rows being one vector wide or more;
+- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
 """
 
 from numba import njit
@@ -18,11 +18,11 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, BATCH_MOMENTS = range(5)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = range(7)
 SIGNED_LOGISTIC, AFFINE = range(2)
-WIDTH = 2 * LANES  # chains in a block: two vectors, so that one's arithmetic fills the other's waiting
+WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
 
-kernel = njit(forceinline=True, error_model="numpy", _nrt=False)
+kernel = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)
 
 
 @functions.inlined
@@ -34,21 +34,35 @@ def slope(code, t, y):
 
 
 @kernel
-def nothing(p, s, source, at, w, scratch, offsets):
-    """The target is Gaussian: its gradient is all linear."""
-    return s
+def load_generator(generator, w):
+    """The states of sixteen generators."""
+    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
 
 
 @kernel
-def sine(p, s, source, at, w, scratch, offsets):
+def store_generator(generator, w, s):
+    """Put the states of sixteen generators back."""
+    a, b, c, d = s
+    store(generator, w, a)
+    store(generator, WIDTH + w, b)
+    store(generator, 2 * WIDTH + w, c)
+    store(generator, 3 * WIDTH + w, d)
+
+
+@kernel
+def nothing(p, generator, source, at, w, scratch, offsets):
+    """The target is Gaussian: its gradient is all linear."""
+
+
+@kernel
+def sine(p, generator, source, at, w, scratch, offsets):
     """s_i = sin θ_i."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
-    return s
 
 
 @kernel
-def full_sum(p, s, source, at, w, scratch, offsets):
+def full_sum(p, generator, source, at, w, scratch, offsets):
     """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all of them."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
@@ -60,16 +74,16 @@ def full_sum(p, s, source, at, w, scratch, offsets):
         for i in range(p.d):
             total = load(source, at + i * WIDTH + w)
             store(source, at + i * WIDTH + w, fma(g, number(p.table, row * p.row_width + i), total))
-    return s
 
 
 @kernel
-def draw_rows(p, s, offsets, width):
+def draw_rows(p, generator, w, offsets, width):
     """Offsets of b rows for each of sixteen chains; entries past b stay on the empty row."""
+    s = load_generator(generator, w)
     for j in range(p.batch):
         s, index = next_index(s, p.num_rows)
         store(offsets, j * LANES, index * width)
-    return s
+    store_generator(generator, w, s)
 
 
 @kernel
@@ -89,9 +103,9 @@ def slopes(p, scratch, weights, offsets):
 
 
 @kernel
-def batch_of_width(p, s, source, at, w, scratch, offsets, width):
+def batch_of_width(p, generator, source, at, w, scratch, offsets, width):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
-    s = draw_rows(p, s, offsets, width)
+    draw_rows(p, generator, w, offsets, width)
     padded = p.padded_batch
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
     for i in range(p.d):
@@ -115,13 +129,12 @@ def batch_of_width(p, s, source, at, w, scratch, offsets, width):
         store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
     for i in range(p.d, width):  # the tile's other rows hold θ = 0 next time
         store(scratch, tile + i * LANES, zeros_like(source))
-    return s
 
 
 @kernel
-def moments_of_width(p, s, source, at, w, scratch, offsets, width):
+def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
     """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x): the chain's θ enters only at the end."""
-    s = draw_rows(p, s, offsets, width)
+    draw_rows(p, generator, w, offsets, width)
     sums, tile = 0, LANES * width
     for c in range(LANES):
         for k in range(0, width, LANES):
@@ -138,20 +151,27 @@ def moments_of_width(p, s, source, at, w, scratch, offsets, width):
             entry = a * p.d - a * (a - 1) // 2 + b - a
             total = fma(load(scratch, tile + entry * LANES), load(source, j * WIDTH + w), total)
         store(source, at + i * WIDTH + w, total)
-    return s
 
 
 @kernel
-def batch(p, s, source, at, w, scratch, offsets):
-    """`batch_of_width`; the width that fits one vector is a constant for the compiler, which saves its loops."""
-    if p.row_width == LANES:
-        return batch_of_width(p, s, source, at, w, scratch, offsets, LANES)
-    return batch_of_width(p, s, source, at, w, scratch, offsets, p.row_width)
+def batch(p, generator, source, at, w, scratch, offsets):
+    """`batch_of_width` for rows that fit one vector: a constant for the compiler, which saves its loops."""
+    batch_of_width(p, generator, source, at, w, scratch, offsets, LANES)
 
 
 @kernel
-def batch_moments(p, s, source, at, w, scratch, offsets):
-    """`moments_of_width`, likewise."""
-    if p.row_width == LANES:
-        return moments_of_width(p, s, source, at, w, scratch, offsets, LANES)
-    return moments_of_width(p, s, source, at, w, scratch, offsets, p.row_width)
+def wide_batch(p, generator, source, at, w, scratch, offsets):
+    """`batch_of_width` for longer rows."""
+    batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width)
+
+
+@kernel
+def batch_moments(p, generator, source, at, w, scratch, offsets):
+    """`moments_of_width` for rows that fit one vector."""
+    moments_of_width(p, generator, source, at, w, scratch, offsets, LANES)
+
+
+@kernel
+def wide_batch_moments(p, generator, source, at, w, scratch, offsets):
+    """`moments_of_width` for longer rows."""
+    moments_of_width(p, generator, source, at, w, scratch, offsets, p.row_width)

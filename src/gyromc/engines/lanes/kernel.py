@@ -17,7 +17,20 @@ from numba import njit
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, softplus, tanh
-from gyromc.engines.lanes.gradients import WIDTH, batch, batch_moments, full_sum, kernel, nothing, sine
+from gyromc.engines.lanes.gradients import (
+    WIDTH,
+    batch,
+    batch_moments,
+    draw_rows,
+    full_sum,
+    kernel,
+    load_generator,
+    nothing,
+    sine,
+    store_generator,
+    wide_batch,
+    wide_batch_moments,
+)
 from gyromc.engines.lanes.random import normal_pair
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
@@ -93,43 +106,43 @@ def state_size(p, source, w):
 
 
 @kernel
-def observe(p, source, sums, at, w, counted):
-    """Add weight · h(z) to the sums; hands on the bits of the largest |h(z)|."""
-    worst = bits(zeros_like(source))
-    for q in range(p.profile.size):
-        t = zeros_like(source)
-        for e in range(number(p.h_start, q), number(p.h_start, q + 1)):
-            t = fma(load(source, number(p.h_column, e) + w), number(p.h_entry, e), t)
-        value = profile(number(p.profile, q), t)
-        worst = maximum(worst, bits(value) & p.magnitude_bits)
-        if counted:
-            place = at + q * WIDTH + w
-            store(sums, place, fma(widened(value), p.weight, load(sums, place)))  # E4: z_0 counts
-    return worst
+def combine(source, start, column, entry, i, initial):
+    """initial + Σ_j M_ij source_j for row i of a sparse matrix M and the four vectors of a block."""
+    t0 = t1 = t2 = t3 = zeros_like(source) + initial
+    for e in range(number(start, i), number(start, i + 1)):
+        at, m = number(column, e), zeros_like(source) + number(entry, e)
+        t0 = fma(load(source, at), m, t0)
+        t1 = fma(load(source, at + LANES), m, t1)
+        t2 = fma(load(source, at + 2 * LANES), m, t2)
+        t3 = fma(load(source, at + 3 * LANES), m, t3)
+    return t0, t1, t2, t3
 
 
 @kernel
-def note_failures(sizes, limit, failed_at, at, step):
+def observe(p, source, room, sums, at, counted, sizes):
+    """Add weight · h(z) of every observable to the sums; `sizes` becomes the bits of each chain's largest |h(z)|."""
+    for w in range(0, WIDTH, LANES):
+        store(sizes, w, bits(zeros_like(source)))
+    for q in range(p.profile.size):
+        t0, t1, t2, t3 = combine(source, p.h_start, p.h_column, p.h_entry, q, 0.0)
+        store(room, 0, t0)
+        store(room, LANES, t1)
+        store(room, 2 * LANES, t2)
+        store(room, 3 * LANES, t3)
+        code, place = number(p.profile, q), at + q * WIDTH
+        for w in range(0, WIDTH, LANES):
+            value = profile(code, load(room, w))
+            store(sizes, w, maximum(load(sizes, w), bits(value) & p.magnitude_bits))
+            if counted:
+                store(sums, place + w, fma(widened(value), p.weight, load(sums, place + w)))  # E4: z_0 counts
+
+
+@kernel
+def note_failures(sizes, w, limit, failed_at, at, step):
     """Write the step down for the lanes that are beyond the limit now and were not before."""
     for lane in range(LANES):
-        if sizes[lane] > limit and failed_at[at + lane] < 0:
+        if sizes[w + lane] > limit and failed_at[at + lane] < 0:
             failed_at[at + lane] = step
-
-
-@kernel
-def load_generator(generator, w):
-    """The states of sixteen generators."""
-    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
-
-
-@kernel
-def store_generator(generator, w, s):
-    """Put the states of sixteen generators back."""
-    a, b, c, d = s
-    store(generator, w, a)
-    store(generator, WIDTH + w, b)
-    store(generator, 2 * WIDTH + w, c)
-    store(generator, 3 * WIDTH + w, d)
 
 
 @kernel
@@ -155,34 +168,30 @@ def draw_normals(p, generator, source, first, spare, step):
 def move(p, source, moved):
     """z ← z + shift + [B E L] (z, s, ξ)."""
     for i in range(p.n):
-        first = zeros_like(source) + number(p.shift, i)
-        second = first
-        for e in range(number(p.row_start, i), number(p.row_start, i + 1)):
-            column, entry = number(p.column, e), number(p.entry, e)
-            first = fma(load(source, column), entry, first)
-            second = fma(load(source, column + LANES), entry, second)
-        store(moved, i * WIDTH, load(source, i * WIDTH) + first)  # E3
-        store(moved, i * WIDTH + LANES, load(source, i * WIDTH + LANES) + second)
-    for i in range(0, p.n * WIDTH, LANES):
-        store(source, i, load(moved, i))
+        t0, t1, t2, t3 = combine(source, p.row_start, p.column, p.entry, i, number(p.shift, i))
+        at = i * WIDTH
+        store(moved, at, load(source, at) + t0)  # E3
+        store(moved, at + LANES, load(source, at + LANES) + t1)
+        store(moved, at + 2 * LANES, load(source, at + 2 * LANES) + t2)
+        store(moved, at + 3 * LANES, load(source, at + 3 * LANES) + t3)
+    for at in range(0, p.n * WIDTH, LANES):
+        store(source, at, load(moved, at))
 
 
 @kernel
 def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient):
     """One step of the chains of a block, z being the first rows of `source`."""
     sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
+    observe(p, source, moved, c.sums, sums_at, step >= p.burn_in, sizes)
     for w in range(0, WIDTH, LANES):
-        size, value = state_size(p, source, w), observe(p, source, c.sums, sums_at, w, step >= p.burn_in)
+        size, value = state_size(p, source, w), load(sizes, w)
         if any_above(size, p.bound_bits) or any_above(value, p.infinity_bits - 1):
-            store(sizes, 0, size)
-            note_failures(sizes, p.bound_bits, c.failed_at, failed_at + w, step)
-            store(sizes, 0, value)
-            note_failures(sizes, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
+            note_failures(sizes, w, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
+            store(sizes, w, size)
+            note_failures(sizes, w, p.bound_bits, c.failed_at, failed_at + w, step)
     draw_normals(p, generator, source, (p.n + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
-        s = load_generator(generator, w)
-        s = gradient(p, s, source, p.n * WIDTH, w, scratch, offsets)
-        store_generator(generator, w, s)
+        gradient(p, generator, source, p.n * WIDTH, w, scratch, offsets)
     move(p, source, moved)
 
 
@@ -215,11 +224,23 @@ def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_sl
             store(z, i, load(source, i))
 
 
+@kernel
+def only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words):
+    """What `advance` draws, and nothing else: the limit that `gyromc bench` measures against."""
+    for block in range(first_block, last_block):
+        generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
+        spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
+        for k in range(step, step + num_steps):
+            draw_normals(p, generator, floats, (p.n + p.d) * WIDTH, spare, k)
+            for w in range(0, WIDTH, LANES):
+                draw_rows(p, generator, w, words, p.row_width)
+
+
 compiled = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)
 
 
 def _kernels(stamp: int) -> tuple:
-    """`advance` for each part of `gradients`, in its order.
+    """`advance` for each part of `gradients`, in its order; and the limit.
 
     What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
     a variable of each function, makes a change in any file of the package count.
@@ -251,7 +272,23 @@ def _kernels(stamp: int) -> tuple:
         stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments)
 
-    return advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_moments
+    @compiled
+    def advance_wide(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch)
+
+    @compiled
+    def advance_wide_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch_moments)
+
+    @compiled
+    def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        stamp
+        only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
+
+    kernels = advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_wide, advance_moments, advance_wide_moments
+    return kernels, random_numbers
 
 
 def _stamp() -> int:
@@ -262,5 +299,5 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest()[:6], "little")
 
 
-KERNELS = _kernels(_stamp())
-"""The loop for each part of `gradients`."""
+KERNELS, RANDOM_NUMBERS_ONLY = _kernels(_stamp())
+"""The loop for each part of `gradients`, and the limit."""

@@ -168,7 +168,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=infinity,
         magnitude_bits=int(np.iinfo(word).max),
-        part=f.part,
+        part=_part(f),
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
@@ -178,6 +178,12 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         batch=f.batch,
         padded_batch=-(-f.batch // LANES) * LANES,
     )
+
+
+def _part(f: Form) -> int:
+    """The part, in the variant for the table's width."""
+    wide = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
+    return wide.get(f.part, f.part) if f.table.shape[1] > LANES else f.part
 
 
 def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:

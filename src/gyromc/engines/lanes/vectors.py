@@ -108,6 +108,17 @@ for _op, _float, _integer in (
     _operation(getattr(operator, "i" + _op.__name__.rstrip("_")), _float, _integer)
 
 
+@infer_global(operator.neg)
+class _Negation(AbstractTemplate):
+    def generic(self, args, kws):
+        return signature(args[0], args[0]) if isinstance(args[0], Vector) and args[0].is_float else None
+
+
+@lower_builtin(operator.neg, Vector)
+def _lower_negation(context, builder, sig, args):
+    return builder.fneg(args[0])
+
+
 def _call(builder, name: str, result: ir.Type, *args):
     kind = f"v{result.count}{'f' if isinstance(result.element, ir.FloatType | ir.DoubleType) else 'i'}"  # type: ignore[attr-defined]
     width = {"float": 32, "double": 64}.get(str(result.element)) or result.element.width  # type: ignore[attr-defined]

@@ -1,0 +1,226 @@
+"""Chain-steps per second of the engines `pallas` and `scan` on one GPU, for the paper's kinds of work.
+
+Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Every section stands alone: what
+fails is printed with its traceback and the rest goes on. Figures are medians over repeats, after a warm-up and without compiling.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+import traceback
+
+import jax
+import numpy as np
+
+import gyromc as gm
+from gyromc.engines import pallas, scan
+from gyromc.engines.pallas.kernel import Layout
+
+J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+U = np.array([1.0, -1, 0]) / np.sqrt(2)
+SECONDS = 0.25  # of work per timed repeat
+
+
+def plans() -> dict[str, gm.Plan]:
+    """The work: the paper's shapes, with synthetic data of the same sizes."""
+    rng = np.random.default_rng(20)
+    X = rng.uniform(-0.5, 0.5, (128, 3))
+    y = X @ [1.0, -1.0, 0.5] + rng.normal(size=128)
+    Xl = np.c_[np.ones(270), rng.normal(size=(270, 13))]
+    yl = (rng.random(270) < 1 / (1 + np.exp(-Xl @ rng.normal(size=14) / 2))).astype(float)
+    T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
+    linear = dict(target=T.LinearRegression(X, y, prior_scale=2.0), oracle=O.Minibatch(16), step_size=0.00625)
+    logistic = dict(target=T.LogisticRegression(Xl[:202], yl[:202]), oracle=O.Minibatch(32), step_size=0.00125)
+    basic = dict(oracle=O.Gaussian(1.0), step_size=0.0125)
+    u, rows = {"u": H.linear(U)}, {f"row {i}": H.predictive(Xl[202 + i]) for i in range(68)}
+    one = {"row 0": rows["row 0"]}
+    cosine, pairs = T.CosinePerturbed(3, 1.2), gm.dynamics.rotations(14, 1.0113)
+    return {
+        "nonquadratic nld": gm.Plan(target=cosine, dynamics=D.nonreversible(J1), observables={"t": H.tanh(U)}, **basic),
+        "nonquadratic gaul": gm.Plan(
+            target=cosine, dynamics=D.gaul([0.5, 1.5, 2.0], 1.0, 2.0), observables={"t": H.tanh(U)}, **basic
+        ),
+        "quadratic hfhr": gm.Plan(target=T.Quadratic(np.ones(3)), dynamics=D.hfhr(3, 1.0, 2.0), observables=u, **basic),
+        "linear nld": gm.Plan(dynamics=D.nonreversible(0.3377 * J1), observables=u, **linear),
+        "linear hfhr": gm.Plan(dynamics=D.hfhr(3, 0.5, 6.0), observables=u, **linear),
+        "logistic nld": gm.Plan(dynamics=D.nonreversible(pairs), observables=one, **logistic),
+        "logistic gaul": gm.Plan(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5), observables=one, **logistic),
+        "logistic gaul 68 rows": gm.Plan(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5), observables=rows, **logistic),
+    }
+
+
+def measure(make, num_chains: int, repeats: int = 3) -> dict:
+    """Chain-steps/s of a session: compile, warm up, find a length worth timing, then time it."""
+    began = time.perf_counter()
+    session = make()
+    compile_time = time.perf_counter() - began
+    steps = 200
+    while True:
+        began = time.perf_counter()
+        session.advance(steps)
+        spent = time.perf_counter() - began
+        if spent > SECONDS / 4:
+            break
+        steps *= 4
+    steps = max(1, int(steps * SECONDS / spent))
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        session.advance(steps)
+        times.append(time.perf_counter() - began)
+    rates = sorted(num_chains * steps / t for t in times)
+    return {
+        "chain_steps_per_second": statistics.median(rates),
+        "lowest": rates[0],
+        "highest": rates[-1],
+        "microseconds_per_step": statistics.median(times) / steps * 1e6,
+        "compile_seconds": compile_time,
+        "failed": session.failed(),
+    }
+
+
+def section(title: str, function, *args) -> dict | None:
+    """One measurement, reported whatever becomes of it."""
+    try:
+        result = function(*args)
+    except Exception:
+        print(f"{title}: FAILED", flush=True)
+        traceback.print_exc(file=sys.stdout)
+        return None
+    print(
+        f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s [{result['lowest'] / 1e9:.3f}, "
+        f"{result['highest'] / 1e9:.3f}]  {result['microseconds_per_step']:8.3f} us/step  compiled in "
+        f"{result['compile_seconds']:.1f} s{'  CHAINS FAILED' if result['failed'] else ''}",
+        flush=True,
+    )
+    return result
+
+
+def pallas_session(plan: gm.Plan, team: int | None, layout: Layout | None):
+    return pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, team=team, layout=layout)
+
+
+def scan_session(plan: gm.Plan):
+    return scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
+
+
+def layouts(plan: gm.Plan, wide: bool) -> list[tuple[int, int, int]]:
+    """(team, chains per block, warps) worth trying."""
+    team = pallas.team_size(plan)
+    if not wide:
+        return [(team, max(1, 32 // team), 1)]
+    tried = [(team, 32 * w // team, w) for w in (1, 2, 4, 8)]
+    if team > 1:
+        tried += [(t, 32 // t, 1) for t in (1, 4, 8, 16) if t != team]
+    return tried
+
+
+def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
+    """All layouts of `pallas`, then `scan`, then the ratio of the best to it."""
+    key = f"{name}, {plan.num_chains} chains"
+    best = None
+    for team, chains, warps in layouts(plan, options.tune):
+        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w, pallas.interpreting()))  # noqa: E731
+        title = f"{key}: pallas, team {team}, {chains} chains/block, {warps} warps"
+        result = section(title, measure, make, plan.num_chains)
+        results[title] = result
+        if result and (best is None or result["chain_steps_per_second"] > best["chain_steps_per_second"]):
+            best = result
+    if options.only_pallas:
+        return
+    reference = section(f"{key}: scan", measure, lambda: scan_session(plan), plan.num_chains)
+    results[f"{key}: scan"] = reference
+    if best and reference:
+        ratio = best["chain_steps_per_second"] / reference["chain_steps_per_second"]
+        results[f"{key}: ratio"] = ratio
+        print(f"{key}: pallas / scan = {ratio:.1f}", flush=True)
+
+
+def paper() -> dict[str, tuple[gm.Plan, float, int]]:
+    """The paper's twelve experiments, R = 2000: a plan, the largest step size and how often it is halved."""
+    work = plans()
+    T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
+    quadratic, cosine = T.Quadratic(np.ones(3)), T.CosinePerturbed(3, 1.2)
+    dynamics = {
+        "nld": D.nonreversible(J1),
+        "hfhr": D.hfhr(3, 1.0, 2.0),
+        "gaul": D.gaul([0.5, 1.5, 2.0], 1.0, 2.0),
+    }
+    twelve = {}
+    for name, dyn in dynamics.items():
+        for kind, target, h in (("quadratic", quadratic, H.linear(U)), ("nonquadratic", cosine, H.tanh(U))):
+            plan = gm.Plan(target=target, dynamics=dyn, oracle=O.Gaussian(1.0), observables={"h": h}, step_size=0.1)
+            twelve[f"{name}-{kind}"] = (plan, 0.1, 6)
+    linear, logistic = work["linear nld"], work["logistic nld"]
+    twelve["linear-nld"] = (linear, 0.05, 5)
+    twelve["linear-hfhr"] = (linear.replace(dynamics=D.hfhr(3, 0.5, 6.0)), 0.025, 5)
+    twelve["linear-gaul"] = (linear.replace(dynamics=D.gaul(2 * np.ones(3), 0.3, 4.0)), 0.025, 4)
+    twelve["logistic-nld"] = (logistic, 0.01, 3)
+    twelve["logistic-hfhr"] = (logistic.replace(dynamics=D.hfhr(14, 0.1, 40.0)), 0.01, 3)
+    twelve["logistic-gaul"] = (logistic.replace(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5)), 0.01, 3)
+    return twelve
+
+
+QUADRATIC_LIMITS = {"nld-quadratic": 0.5, "hfhr-quadratic": 4 / 3, "gaul-quadratic": 16 / 9}
+"""V of (E9), (E10), (E11) for the paper's quadratic experiments."""
+
+
+def profile(options, results: dict) -> None:
+    """All experiments, all step sizes, with the baseline: the wall time of the paper's whole computation."""
+    began, compiling, chain_steps = time.perf_counter(), 0.0, 0
+    for name, (plan, largest, halvings) in paper().items():
+        start = time.perf_counter()
+        for sampler in (plan, plan.reversible()):
+            for k in range(halvings + 1):
+                eta = largest * 0.5**k
+                run = gm.run(sampler.replace(step_size=eta, num_steps=None), engine="pallas", progress=False)
+                compiling += run.compile_time
+                chain_steps += run.gradient_evaluations
+            if sampler is plan and name in QUADRATIC_LIMITS:
+                a = run.averages["h"]
+                ratio = float(np.sqrt(np.mean(a**2)) / np.sqrt(eta * QUADRATIC_LIMITS[name]))
+                print(f"  {name}: RMSE/sqrt(eta V) at eta = {eta:g}: {ratio:.3f} (standard error 0.016)", flush=True)
+        print(f"  {name}: {time.perf_counter() - start:.1f} s", flush=True)
+    total = time.perf_counter() - began
+    results["paper profile"] = {"seconds": total, "compile_seconds": compiling, "chain_steps": chain_steps}
+    print(
+        f"paper profile: {total:.1f} s, of which compiling {compiling:.1f} s; {chain_steps:.3g} chain-steps", flush=True
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--tune", action="store_true", help="try several layouts")
+    parser.add_argument("--only-pallas", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="the paper's twelve experiments in full, too")
+    parser.add_argument("--cases", nargs="*", help="parts of the names of the cases wanted")
+    parser.add_argument("--chains", nargs="*", type=int, default=[2000, 200_000])
+    options = parser.parse_args()
+    print(f"JAX {jax.__version__} on {jax.devices()}, Python {sys.version.split()[0]}", flush=True)
+    results: dict = {"jax": jax.__version__, "device": str(jax.devices()[0])}
+    began = time.perf_counter()
+    for name, plan in plans().items():
+        if options.cases and not any(part in name for part in options.cases):
+            continue
+        for chains in options.chains:
+            if chains > 10_000 and not name.startswith("nonquadratic nld"):
+                continue
+            compare(name, plan.replace(num_chains=chains, num_steps=2**30), options, results)
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
+    if options.profile:
+        try:
+            profile(options, results)
+        except Exception:
+            print("paper profile: FAILED", flush=True)
+            traceback.print_exc(file=sys.stdout)
+        (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
+    print(f"all in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""How fast: chain-steps per second of every engine and of the peers, on the same work, in one run (E3).
+
+Receives nothing but which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor does the same number of chains and steps of
+the same sampler and averages the same observable; compiling and one warm-up run come first and are timed apart. The competitors take turns
+within each repeat, so that a machine that is busy with something else is busy for all of them; figures are medians over repeats
+with the smallest and largest beside them. Compare figures of one run only.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gyromc
+from gyromc.benchmark_peers import COMPETITORS, GROWTH, WORK, Work
+
+__all__ = ["Measurement", "main", "measure", "plot", "table"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One competitor on one piece of work."""
+
+    work: str
+    competitor: str
+    chains: int
+    steps: int
+    terms: int  # data terms (or 1) that one gradient reads
+    compile_seconds: float
+    seconds: tuple[float, ...]
+
+    @property
+    def chain_steps(self) -> float:
+        """Median chain-steps per second; each is one gradient evaluation."""
+        return self.chains * self.steps / statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The slowest and the fastest repeat, in chain-steps per second."""
+        return self.chains * self.steps / max(self.seconds), self.chains * self.steps / min(self.seconds)
+
+    def as_dict(self) -> dict:
+        """Everything, for JSON."""
+        low, high = self.spread
+        return {
+            **dataclasses.asdict(self),
+            "chain_steps_per_second": self.chain_steps,
+            "gradient_terms_per_second": self.chain_steps * self.terms,
+            "slowest": low,
+            "fastest": high,
+        }
+
+
+def measure(
+    names: Sequence[str] = (),
+    repeats: int = 5,
+    seconds: float = 0.5,
+    growth: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Measurement]:
+    """Measure the competitors side by side.
+
+    **Arguments:**
+
+    - `names`: which work, by name; empty: all of it.
+    - `repeats`: how often each is timed.
+    - `seconds`: about how long one timing takes; the number of steps follows from it.
+    - `growth`: also vary the number of chains, the dimension and the number of steps.
+    - `say`: called with a line of progress.
+
+    ```python
+    from gyromc.benchmark import measure
+    results = measure(["nonquadratic"], repeats=1, seconds=0.02)
+    assert {m.work for m in results} == {"nonquadratic"}
+    ```
+    """
+    chosen = [w for w in WORK if not names or w.name in names]
+    if growth:
+        chosen += GROWTH
+    results = []
+    for work in chosen:
+        say(f"{work.name}: {work.description}")
+        results += _side_by_side(work, repeats, seconds, say)
+    return results
+
+
+def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str], None]) -> list[Measurement]:
+    ready: dict[str, tuple[Callable[[int], None], int, float]] = {}
+    for name, competitor in COMPETITORS.items():
+        if competitor.needs and importlib.util.find_spec(competitor.needs) is None:
+            say(f"  {name}: left out, {competitor.needs} is not installed")
+            continue
+        if (work.only and name not in work.only) or not competitor.can(work):
+            continue
+        began = time.perf_counter()
+        go = competitor.prepare(work)
+        go(work.first_steps)
+        compiled = time.perf_counter() - began
+        began = time.perf_counter()
+        go(work.first_steps)  # warm, to see how many steps fill the time
+        pace = max(time.perf_counter() - began, 1e-6) / work.first_steps
+        steps = max(work.first_steps, int(seconds / pace))
+        go(steps)
+        ready[name] = (go, steps, compiled)
+        say(f"  {name}: {steps} steps")
+    timings: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(repeats):
+        for name, (go, steps, _) in ready.items():
+            began = time.perf_counter()
+            go(steps)
+            timings[name].append(time.perf_counter() - began)
+    return [
+        Measurement(work.name, name, work.chains, steps, work.terms, compiled, tuple(timings[name]))
+        for name, (_, steps, compiled) in ready.items()
+    ]
+
+
+def table(results: Sequence[Measurement]):
+    """A Rich table; the last column compares with the fastest peer that is not gyromc and not a limit."""
+    from rich.table import Table
+
+    view = Table(title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left")
+    for column in ("work", "competitor", "chains × steps", "median", "slowest … fastest", "compile, s", "× BlackJAX SGLD", "× lax.scan"):
+        view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
+    for m in results:
+        low, high = m.spread
+        view.add_row(
+            m.work,
+            m.competitor,
+            f"{m.chains} × {m.steps}",
+            f"{m.chain_steps / 1e6:.3g}",
+            f"{low / 1e6:.3g} … {high / 1e6:.3g}",
+            f"{m.compile_seconds:.1f}",
+            *(_ratio(m, results, peer) for peer in ("BlackJAX SGLD", "lax.scan")),
+        )
+    return view
+
+
+def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:
+    found = [r for r in results if r.work == m.work and r.competitor == peer]
+    return f"{m.chain_steps / found[0].chain_steps:.1f}" if found else ""
+
+
+def plot(results: Sequence[Measurement], path: str | Path) -> None:
+    """Bars of chain-steps per second for each piece of work, with their spread."""
+    from matplotlib.figure import Figure
+
+    works = list(dict.fromkeys(m.work for m in results))
+    figure = Figure(figsize=(8, 1.2 + 0.28 * len(results)), layout="constrained")
+    panels = figure.subplots(len(works), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, work in zip(panels, works, strict=True):
+        rows = [m for m in results if m.work == work]
+        values = [m.chain_steps for m in rows]
+        spread = [[m.chain_steps - m.spread[0] for m in rows], [m.spread[1] - m.chain_steps for m in rows]]
+        colours = ["C0" if m.competitor.startswith("gyromc") else "0.7" for m in rows]
+        axes.barh([m.competitor for m in rows], values, xerr=spread, color=colours)
+        axes.set_xscale("log")
+        axes.set_title(work, loc="left", fontsize="medium")
+        axes.invert_yaxis()
+    panels[-1].set_xlabel("chain-steps per second")
+    figure.savefig(path)
+
+
+def report(results: Sequence[Measurement]) -> dict:
+    """The measurements with the machine they were made on."""
+    import jax
+    import numba
+
+    from gyromc.engines.lanes import num_threads
+
+    return {
+        "gyromc": gyromc.__version__,
+        "jax": jax.__version__,
+        "numba": numba.__version__,
+        "backend": jax.default_backend(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": num_threads(),
+        "measurements": [m.as_dict() for m in results],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a table, and write JSON and a plot where asked; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="gyromc bench", description="Chain-steps per second, beside the peers.")
+    parser.add_argument("work", nargs="*", help=f"which work: {', '.join(w.name for w in WORK)}; all when left out")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long one timing takes")
+    parser.add_argument("--growth", action="store_true", help="also vary chains, dimension and steps")
+    parser.add_argument("--json", metavar="PATH", help="write the measurements there; - for standard output")
+    parser.add_argument("--plot", metavar="PATH", help="write a plot there (PNG, SVG or PDF)")
+    options = parser.parse_args(arguments)
+    unknown = set(options.work) - {w.name for w in WORK}
+    if unknown:
+        parser.error(f"no work named {', '.join(sorted(unknown))}: there is {', '.join(w.name for w in WORK)}")
+    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
+    results = measure(options.work, options.repeats, options.seconds, options.growth, say)
+    if options.json == "-":
+        print(json.dumps(report(results), indent=2))
+    else:
+        from rich.console import Console
+
+        Console().print(table(results))
+        if options.json:
+            Path(options.json).write_text(json.dumps(report(results), indent=2))
+    if options.plot:
+        plot(results, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Engine `pallas`: the whole loop of (E3), (E4) in one GPU kernel, many chains per block, random numbers in registers.
+
+Receives a plan and where its chains stand; hands on where they stand some steps later. Random numbers are Philox4x32-10 of
+(seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
+nor on how steps are cut into chunks, and a run can be continued exactly.
+
+Without a GPU the engine is not available, except that the environment variable `GYROMC_PALLAS_INTERPRET=1` has its kernel
+interpreted on the CPU: slow, for tests.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.engines import scan
+from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
+from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
+from gyromc.engines.pallas.unrolled import Unsupported
+from gyromc.observables import Ridge
+from gyromc.oracles import Minibatch
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+from gyromc.targets import SumOverData
+
+MAX_STEPS = NEVER - 1
+MOST_COORDINATES = 32
+LARGEST_TEAM = 8
+
+initial_state = scan.initial_state
+
+
+def why_not(plan: Plan) -> str | None:
+    """Why this engine cannot do the plan, or None."""
+    reason = _no_device() or _plain_reason(plan)
+    if reason is not None:
+        return reason
+    try:
+        with jax.enable_x64(False):
+            check(make_recipe(plan, team_size(plan))[0])
+    except Unsupported as unsupported:
+        return f"a kernel cannot hold {unsupported}: `scan` can"
+    return None
+
+
+def interpreting() -> bool:
+    """Whether kernels are interpreted on the CPU, as tests ask for."""
+    return os.environ.get("GYROMC_PALLAS_INTERPRET") == "1"
+
+
+def _no_device() -> str | None:
+    if interpreting():
+        return None
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return f"it needs a GPU, and JAX's default device is {device.platform}"
+    if "cuda" not in device.client.platform_version.lower():
+        return "it needs a CUDA GPU (its kernels hold PTX instructions)"
+    return None
+
+
+def _plain_reason(plan: Plan) -> str | None:
+    steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    reasons = {
+        f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
+        "it takes a constant step size and the plan has a schedule": callable(plan.step_size),
+        "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
+        f"it has the scheme euler and the plan asks for {plan.scheme}": plan.scheme != "euler",
+        f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
+        f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
+        f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def team_size(plan: Plan) -> int:
+    """How many threads serve one chain, a function of the plan's pieces alone: a power of two."""
+    ridges = sum(isinstance(h, Ridge) for h in plan.observables.values())
+    work = [1, ridges // 2 if ridges > 4 else 1]
+    if isinstance(plan.flat_target, SumOverData):
+        # A thread draws four rows from one call of the generator; of all rows it should have a few as well.
+        work.append((plan.oracle.size if isinstance(plan.oracle, Minibatch) else plan.flat_target.num_data) // 4)
+    return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
+
+
+def default_layout(plan: Plan, team: int) -> Layout:
+    """Blocks of one warp while the chip is not full, of four beyond."""
+    warps = 1 if plan.num_chains * team < 2**18 else 4
+    return Layout(chains=max(1, 32 * warps // team), warps=warps, interpret=interpreting())
+
+
+class Session:
+    """The chains of one plan on the device, moved on a number of steps at a time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: EngineState,
+        sane_range: float,
+        thin: int | None,
+        slots: int,
+        team: int | None = None,
+        layout: Layout | None = None,
+    ):
+        self.plan, self.thin, self.step = plan, thin, state.step
+        with jax.enable_x64(False):
+            team = team or team_size(plan)
+            layout = layout or default_layout(plan, team)
+            self.recipe, tables = make_recipe(plan, team)
+            blocks = -(-plan.num_chains // layout.chains)
+            self.move = compiled(self.recipe, layout, blocks)
+            seed = np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32)
+            bound = np.array([sane_range], np.float32)
+            self.inputs = Inputs(jnp.zeros(3, jnp.int32), *map(jnp.asarray, (seed, bound)), **_on_device(tables))
+            self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
+            self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
+        self.advance(0)  # making no step compiles
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        end = self.step + num_steps
+        if self.thin is not None and self.buffer is not None:
+            due = self.plan.burn_in + first_slot * self.thin
+            for slot, step in enumerate(range(due, end, self.thin)):
+                self._launch(step - self.step)
+                self.buffer[slot] = np.asarray(self.arrays.z[: self.plan.dim, : self.plan.num_chains]).T
+        self._launch(end - self.step)
+
+    def _launch(self, num_steps: int) -> None:
+        with jax.enable_x64(False):
+            counts = jnp.asarray([self.step, num_steps, self.plan.burn_in], jnp.int32)
+            self.arrays = jax.block_until_ready(self.move(self.inputs._replace(counts=counts), self.arrays))
+        self.step += num_steps
+
+    def failed(self) -> bool:
+        """Whether any chain has failed so far."""
+        return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
+
+    def kept(self, count: int) -> np.ndarray:
+        """The first `count` slots: draws × chains × d."""
+        assert self.buffer is not None
+        return self.buffer[:count].copy()
+
+    def state(self) -> EngineState:
+        """Where the chains stand, on the host."""
+        host, R = jax.device_get(self.arrays), self.plan.num_chains
+        counted = max(0, self.step - self.plan.burn_in)
+        return EngineState(
+            step=self.step,
+            z=np.ascontiguousarray(host.z[:, :R].T),
+            high=_gather(host.high, self.recipe, R),
+            low=_gather(host.low, self.recipe, R),
+            clock=(counted * float(self.plan.step_size), 0.0),  # type: ignore[arg-type]
+            failed_at=_failures(host.failed_at, self.recipe.team, R),
+        )
+
+
+def _on_device(tables: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(table, jnp.float32) for name, table in tables.items()}
+
+
+def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
+    """The state as the kernel's arrays, with idle chains at zero up to whole blocks."""
+    R = state.z.shape[0]
+    pad = [(0, 0), (0, total - R)]
+    failed_at = np.full(total, NEVER, np.int32)
+    failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
+    arrays = Arrays(
+        z=np.pad(state.z.T, pad).astype(np.float32),
+        high=_scatter(state.high, recipe, total),
+        low=_scatter(state.low, recipe, total),
+        failed_at=np.repeat(failed_at, recipe.team),
+    )
+    return Arrays(*map(jnp.asarray, arrays))
+
+
+def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
+    """The step at which each chain failed, in any thread of its team, or -1."""
+    first = failed_at.reshape(-1, team)[:num_chains].min(axis=1)
+    return np.where(first == NEVER, -1, first).astype(np.int32)
+
+
+def _places(recipe: Recipe) -> list[tuple[int, int, int]]:
+    """(observable, slot, thread) for every observable of the plan."""
+    return [(i, s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)]
+
+
+def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
+    out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
+    for i, slot, thread in _places(recipe):
+        out[slot, : sums.shape[0], thread] = sums[:, i]
+    return out.reshape(len(recipe.slots), -1)
+
+
+def _gather(sums: np.ndarray, recipe: Recipe, num_chains: int) -> np.ndarray:
+    sums = sums.reshape(len(recipe.slots), -1, recipe.team)
+    columns = {i: sums[slot, :num_chains, thread] for i, slot, thread in _places(recipe)}
+    return np.stack([columns[i] for i in range(len(columns))], axis=1)

@@ -1,0 +1,285 @@
+"""The kernel: a block of chains moved on by (E3) and summed by (E4), the whole loop on the chip.
+
+Receives a recipe and a layout; hands on a compiled function from the chains' arrays to their arrays some steps later. A chain
+is served by a team of threads: they share its rows of data, its random numbers and its tables of observables, each adds up its
+part, and one sum over the team per coordinate ends the step. Everything else is the same in every thread of the team.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from gyromc.checks import require
+from gyromc.engines.pallas import philox
+from gyromc.engines.pallas.recipe import Recipe, Row
+from gyromc.engines.pallas.unrolled import entries
+from gyromc.observables import PROFILES
+from gyromc.statistics import two_sum
+
+NEVER = 2**31 - 1
+"""The step at which a sound chain fails."""
+IN_REGISTERS = 64  # coefficients beyond so many are read again at every step
+UNROLLED_ROUNDS = 4
+UNROLLED_LOADS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How chains lie on the chip; never changes the numbers, save that `team` orders sums."""
+
+    chains: int  # per block
+    warps: int  # of 32 threads, per block
+    interpret: bool = False
+
+
+class Arrays(NamedTuple):
+    """The chains: z is n × chains, the sums are slots × threads, a team's threads side by side."""
+
+    z: Any
+    high: Any
+    low: Any
+    failed_at: Any
+
+
+class Inputs(NamedTuple):
+    """What the kernel reads."""
+
+    counts: Any  # first step, steps to make, burn-in
+    seed: Any  # two words
+    bound: Any
+    coefficients: Any
+    columns: Any
+    directions: Any
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
+    """The function that moves `num_blocks` blocks of chains on."""
+    B, threads = layout.chains, layout.chains * recipe.team
+    require(
+        layout.interpret or threads == 32 * layout.warps,
+        f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
+        f"{layout.warps} warps are {32 * layout.warps}.",
+    )
+    sums = len(recipe.slots)
+
+    def whole(array) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
+
+    chains = Arrays(
+        z=pl.BlockSpec((recipe.size, B), lambda i: (0, i)),
+        high=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        low=pl.BlockSpec((sums, threads), lambda i: (0, i)),
+        failed_at=pl.BlockSpec((threads,), lambda i: (i,)),
+    )
+    shapes = Arrays(
+        z=jax.ShapeDtypeStruct((recipe.size, num_blocks * B), jnp.float32),
+        high=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        low=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
+        failed_at=jax.ShapeDtypeStruct((num_blocks * threads,), jnp.int32),
+    )
+
+    @jax.jit
+    def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
+        call = pl.pallas_call(
+            functools.partial(_kernel, recipe, layout),
+            out_shape=tuple(shapes),
+            grid=(num_blocks,),
+            in_specs=[*map(whole, inputs), *chains],
+            out_specs=tuple(chains),
+            compiler_params=triton.CompilerParams(num_warps=layout.warps, num_stages=1),
+            interpret=layout.interpret,
+            name="gyromc",
+        )
+        return Arrays(*call(*inputs, *arrays))
+
+    return advance
+
+
+def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
+    inputs, before, after = Inputs(*refs[:6]), Arrays(*refs[6:10]), Arrays(*refs[10:])
+    block = _Block(recipe, layout, inputs, after)
+    coordinates, held = range(recipe.size), range(recipe.num_tables, len(recipe.slots))
+    z = tuple(before.z[j, block.local] for j in coordinates)
+    high, low = (tuple(ref[s, :] for s in held) for ref in (before.high, before.low))
+
+    def copy(s, nothing):
+        after.high[s, :] = before.high[s, :]
+        after.low[s, :] = before.low[s, :]
+        return nothing
+
+    if recipe.num_tables:
+        jax.lax.fori_loop(0, recipe.num_tables, copy, 0)
+    first, steps = inputs.counts[0], inputs.counts[1]
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, before.failed_at[:]))
+    z, high, low, failed_at = carry
+    for j in coordinates:
+        after.z[j, block.local] = z[j]  # all threads of a team write the same number
+    for i, s in enumerate(held):
+        after.high[s, :] = high[i]
+        after.low[s, :] = low[i]
+    after.failed_at[:] = failed_at
+
+
+class _Block:
+    """One block of chains: what stays the same from step to step, and the step."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
+        self.recipe, self.inputs, self.after, self.native = recipe, inputs, after, not layout.interpret
+        B, T = layout.chains, recipe.team
+        self.tile = (B * T,)
+        index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
+        self.local = index // T  # the chain within the block
+        self.chain = (self.local + pl.program_id(0) * B).astype(jnp.uint32)
+        self.thread = None if T == 1 else index % T
+        self.key = inputs.seed[0], inputs.seed[1]
+        self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
+        few = recipe.num_coefficients <= IN_REGISTERS
+        self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
+
+    def total(self, x):
+        """The sum over a team, in every thread of it, by exchanges between ever farther neighbours."""
+        for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
+            if self.native:
+                x = x + philox.exchanged(x, distance)
+            else:
+                x = x + x[jnp.arange(x.size) ^ distance]
+        return x
+
+    def step(self, k, carry):
+        """z_k is observed, then moved."""
+        z, high, low, failed_at = carry
+        theta = entries(z[: self.recipe.dim], (self.recipe.dim,))
+        values = [
+            jnp.broadcast_to(jnp.asarray(slot.value(theta)[()], jnp.float32), self.tile)
+            for slot in self.recipe.slots
+            if slot.value is not None
+        ]
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in z])
+        failed_at = self.look(k, sane, values, failed_at)
+        pairs = [two_sum(*pair) for pair in zip(high, low, self.counted(k, values), strict=True)]  # E4: z_0 counts
+        high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        for profile, first, last in self.recipe.tables:
+            sum_one = functools.partial(self.sum_table, k, theta, profile)
+            failed_at = jax.lax.fori_loop(first, last, sum_one, failed_at)
+        return self.move(k, z, theta), high, low, failed_at
+
+    def look(self, k, sane, values, failed_at):
+        """The first step at which the state left the sane range or a value was not finite."""
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
+        return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
+
+    def counted(self, k, values) -> list:
+        """The values, or zeros while burning in."""
+        return [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values] if self.recipe.burns_in else values
+
+    def sum_table(self, k, theta, profile: str, table, failed_at):
+        """One table's observables, one per thread; their sums stay in memory, since registers could not hold many."""
+        here = table * self.recipe.team + self.thread
+        terms = [self.inputs.directions[j, here] * x for j, x in enumerate(theta)]
+        value = PROFILES[profile](functools.reduce(lambda a, b: a + b, terms))
+        high, low = self.after.high[table, :], self.after.low[table, :]
+        self.after.high[table, :], self.after.low[table, :] = two_sum(high, low, *self.counted(k, [value]))  # E4
+        return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
+
+    def move(self, k, z, theta):
+        """z - η(D+Q)ĝ + √(2ηD)ξ."""
+        recipe = self.recipe
+        shared = self.apart(self.noise(k))
+        own = None if recipe.rows is None else self.apart(self.row_sum(k, theta))
+        gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.augmented else ())]  # ∇H = (∇U, r)
+        moved = []
+        for j, x in enumerate(z):
+            part = self.product(recipe.noise[j], shared)
+            if own is not None:
+                part = part + self.product(tuple(c for c in recipe.drift[j] if c[0] < recipe.dim), own)
+            moved.append(x + self.product(recipe.drift[j], gradient) + self.total(part))  # E3
+        return tuple(moved)
+
+    def product(self, row: Row, x):
+        """A row of a sparse matrix times a vector of tiles."""
+        read = self.held.__getitem__ if self.held is not None else self.inputs.coefficients.__getitem__
+        terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
+        return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
+
+    def apart(self, tiles: list) -> list:
+        """The same tiles; when interpreting, XLA is kept from computing them anew for every use."""
+        return tiles if self.native else list(jax.lax.optimization_barrier(tuple(tiles)))
+
+    def noise(self, k) -> list:
+        """ξ: each thread draws some of the normals, and has zeros for the others."""
+        n, T = self.recipe.size, self.recipe.team
+        rounds = pl.cdiv(pl.cdiv(n, 4), T)
+        drawn = [philox.normals(self.words(k, c, philox.NOISE), self.native) for c in range(rounds)]
+        xi = []
+        for i in range(n):
+            c, owner = divmod(i // 4, T)
+            x = drawn[c][i % 4]
+            xi.append(x if self.thread is None else jnp.where(self.thread == owner, x, np.float32(0)))
+        return xi
+
+    def words(self, k, draw, stream: int):
+        """Four random words: draw number `draw` of the thread's own, in turn with those of its team."""
+        number = draw if self.thread is None else draw * self.recipe.team + self.thread
+        full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)  # noqa: E731
+        return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
+
+    def row_sum(self, k, theta) -> list:
+        """This thread's part of Σ ∇ℓ_i, scaled."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        take = self.drawn_rows if rows.batch is not None else self.every_row
+        rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
+
+        def add(index, weight, sums):
+            columns = self.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
+            return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
+
+        def some(c, sums):
+            taken = take(k, c)
+            if rows.num_columns * len(taken) > UNROLLED_LOADS:  # compiling takes long with many loads in one piece
+                pick = lambda i, part: functools.reduce(  # noqa: E731
+                    lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
+                )
+                return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
+            for index, weight in taken:
+                sums = add(index, weight, sums)
+            return sums
+
+        sums = tuple(jnp.zeros(self.tile, jnp.float32) for _ in range(self.recipe.dim))
+        if rounds > UNROLLED_ROUNDS:
+            return list(jax.lax.fori_loop(0, rounds, some, sums))
+        for c in range(rounds):
+            sums = some(c, sums)
+        return list(sums)
+
+    def drawn_rows(self, k, c) -> list:
+        """Four rows drawn with replacement, and their weights; draws beyond the batch weigh nothing."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        assert rows.batch is not None
+        drawn = []
+        number = c if self.thread is None else c * T + self.thread
+        for w, word in enumerate(self.words(k, c, philox.ROWS)):
+            weight = np.float32(rows.scale)
+            if rows.batch % (4 * T):
+                weight = jnp.where(4 * number + w < rows.batch, weight, np.float32(0))
+            drawn.append((philox.row_numbers(word, rows.num_rows), weight))
+        return drawn
+
+    def every_row(self, k, c) -> list:
+        """The rows in order, the threads of a team side by side."""
+        rows, T = self.recipe.rows, self.recipe.team
+        assert rows is not None
+        index = jnp.broadcast_to(jnp.asarray(c, jnp.int32) * T + (0 if self.thread is None else self.thread), self.tile)
+        if rows.num_rows % T == 0:
+            return [(index, np.float32(1))]
+        inside = index < rows.num_rows
+        return [(jnp.minimum(index, rows.num_rows - 1), jnp.where(inside, np.float32(1), np.float32(0)))]

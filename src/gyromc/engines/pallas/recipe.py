@@ -1,0 +1,263 @@
+"""What one kernel does, worked out from a plan: the step (E3) and the sums (E4) as tiles, coefficients and tables.
+
+Receives a plan; hands on a `Recipe` (all that is fixed when the kernel is compiled) and the arrays it reads. Numbers that
+change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that differ only in
+them share one compiled kernel.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
+from gyromc.flat import _FlatSum, ravel
+from gyromc.observables import PROFILES, Ridge
+from gyromc.oracles import Exact, Gaussian, Minibatch
+from gyromc.plan import Plan
+from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
+
+MOST_COLUMNS = 64
+_SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+
+Row = tuple[tuple[int, int, int], ...]
+"""One row of a sparse matrix: (column, number of the coefficient, sign)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A sum over data: which rows a step reads, and what a row adds to the gradient."""
+
+    num_rows: int
+    batch: int | None  # rows drawn per step; None: all of them
+    num_columns: int
+    scale: float
+    add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One tile of running sums: an observable that every thread of a team computes, or one of a table per thread."""
+
+    profile: str | None  # for tables
+    members: tuple[int, ...]  # the plan's observables in it, one per thread for tables
+    value: Callable | None = dataclasses.field(compare=False)  # of the position, where it is no table
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that is fixed when the kernel is compiled; equal recipes share a kernel."""
+
+    dim: int
+    size: int
+    augmented: bool
+    team: int
+    burns_in: bool
+    num_coefficients: int
+    drift: tuple[Row, ...]
+    noise: tuple[Row, ...]
+    rows: Rows | None
+    slots: tuple[Slot, ...]
+    fingerprint: tuple
+    smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that is the same in every thread of a team
+
+    @property
+    def num_tables(self) -> int:
+        """How many slots are tables; they come first."""
+        return sum(slot.profile is not None for slot in self.slots)
+
+    @property
+    def tables(self) -> list[tuple[str, int, int]]:
+        """(profile, first, one past the last) of the tables, profile by profile."""
+        profiles = [slot.profile for slot in self.slots if slot.profile is not None]
+        ranges = [(p, profiles.index(p)) for p in dict.fromkeys(profiles)]
+        return [(p, first, first + profiles.count(p)) for p, first in ranges]
+
+
+def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
+    """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
+    drift, noise = _matrices(plan)
+    coefficients, (drift_rows, noise_rows) = _compress(drift, noise)
+    rows, columns = _rows(plan)
+    slots, directions = _slots(plan, team)
+    recipe = Recipe(
+        dim=plan.dim,
+        size=plan.dynamics.size,
+        augmented=plan.augmented,
+        team=team,
+        burns_in=plan.burn_in > 0,
+        num_coefficients=len(coefficients),
+        drift=drift_rows,
+        noise=noise_rows,
+        rows=rows,
+        slots=slots,
+        fingerprint=_fingerprint(_without_data(plan)),
+        smooth=_smooth(plan, rows),
+    )
+    return recipe, {"coefficients": coefficients, "columns": columns, "directions": directions}
+
+
+def check(recipe: Recipe) -> None:
+    """Raise `Unsupported` where a function in the recipe cannot be unrolled; nothing is computed."""
+
+    def everything(*tiles):
+        theta = entries(tiles[: recipe.dim], (recipe.dim,))
+        results = list(recipe.smooth(theta))
+        if recipe.rows is not None:
+            results += recipe.rows.add(theta, list(tiles[recipe.dim :]), np.float32(1))
+        return results + [slot.value(theta)[()] for slot in recipe.slots if slot.value is not None]
+
+    columns = 0 if recipe.rows is None else recipe.rows.num_columns
+    jax.eval_shape(everything, *[jax.ShapeDtypeStruct((2,), jnp.float32)] * (recipe.dim + columns))
+
+
+def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """-η(D+Q), and a root of the covariance of everything random and Gaussian in a step."""
+    eta, D = float(plan.step_size), plan.dynamics.D  # type: ignore[arg-type]  # a number: schedules are refused before
+    G = D + plan.dynamics.Q
+    covariance = 2 * eta * D
+    if isinstance(plan.oracle, Gaussian):
+        heard = eta * float(plan.oracle.tau) * G[:, : plan.dim]
+        covariance = (
+            covariance + heard @ heard.T
+        )  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: half the normals, the same law
+    return -eta * G, np.linalg.cholesky(covariance)
+
+
+def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]:
+    """The distinct absolute values among the entries, and each matrix by reference to them; zeros are left out."""
+    small = [np.where(np.abs(m) > 1e-14 * np.abs(m).max(), m, 0).astype(np.float32) for m in matrices]
+    values = np.unique(np.concatenate([np.abs(m).ravel() for m in small]))
+    values = values[values > 0]
+    number = {float(v): i for i, v in enumerate(values)}
+    sparse = [
+        tuple(
+            tuple((int(i), number[abs(float(row[i]))], int(np.sign(row[i]))) for i in np.flatnonzero(row))
+            for row in matrix
+        )
+        for matrix in small
+    ]
+    return values, sparse
+
+
+def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
+    """How the target's data enter, with the data as columns; None where they do not."""
+    target = plan.flat_target
+    if not isinstance(target, SumOverData):
+        return None, np.zeros((1, 1), np.float32)
+    batch = plan.oracle.size if isinstance(plan.oracle, Minibatch) else None
+    scale = 1.0 if batch is None else target.num_data / batch
+    if isinstance(target, GeneralizedLinear):
+        add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
+    else:
+        inner, unravel = (target.target, target.unravel) if isinstance(target, _FlatSum) else (target, lambda x: x)
+        if not isinstance(inner, FiniteSum):
+            raise Unsupported(f"sums over data of type {type(inner).__name__}")
+        add, columns = _traced_row(inner, unravel, plan.dim)
+    if len(columns) > MOST_COLUMNS:
+        raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
+    columns = np.ascontiguousarray(columns, np.float32)
+    return Rows(target.num_data, batch, len(columns), scale, add), columns
+
+
+def _linear_row(target: GeneralizedLinear) -> Callable:
+    slope = unroll(target.slope, _SCALAR, _SCALAR)
+
+    def add(theta, columns, weight):
+        *x, y = columns
+        t = sum(a * b for a, b in zip(x[1:], theta[1:], strict=True)) + x[0] * theta[0]
+        s = slope(entries([t], ()), entries([y], ()))[()] * weight
+        return [s * a for a in x]
+
+    return add
+
+
+def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callable, np.ndarray]:
+    leaves, structure = jax.tree.flatten(target.data)
+    kinds = [jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32 for leaf in leaves]
+    shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+    sizes = [int(np.prod(s.shape)) for s in shapes]
+
+    def gradient(theta, *datum):
+        loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))  # noqa: E731
+        return ravel(jax.grad(loss)(unravel(theta)))
+
+    unrolled = unroll(gradient, jax.ShapeDtypeStruct((dim,), jnp.float32), *shapes)
+
+    def add(theta, columns, weight):
+        datum, start = [], 0
+        for size, shape in zip(sizes, shapes, strict=True):
+            tiles = [x.astype(shape.dtype) for x in columns[start : start + size]]
+            datum.append(entries(tiles, shape.shape))
+            start += size
+        return [g * weight for g in unrolled(theta, *datum)]
+
+    columns = [np.asarray(leaf, np.float32).reshape(leaf.shape[0], -1).T for leaf in leaves]
+    return add, np.concatenate(columns)
+
+
+def _smooth(plan: Plan, rows: Rows | None) -> Callable:
+    target = _single_precision(plan.flat_target)
+    function = target.gradient if rows is None else target.prior_gradient
+    return unroll(function, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
+
+
+def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
+    """Observables to slots: ridges of one profile side by side in a team where there are several, else one slot each."""
+    named = list(enumerate(plan.observables.values()))
+    shape = jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
+    slots, tables = [], []
+    for profile in PROFILES:
+        members = [i for i, h in named if isinstance(h, Ridge) and h.profile == profile]
+        if team > 1 and len(members) > 2:
+            tables += [(profile, tuple(members[i : i + team])) for i in range(0, len(members), team)]
+    tabled = {i for _, members in tables for i in members}
+    directions = np.zeros((plan.dim, max(1, len(tables)) * team), np.float32)
+    for number, (profile, members) in enumerate(tables):
+        slots.append(Slot(profile, members, None))
+        for thread, i in enumerate(members):
+            directions[:, number * team + thread] = named[i][1].direction  # type: ignore[attr-defined]
+    for i, h in named:
+        if i not in tabled:
+            alone = _single_precision(h)
+            slots.append(Slot(None, (i,), unroll(lambda t, h=alone: h(plan.unravel(t)), shape)))
+    return tuple(slots), directions
+
+
+def _single_precision(tree: Any) -> Any:
+    """The same value with its floating-point arrays in float32: nothing in a kernel is wider."""
+    narrow = lambda x: np.asarray(x, np.float32) if np.issubdtype(x.dtype, np.floating) else x  # noqa: E731
+    return jax.tree.map(lambda x: narrow(x) if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic) else x, tree)
+
+
+def _without_data(plan: Plan) -> tuple:
+    """Target and observables, less what the kernel reads as arrays."""
+    target = plan.flat_target
+    inner = target.target if isinstance(target, _FlatSum) else target
+    if isinstance(inner, GeneralizedLinear):
+        target = eqx.tree_at(lambda t: (t.X, t.y), inner, (None, None))
+    elif isinstance(inner, FiniteSum):
+        shapes = jax.tree.map(lambda x: (x.shape[1:], str(x.dtype)), inner.data)
+        target = (inner.log_likelihood, inner.log_prior, plan.unravel, jax.tree.structure(inner.data), str(shapes))
+    return target, tuple(plan.observables.values())
+
+
+def _fingerprint(tree: Any) -> tuple:
+    """A hashable value that is equal only for equal pieces; functions count by identity."""
+    leaves, structure = jax.tree.flatten(tree)
+    return (structure, *(_leaf_fingerprint(leaf) for leaf in leaves))
+
+
+def _leaf_fingerprint(leaf: Any):
+    if not hasattr(leaf, "dtype"):
+        return leaf
+    array = np.asarray(leaf)
+    return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+
+
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)

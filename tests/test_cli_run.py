@@ -1,0 +1,74 @@
+"""`gyromc run` from a plan file, as a user calls it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PLAN = """
+step_size = 0.1
+num_chains = 40
+seed = 3
+
+[target]
+kind = "quadratic"
+precision = [[2.0, 0.5], [0.5, 1.0]]
+
+[dynamics]
+kind = "nonreversible"
+J = [[0.0, -1.0], [1.0, 0.0]]
+
+[oracle]
+kind = "gaussian"
+tau = 1.0
+
+[observables.x]
+kind = "linear"
+direction = [1.0, 0.0]
+"""
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN)
+    return str(path)
+
+
+def gyromc(*arguments):
+    return subprocess.run([sys.executable, "-m", "gyromc", *arguments], capture_output=True, text=True)
+
+
+def test_a_plan_file_runs(plan_file):
+    done = gyromc("run", plan_file, "--engine", "scan", "--num-chains", "30", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["num_chains"] == 30
+    assert result["num_steps"] == 100
+    low, high = result["observables"]["x"]["interval_95"]
+    assert low < result["observables"]["x"]["mean"] < high
+    assert done.stderr == ""
+
+
+def test_the_table_and_the_baseline(plan_file):
+    done = gyromc("run", plan_file, "--engine", "scan", "--reversible", "--step-size", "0.2")
+    assert "SGNLMC, reversible on Quadratic" in done.stdout
+    assert "40 chains × 25 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine", "warp"], "Unknown engine 'warp'"),
+        (["--step-size", "-1"], "`step_size` must be positive"),
+        (["--num-chains", "0"], "`num_chains` must be"),
+        (["--step-size", "0.98", "--num-steps", "5000", "--engine", "scan"], "exceeds the stability limit"),
+    ],
+)
+def test_errors_are_sentences(plan_file, arguments, message):
+    done = gyromc("run", plan_file, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,58 @@
+"""Every example in the docstrings, the README and the docs runs as written."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+
+
+def docstring_examples():
+    for path in sorted((ROOT / "src" / "gyromc").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                continue
+            for number, match in enumerate(BLOCK.finditer(ast.get_docstring(node) or "")):
+                name = getattr(node, "name", "module")
+                yield pytest.param(match.group(2), id=f"{path.stem}.{name}{number or ''}")
+
+
+def page_examples():
+    """The blocks of one page run one after the other in one namespace, as a reader would type them."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        blocks = [match.group(2) for match in BLOCK.finditer(path.read_text())]
+        if blocks:
+            yield pytest.param("\n".join(blocks), id=path.name)
+
+
+@pytest.mark.parametrize("code", [*docstring_examples(), *page_examples()])
+def test_example(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+def test_public_functions_have_an_example():
+    lacking = []
+    for module in ("targets", "oracles", "dynamics", "observables"):
+        tree = ast.parse((ROOT / "src" / "gyromc" / f"{module}.py").read_text())
+        public = next(
+            ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"
+        )
+        abstract = {
+            "Target",
+            "SumOverData",
+            "GeneralizedLinear",
+            "Oracle",
+            "Observable",
+            "Ridge",
+            "Function",
+            "Dynamics",
+        }
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in set(public) - abstract:
+                if "```python" not in (ast.get_docstring(node) or ""):
+                    lacking.append(f"{module}.{node.name}")
+    assert not lacking
