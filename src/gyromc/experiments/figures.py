@@ -6,7 +6,6 @@ greyscale print reads too.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -157,7 +156,7 @@ def _slope_guide(ax, etas) -> None:
     base = low * (high / low) ** 0.06
     ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
     ax.annotate(
-        "slope ½", (math.sqrt(x[0] * x[1]), base), xytext=(10, 0), textcoords="offset points", fontsize=7, va="center"
+        "slope ½", (x[0], base), xytext=(-5, 2), textcoords="offset points", fontsize=7, ha="right", va="center"
     )
 
 
