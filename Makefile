@@ -16,8 +16,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-reproduce: $(READY)  ## environment, then the comparison of the samplers
-	$(BIN)/gyromc reproduce
+reproduce: $(READY)  ## environment, then all twelve experiments (quick profile) and the path of their report
+	$(BIN)/gyromc reproduce --profile quick
 
 test: $(READY)  ## environment, then the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal

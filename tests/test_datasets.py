@@ -46,7 +46,9 @@ def test_split_is_stratified_and_standardised_by_the_training_part_only(seed, dd
     # The test part is on the training part's scale, so its own moments differ from (0, 1)…
     assert np.abs(split.X_test[:, 1:].mean(axis=0)).max() > 0.05
     # … and undoing that scale gives the published numbers back.
-    np.testing.assert_allclose(split.X_test[:, 1:] * split.scale + split.mean, table.predictors[split.test_rows], atol=1e-9)
+    np.testing.assert_allclose(
+        split.X_test[:, 1:] * split.scale + split.mean, table.predictors[split.test_rows], atol=1e-9
+    )
     assert np.array_equal(split.y_test, table.disease[split.test_rows])
 
 

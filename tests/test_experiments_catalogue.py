@@ -54,7 +54,11 @@ def test_plans_follow_the_paper(name):
 
 @pytest.mark.parametrize(
     ("name", "V", "V0"),
-    [("nld-quadratic", 0.5, 2.0), ("hfhr-quadratic", 4 / 3, 2.0), ("gaul-quadratic", 16 / 9, 1 / 0.46875 + 1 / 1.46875)],
+    [
+        ("nld-quadratic", 0.5, 2.0),
+        ("hfhr-quadratic", 4 / 3, 2.0),
+        ("gaul-quadratic", 16 / 9, 1 / 0.46875 + 1 / 1.46875),
+    ],
 )
 def test_quadratic_constants(name, V, V0):
     """SPEC §3: to 12 digits."""

@@ -18,7 +18,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.experiments.cache import Cache, Piece, fingerprint, write_atomically
 from gyromc.experiments.catalogue import select
 from gyromc.experiments.execution import cells, execute
-from gyromc.experiments.profiles import Profile
+from gyromc.experiments.profiles import PROFILES, Profile
 from gyromc.experiments.store import load
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
@@ -75,7 +75,9 @@ def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, monkeypatch):
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "from gyromc.cli import app; app(['reproduce', 'nld-quadratic', '--out', sys.argv[1]])"
     )
-    full = subprocess.run([sys.executable, "-c", code, str(tmp_path / "full")], capture_output=True, text=True, timeout=200)
+    full = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "full")], capture_output=True, text=True, timeout=200
+    )
     assert full.returncode == 2
     assert "File too large" in full.stderr
     assert "--out" in full.stderr
@@ -109,12 +111,12 @@ def test_results_of_another_schema_are_refused(tmp_path):
 
 SCRIPT = """
 import json, sys
-from gyromc.experiments.profiles import Profile
+from gyromc.experiments.profiles import PROFILES, Profile
 from gyromc.experiments import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
-profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4), reference_draws=64, digits=3,
-                  bootstrap=100)
-done = reproduce(["nld-quadratic", "linear-nld"], profile, engine="scan", out=sys.argv[1])
+profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4),
+                  reference_draws=64, digits=3, bootstrap=100)
+done = reproduce(["linear-nld"], profile, engine="scan", out=sys.argv[1])
 print(json.dumps({"computed": done.computed, "reused": done.reused}))
 """
 
@@ -125,26 +127,45 @@ def _timeless(directory: Path) -> dict:
     return results
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_goes_on_where_it_stopped(tmp_path, blow):
-    """Kill it in the middle, start again: the same results.json, and no finished piece computed twice."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.parent)}
-    command = [sys.executable, "-c", SCRIPT]
-    out = tmp_path / "killed"
-    running = subprocess.Popen([*command, str(out)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _until_pieces(running: subprocess.Popen, cache: Path, number: int) -> None:
+    """Wait until so many pieces are finished."""
     deadline = time.monotonic() + 200
-    while len(list((out / "cache").glob("*.npz"))) < 3 and running.poll() is None and time.monotonic() < deadline:
+    while len(list(cache.glob("*.npz"))) < number and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    running.send_signal(blow)
-    assert running.wait(timeout=60) != 0
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.parent)}
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
+    """Kill -9 in the middle, start again: the same results.json, and no finished piece computed twice."""
+    command = [sys.executable, "-c", SCRIPT]
+    out, straight = tmp_path / "killed", tmp_path / "straight"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = subprocess.Popen([*command, str(out)], env=ENVIRONMENT, **quiet)
+    _until_pieces(running, out / "cache", 2)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait(timeout=60) == -signal.SIGKILL
     finished = {path.name: path.stat().st_mtime_ns for path in (out / "cache").glob("*.npz")}
-    assert 3 <= len(finished) < 16
+    assert 2 <= len(finished) < 8
     assert not (out / "results.json").exists()
-    again = subprocess.run([*command, str(out)], env=environment, capture_output=True, text=True, timeout=300, check=True)
-    counts = json.loads(again.stdout)
-    assert counts == {"computed": 16 - len(finished), "reused": len(finished)}
+    again = subprocess.run(
+        [*command, str(out)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert json.loads(again.stdout) == {"computed": 8 - len(finished), "reused": len(finished)}
     assert all((out / "cache" / name).stat().st_mtime_ns == at for name, at in finished.items())
-    if blow == signal.SIGKILL:
-        straight = tmp_path / "straight"
-        subprocess.run([*command, str(straight)], env=environment, capture_output=True, timeout=300, check=True)
-        assert _timeless(out) == _timeless(straight)
+    subprocess.run([*command, str(straight)], env=ENVIRONMENT, capture_output=True, timeout=300, check=True)
+    assert _timeless(out) == _timeless(straight)
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path):
+    command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--engine", "scan"]
+    running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    _until_pieces(running, tmp_path / "cache", 2)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=100)[1]
+    assert running.returncode == 130
+    assert "The same command goes on from there" in said
+    todo = cells(select(["nld-quadratic"]), PROFILES["paper"])
+    kept = [Cache(tmp_path / "cache").load(fingerprint(cell.plan, "scan"), cell.plan) for cell in todo]
+    assert sum(piece is not None for piece in kept) >= 2

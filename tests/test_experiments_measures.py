@@ -114,7 +114,10 @@ class TestVerdicts:
 
     def test_smaller_error(self):
         small, large = self.errors(1.0, 1), self.errors(2.0, 2)
-        assert claims.smaller_error({"nonreversible": small, "reversible": large}, self.etas, self.boot).verdict == claims.CONFIRMED
+        assert (
+            claims.smaller_error({"nonreversible": small, "reversible": large}, self.etas, self.boot).verdict
+            == claims.CONFIRMED
+        )
         refuted = claims.smaller_error({"nonreversible": large, "reversible": small}, self.etas, self.boot)
         assert refuted.verdict == claims.REFUTED
         assert refuted.interval[0] > 1
@@ -124,15 +127,22 @@ class TestVerdicts:
 
     def test_asymptotic_ratio(self):
         errors = {"nonreversible": self.errors(math.sqrt(2), 1)}
-        assert claims.asymptotic(errors, self.etas, {"nonreversible": 2.0}, self.boot, "paper").verdict == claims.CONFIRMED
-        assert claims.asymptotic(errors, self.etas, {"nonreversible": 1.0}, self.boot, "paper").verdict == claims.REFUTED
+        assert (
+            claims.asymptotic(errors, self.etas, {"nonreversible": 2.0}, self.boot, "paper").verdict == claims.CONFIRMED
+        )
+        assert (
+            claims.asymptotic(errors, self.etas, {"nonreversible": 1.0}, self.boot, "paper").verdict == claims.REFUTED
+        )
         bent = [e * math.sqrt(1 + 40 * eta) for e, eta in zip(errors["nonreversible"], self.etas, strict=True)]
         approaching = claims.asymptotic({"nonreversible": bent}, self.etas, {"nonreversible": 2.0}, self.boot, "paper")
         assert approaching.verdict == claims.UNRESOLVED
 
     def test_slope(self):
         for power, verdict in ((0.5, claims.CONFIRMED), (1.0, claims.REFUTED)):
-            assert claims.half_slope({"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot).verdict == verdict
+            assert (
+                claims.half_slope({"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot).verdict
+                == verdict
+            )
 
     def test_exact_predictions(self):
         ratios = {("nonreversible", 0.1): 1.0, ("nonreversible", 0.05): 1.2}

@@ -127,7 +127,9 @@ def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
     train_rows = np.setdiff1d(np.arange(num_rows), test_rows)
     train, held_out = table.predictors[train_rows], table.predictors[test_rows]
     mean, scale = train.mean(axis=0), train.std(axis=0, ddof=ddof)
-    require(np.all(scale > 0), "A predictor is constant in the training part: take another `seed` or a smaller `num_test`.")
+    require(
+        np.all(scale > 0), "A predictor is constant in the training part: take another `seed` or a smaller `num_test`."
+    )
     return Split(
         X_train=_design(train, mean, scale),
         y_train=table.disease[train_rows],

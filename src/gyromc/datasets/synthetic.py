@@ -10,7 +10,9 @@ from gyromc.checks import numbers, require, whole
 __all__ = ["linear_regression"]
 
 
-def linear_regression(seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)) -> tuple[np.ndarray, np.ndarray]:
+def linear_regression(
+    seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)
+) -> tuple[np.ndarray, np.ndarray]:
     """A synthetic data set for Bayesian linear regression.
 
     **Arguments:**

@@ -14,7 +14,7 @@ _NAMES = {
     "write_report": "gyromc.experiments.report",
 }
 
-__all__ = list(_NAMES)
+__all__ = ["CATALOGUE", "PROFILES", "Experiment", "reproduce", "write_report"]
 
 if TYPE_CHECKING:
     from gyromc.experiments.catalogue import CATALOGUE

@@ -1,7 +1,7 @@
 """From averages to findings: errors, predictions beside them, and the claims of SPEC §6 with their verdicts.
 
-Receives the pieces of one experiment, its forecast (E6, T1) and, for logistic regression, an independent reference; hands on a plain
-dictionary, the experiment's part of results.json.
+Receives the pieces of one experiment, its forecast (E6, T1) and, for logistic regression, an independent reference; hands on
+a plain dictionary, the experiment's part of results.json.
 """
 
 import dataclasses
@@ -90,6 +90,7 @@ def analyse(
         "title": experiment.title,
         "family": experiment.problem.family,
         "sampler": experiment.sampler.label,
+        "sampler_formula": experiment.sampler.formula,
         "formulas": dict(experiment.problem.formulas),
         "parameters": dict(experiment.parameters),
         "choices": dict(experiment.choices),
@@ -173,9 +174,9 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
-    known = _finite_step(data) and V is not None
+    known = _finite_step(data)
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
-    scale = float(np.sqrt(eta * V)) if known else empirical
+    scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
     qq = {
         "step_size": eta,
         "averages": [float(f"{x:.9g}") for x in averages],

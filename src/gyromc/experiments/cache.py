@@ -1,7 +1,7 @@
 """Finished pieces on disk: the averages (E4) of one plan, under a name made of the plan's content.
 
-Receives a plan and what it gave; hands it on again in any later run that asks for the same plan, engine and package version. An entry is
-written whole or not at all; one that cannot be read is computed again, with a warning.
+Receives a plan and what it gave; hands it on again in any later run that asks for the same plan, engine and package version. An
+entry is written whole or not at all; one that cannot be read is computed again, with a warning.
 """
 
 import dataclasses

@@ -82,6 +82,4 @@ def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
             raise InvalidInput(f"Unknown experiment {name!r}.{hint} There are: {', '.join(CATALOGUE)}.")
     seed = whole(seed, "seed", least=0, most=10**12)
     require(CATALOGUE, "The catalogue is empty.")
-    return tuple(
-        dataclasses.replace(e, seed=seed) for e in CATALOGUE.values() if not wanted or e.name in wanted
-    )
+    return tuple(dataclasses.replace(e, seed=seed) for e in CATALOGUE.values() if not wanted or e.name in wanted)

@@ -1,8 +1,8 @@
 """The claims of SPEC §6 as values: a quantity, a relation, an interval, and a verdict that may be "refuted".
 
-Receives errors and predictions of one experiment; hands on `Claim`s. A claim about the limit η → 0 is judged at the smallest η run: it is
-confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller steps do not bring it
-nearer, and otherwise not resolved.
+Receives errors and predictions of one experiment; hands on `Claim`s. A claim about the limit η → 0 is judged at the smallest η
+run: it is confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller
+steps do not bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
@@ -74,8 +74,8 @@ def limit(value: float, bounds: tuple[float, float], goal: float, tolerance: flo
     if goal - tolerance <= low and high <= goal + tolerance:
         return CONFIRMED
     away = low > goal + tolerance or high < goal - tolerance
-    nearer = earlier is not None and abs(value - goal) < 0.8 * abs(earlier - goal)
-    return REFUTED if away and not nearer else UNRESOLVED
+    stuck = earlier is not None and abs(value - goal) >= 0.8 * abs(earlier - goal)
+    return REFUTED if away and stuck else UNRESOLVED
 
 
 def smaller_error(
@@ -201,10 +201,14 @@ def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str
     )
 
 
-def even_bias(z_scores: Mapping[tuple[str, float], float], biases: Mapping[tuple[str, float], float], name: str) -> Claim:
+def even_bias(
+    z_scores: Mapping[tuple[str, float], float], biases: Mapping[tuple[str, float], float], name: str
+) -> Claim:
     """The discretisation bias of the even observable equals its exact prediction."""
     items = [
-        Item(f"{role}, η = {eta:g}", biases[role, eta], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}")
+        Item(
+            f"{role}, η = {eta:g}", biases[role, eta], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}"
+        )
         for (role, eta), z in z_scores.items()
     ]
     worst = max(z_scores.values(), key=abs)

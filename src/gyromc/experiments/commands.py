@@ -47,7 +47,9 @@ def list_experiments(json: Json = False) -> None:
         return
     from rich.table import Table
 
-    table = Table("name", "what", "step sizes", caption="seconds on two cores, engine scan / lanes; equal pieces are shared")
+    table = Table(
+        "name", "what", "step sizes", caption="seconds on two cores, engine scan / lanes; equal pieces are shared"
+    )
     for name in PROFILES:
         table.add_column(f"{name}: chain-steps", justify="right")
         table.add_column("about", justify="right")
@@ -61,7 +63,9 @@ def list_experiments(json: Json = False) -> None:
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; all twelve when left out.")] = None,
-    profile: Annotated[str, typer.Option(help="quick: minutes; paper: R = 2000 and every published step size.")] = "quick",
+    profile: Annotated[
+        str, typer.Option(help="quick: minutes; paper: R = 2000 and every published step size.")
+    ] = "quick",
     engine: Annotated[str, typer.Option(help="auto, or one of the engines by name.")] = "auto",
     out: Annotated[str | None, typer.Option(help="Directory for results, figures, report and cache.")] = None,
     seed: Annotated[int, typer.Option(help="What all noise is derived from.")] = 0,
@@ -84,7 +88,9 @@ def reproduce(
         _say(f"warning: {text}")
     _say(f"{done.computed} pieces computed, {done.reused} from the cache")
     if json:
-        _print_json({"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results})
+        _print_json(
+            {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
+        )
     else:
         _console().print(_verdicts(done.results))
         print(done.report.resolve())
@@ -92,16 +98,21 @@ def reproduce(
 
 def report(
     directory: Annotated[str, typer.Argument(help="A directory with results.json.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the verdict table as Markdown instead.")] = False,
     json: Json = False,
 ) -> None:
     """Rebuild figures and report.html from results.json, without sampling."""
     from pathlib import Path
 
-    from gyromc.experiments.report import write_report
+    from gyromc.experiments import report
     from gyromc.experiments.store import load
 
     try:
-        path = write_report(load(Path(directory)), Path(directory))
+        results = load(Path(directory))
+        if markdown:
+            print(report.markdown(results), end="")
+            return
+        path = report.write_report(results, Path(directory))
     except ValueError as error:
         raise _failed(error) from None
     if json:
@@ -115,7 +126,9 @@ def _verdicts(results: dict[str, Any]):
 
     from gyromc.experiments.report import COLUMNS, SHORT
 
-    table = Table("experiment", *COLUMNS.values(), title=f"Verdicts, {results['profile']} profile", title_justify="left")
+    table = Table(
+        "experiment", *COLUMNS.values(), title=f"Verdicts, {results['profile']} profile", title_justify="left"
+    )
     colours = {"confirmed": "green", "not resolved": "yellow", "refuted": "red"}
     for name, found in results["experiments"].items():
         by_key = {claim["key"]: claim for claim in found["claims"]}
@@ -129,7 +142,15 @@ def _verdicts(results: dict[str, Any]):
 
 
 def _brief(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return (
+        "< 1 s"
+        if seconds < 1
+        else f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def _console():

@@ -107,14 +107,12 @@ def execute(
     return Outcome(pieces, computed, reused, tuple(said))
 
 
-def _compute(cell: Cell, engine: str, advance: Callable[[float], None], said: list[str]) -> Piece | None:
+def _compute(cell: Cell, engine: str, advance: Callable[[float], object], said: list[str]) -> Piece | None:
     """Run one cell; None when it was interrupted. What gyromc warns of is collected, not lost."""
     total = cell.plan.num_steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        run = engines.run(
-            cell.plan, engine, on_divergence="report", progress=lambda count: advance(count / total)
-        )
+        run = engines.run(cell.plan, engine, on_divergence="report", progress=lambda count: advance(count / total))
     for warning in caught:
         if issubclass(warning.category, GyromcWarning):
             said.append(f"{cell}: {warning.message}")

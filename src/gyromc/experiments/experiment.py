@@ -36,6 +36,11 @@ class Sampler:
         """The paper's name for it."""
         raise NotImplementedError
 
+    @property
+    def formula(self) -> str:
+        """Its numbers, as a reader writes them."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rotation(Sampler):
@@ -50,6 +55,14 @@ class Rotation(Sampler):
     @property
     def label(self):
         return "SGNLMC"
+
+    @property
+    def formula(self):
+        return (
+            "J = "
+            + ("" if self.scale == 1 else f"{self.scale:g} ")
+            + ("blockdiag([[0, -1], [1, 0]])" if self.blocks else "J₁")
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,10 @@ class HighResolution(Sampler):
     def label(self):
         return "SGHFHRMC"
 
+    @property
+    def formula(self):
+        return f"α = {self.alpha:g}, γ = {self.gamma:g}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientAdjusted(Sampler):
@@ -81,6 +98,11 @@ class GradientAdjusted(Sampler):
     @property
     def label(self):
         return "SGGAULMC"
+
+    @property
+    def formula(self):
+        C = f"{self.C:g} I" if isinstance(self.C, int | float) else f"diag({', '.join(f'{c:g}' for c in self.C)})"
+        return f"a = {self.a:g}, γ = {self.gamma:g}, C = {C}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,7 +187,13 @@ class Experiment:
     @property
     def choices(self) -> Mapping[str, object]:
         """Everything the paper leaves open, and what was chosen."""
-        return {**self.problem.choices, "start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        return {
+            **self.problem.choices,
+            "start": self.start,
+            "momentum_start": 0.0,
+            "seed": self.seed,
+            "dtype": self.dtype,
+        }
 
     @property
     def parameters(self) -> Mapping[str, object]:

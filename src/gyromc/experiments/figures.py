@@ -1,12 +1,11 @@
 """The panels of SPEC §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
 
-Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them. One style
-for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that greyscale
-print reads too.
+Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them.
+One style for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that
+greyscale print reads too.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,9 +43,9 @@ STYLE = {
     "ytick.labelsize": 8,
     "svg.hashsalt": "gyromc",
     "svg.fonttype": "path",
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 3,
 }
-SIZE = (4.4, 3.3)
+SIZE = (4.4, 3.5)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,10 +69,12 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     - `name`: of the experiment.
     - `found`: its part of results.json.
     """
-    with matplotlib.rc_context(STYLE):
-        yield _rmse_panel(name, found)
-        yield _qq_panel(name, found)
-        yield _rows_panel(name, found) if "rows" in found else _bias_panel(name, found)
+    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
+        with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+            panel = draw(name, found)
+            panel.figure.draw_without_rendering()  # lays it out
+            panel.figure.set_layout_engine("none")  # once for all formats
+            yield panel
 
 
 def _axes(title: str):
@@ -119,7 +120,9 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     ax.set_ylabel("RMSE of a time average")
     _slope_guide(ax, etas)
     _legend(ax, found, own)
-    what = "; ".join(f"{label} {first:.3g} at η = {etas[0]:g} and {last:.3g} at η = {etas[-1]:g}" for label, first, last in ends)
+    what = "; ".join(
+        f"{label} {first:.3g} at η = {etas[0]:g} and {last:.3g} at η = {etas[-1]:g}" for label, first, last in ends
+    )
     alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {what}."
     columns = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
                "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
@@ -147,10 +150,14 @@ def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
 def _slope_guide(ax, etas) -> None:
     """A short line of slope ½ in the lower right corner."""
     low, high = ax.get_ylim()
+    low /= (high / low) ** 0.12
+    ax.set_ylim(low, high)
     x = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
-    base = low * (high / low) ** 0.08
+    base = low * (high / low) ** 0.06
     ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
-    ax.annotate("slope ½", (math.sqrt(x[0] * x[1]), base), xytext=(8, -1), textcoords="offset points", fontsize=7, va="top")
+    ax.annotate(
+        "slope ½", (x[0], base), xytext=(-5, 2), textcoords="offset points", fontsize=7, ha="right", va="center"
+    )
 
 
 def _legend(ax, found: dict[str, Any], own: bool) -> None:
@@ -167,7 +174,15 @@ def _legend(ax, found: dict[str, Any], own: bool) -> None:
     if own:
         handles.append(Line2D([], [], color="#333333", marker="o", markerfacecolor="none", markersize=8, linestyle=""))
         labels.append("independent reference")
-    ax.legend(handles, labels, loc="upper left")
+    _legend_below(ax, handles, labels)
+
+
+def _legend_below(ax, handles=None, labels=None) -> None:
+    """Outside the axes, so that it hides no point."""
+    if handles is None:
+        handles, labels = ax.get_legend_handles_labels()
+    columns = 2 if len(handles) in (2, 4) else 3
+    ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
 
 
 def _rmse_caption(found: dict[str, Any], own: bool) -> str:
@@ -201,11 +216,11 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
         says.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
     ax.set_xlabel("standard normal quantile")
     ax.set_ylabel(f"error / {found['qq']['nonreversible']['paper']['by'].removeprefix('the ')}")
-    ax.legend(loc="upper left")
+    _legend_below(ax)
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(says)}."
     caption = (
-        f"Errors divided by {found['qq']['nonreversible']['paper']['by']}; the grey band holds all points of a normal sample with "
-        "probability 95 %."
+        f"Errors divided by {found['qq']['nonreversible']['paper']['by']}; the grey band holds all points of a normal sample "
+        "with probability 95 %."
     )
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
 
@@ -239,11 +254,14 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
         says.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
     _step_size_axis(ax, etas)
     ax.set_ylabel(f"mean of {even} less its expectation")
-    ax.legend(loc="upper left")
-    exact = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
-    caption = f"An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals{', lines exact predictions' if exact else ''}."
+    _legend_below(ax)
+    known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
+    caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
+    caption += ", lines predictions." if known else "."
     alt = f"Bias of {even} against step size for {name}: {'; '.join(says) or 'expectation not known'}."
-    return Panel(name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows)
+    return Panel(
+        name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
+    )
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
@@ -259,13 +277,15 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
             x = eta * 2 ** (0.28 * (j - (len(rivals) - 1) / 2) + rng.uniform(-0.09, 0.09, ratio.size))
             label = f"against {LABELS[rival].removesuffix(' baseline')}" if k == 0 else None
             ax.plot(x, ratio, MARKERS[rival], color=COLOURS[rival], markersize=3, alpha=0.6, linewidth=0, label=label)
-            ax.plot(x[chosen], ratio[chosen], "*", color="black", markersize=8, label="chosen row" if j == k == 0 else None)
+            ax.plot(
+                x[chosen], ratio[chosen], "*", color="black", markersize=8, label="chosen row" if j == k == 0 else None
+            )
             rows += [(rival, eta, i, float(r)) for i, r in enumerate(ratio)]
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     _step_size_axis(ax, etas)
     ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
-    ax.legend(loc="best")
+    _legend_below(ax)
     share = found["wins"][rivals[0]]["rmse"]
     says = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
     alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {says} of the rows."

@@ -1,7 +1,7 @@
 """What theory says about an experiment before it runs: V (E6, E7), finite-step errors (T1), verdicts on the assumptions.
 
-Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling. Predictions that take seconds are kept
-in the cache like any other piece.
+Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling. Predictions that take seconds
+are kept in the cache like any other piece.
 """
 
 import math
@@ -49,7 +49,10 @@ def forecast(
         if not exact:
             cells = [{name: _scaled(cells[0][name], etas[0], eta) for name in names} for eta in step_sizes]
         found[role] = {
-            **{key: last["observables"][names[0]][key] for key in ("variance", "reversible_variance", "method", "strict")},
+            **{
+                key: last["observables"][names[0]][key]
+                for key in ("variance", "reversible_variance", "method", "strict")
+            },
             "largest_step_size": last["largest_step_size"],
             "verdicts": last["verdicts"],
             "cells": cells,
@@ -82,7 +85,8 @@ def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
         },
         "largest_step_size": _number(p.largest_step_size),
         "verdicts": [
-            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)} for v in p.verdicts
+            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)}
+            for v in p.verdicts
         ],
     }
     if cache is not None:

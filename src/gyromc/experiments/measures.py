@@ -1,4 +1,4 @@
-"""Numbers with intervals from replicated averages: RMSE, its ratios and slope, and how normal the errors are (SPEC §6, claims i-iv).
+"""Numbers with intervals from replicated averages (SPEC §6, claims i-iv): RMSE, its ratios and slope, and how normal errors are.
 
 Receives errors μ̂ - μ of R chains; hands on estimates with bootstrap intervals. All resampling is seeded, so a report rebuilt from
 the same averages has the same digits.
@@ -78,8 +78,8 @@ class Normality:
 def normality(z: np.ndarray) -> Normality:
     """Judge normalised errors against N(0, 1).
 
-    Kolmogorov-Smirnov against N(0, 1) itself sees wrong location, scale and shape; Anderson-Darling, with mean and variance estimated,
-    sees shape alone.
+    Kolmogorov-Smirnov against N(0, 1) itself sees wrong location, scale and shape; Anderson-Darling, with mean and variance
+    estimated, sees shape alone.
 
     **Arguments:**
 

@@ -1,7 +1,7 @@
 """What is sampled in SPEC §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
 
-Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces of
-a Plan. A problem is a frozen value: two equal problems give equal plans.
+Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces
+of a Plan. A problem is a frozen value: two equal problems give equal plans.
 """
 
 import abc
@@ -113,7 +113,7 @@ class SyntheticRegression(Problem):
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)  # type: ignore[call-arg]
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
@@ -124,7 +124,8 @@ class SyntheticRegression(Problem):
     @property
     def formulas(self):
         return {
-            "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), N = {self.num_data}, d = {len(self.coefficients)}",
+            "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), "
+            f"N = {self.num_data}, d = {len(self.coefficients)}",
             "observable": "h(β) = uᵀβ",
             "even observable": "β₁²",
             "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
@@ -200,5 +201,7 @@ def with_choices(problem: Problem, **choices: object) -> Problem:
     """
     known = {f.name for f in dataclasses.fields(problem)}
     unknown = sorted(set(choices) - known)
-    require(not unknown, f"{type(problem).__name__} has no choice {', '.join(unknown)}: it has {', '.join(sorted(known))}.")
+    require(
+        not unknown, f"{type(problem).__name__} has no choice {', '.join(unknown)}: it has {', '.join(sorted(known))}."
+    )
     return dataclasses.replace(problem, **choices)

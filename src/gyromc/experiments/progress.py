@@ -19,7 +19,9 @@ class Display:
     - `advance`: called with the expected seconds of work that are done.
     """
 
-    def __init__(self, describe: Callable[[str], object] | None = None, advance: Callable[[float], object] | None = None):
+    def __init__(
+        self, describe: Callable[[str], object] | None = None, advance: Callable[[float], object] | None = None
+    ):
         self.describe = describe or (lambda text: None)
         self.advance = advance or (lambda seconds: None)
 
@@ -31,7 +33,14 @@ def display(total: float, wanted: bool | None = None) -> Iterator[Display]:
         yield Display()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         BarColumn(bar_width=24),

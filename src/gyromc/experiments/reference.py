@@ -1,8 +1,8 @@
 """π(h) for a logistic posterior without any sampler of this package: importance sampling around the mode (E6 needs μ(h)).
 
-Receives a target and points; hands on posterior predictive probabilities with standard errors. The proposal is a multivariate t, first around
-the mode with the curvature there, then with the mean and covariance so found; its draws are scrambled Sobol points, and the error
-comes from the spread between independent scramblings.
+Receives a target and points; hands on posterior predictive probabilities with standard errors. The proposal is a multivariate t,
+first around the mode with the curvature there, then with the mean and covariance so found; its draws are scrambled Sobol points,
+and the error comes from the spread between independent scramblings.
 """
 
 import dataclasses

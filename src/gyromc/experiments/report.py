@@ -1,7 +1,7 @@
 """report.html: one self-contained file with what SPEC §6 claims, what was measured, and what theory says.
 
-Receives results.json's content; hands on figures (SVG, PNG, PDF, CSV) and the page. Nothing is computed here that is not in the results,
-so `gyromc report DIR` rebuilds everything without sampling.
+Receives results.json's content; hands on figures (SVG, PNG, PDF, CSV) and the page. Nothing is computed here that is not in the
+results, so `gyromc report DIR` rebuilds everything without sampling.
 """
 
 import base64
@@ -18,7 +18,7 @@ from gyromc.experiments import claims
 from gyromc.experiments.cache import require_writable, write_atomically
 from gyromc.experiments.progress import Display
 
-__all__ = ["render", "write_report"]
+__all__ = ["markdown", "render", "write_report"]
 
 COLUMNS = {
     "smaller-error": "(i) smaller RMSE",
@@ -36,7 +36,12 @@ ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible basel
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
 
 
-def write_report(results: Mapping[str, Any], directory: Path, display: Display | None = None) -> Path:
+FORMATS = ("svg", "png", "pdf", "csv")
+
+
+def write_report(
+    results: Mapping[str, Any], directory: Path, display: Display | None = None, formats: tuple[str, ...] = FORMATS
+) -> Path:
     """Draw the figures and write report.html.
 
     **Arguments:**
@@ -44,6 +49,7 @@ def write_report(results: Mapping[str, Any], directory: Path, display: Display |
     - `results`: the content of results.json.
     - `directory`: where report.html and the folder `figures` go.
     - `display`: where progress is shown.
+    - `formats`: which files to write for each figure; the page itself needs none of them.
 
     **Returns:** the path of report.html.
     """
@@ -52,14 +58,14 @@ def write_report(results: Mapping[str, Any], directory: Path, display: Display |
     pictures: dict[str, list[dict[str, Any]]] = {}
     for name, found in results["experiments"].items():
         display.describe(f"{name}: figures")
-        pictures[name] = _figures(name, found, directory / "figures")
+        pictures[name] = _figures(name, found, directory / "figures", formats)
         display.advance(1.4)
     path = directory / "report.html"
     write_atomically(path, render(results, pictures))
     return path
 
 
-def _figures(name: str, found: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str, ...]) -> list[dict[str, Any]]:
     """Write one experiment's panels in every format; hand on what the page shows of them."""
     from gyromc.experiments.figures import panels
 
@@ -67,10 +73,14 @@ def _figures(name: str, found: dict[str, Any], folder: Path) -> list[dict[str, A
     for panel in panels(name, found):
         stem = f"{name}-{panel.kind}"
         svg = _image(panel.figure, "svg", transparent=True, metadata={"Date": None})
-        write_atomically(folder / f"{stem}.svg", svg)
-        write_atomically(folder / f"{stem}.png", _image(panel.figure, "png", dpi=160))
-        write_atomically(folder / f"{stem}.pdf", _image(panel.figure, "pdf", metadata={"CreationDate": None}))
-        write_atomically(folder / f"{stem}.csv", _table(panel.columns, panel.rows))
+        content = {
+            "svg": lambda svg=svg: svg,
+            "png": lambda panel=panel: _image(panel.figure, "png", dpi=160),
+            "pdf": lambda panel=panel: _image(panel.figure, "pdf", metadata={"CreationDate": None}),
+            "csv": lambda panel=panel: _table(panel.columns, panel.rows),
+        }
+        for kind in formats:
+            write_atomically(folder / f"{stem}.{kind}", content[kind]())
         shown.append(
             {
                 "stem": stem,
@@ -108,8 +118,16 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[dict[str, Any
     """
     import jinja2
 
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"num": number, "ci": bounds, "signed": signed, "duration": duration, "share": lambda x: f"{100 * x:.0f} %"}
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {
+        "num": number,
+        "ci": bounds,
+        "signed": signed,
+        "duration": duration,
+        "share": lambda x: f"{100 * x:.0f} %",
+    }
     source = resources.files("gyromc.experiments").joinpath("templates", "report.html.j2").read_text()
     experiments = results["experiments"]
     return environment.from_string(source).render(
@@ -130,6 +148,32 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[dict[str, Any
         version=gyromc.__version__,
         num_panels=sum(p["paper"] for shown in pictures.values() for p in shown),
     )
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The verdict table as Markdown, with the command and the machine that made it."""
+    where = results["environment"]
+    lines = [
+        f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
+        f"{duration(results['times']['sampling'])} of sampling.",
+        "",
+        "| experiment | " + " | ".join(COLUMNS.values()) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    for name, found in results["experiments"].items():
+        verdicts = {claim["key"]: claim for claim in found["claims"]}
+        cells = [
+            f"{SHORT[c['verdict']]}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
+            for c in (verdicts.get(key) for key in COLUMNS)
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    table = _z_table(results["experiments"])
+    if table:
+        lines += [
+            "",
+            f"Exact predictions: {table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[str, int]]:

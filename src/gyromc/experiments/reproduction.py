@@ -1,6 +1,7 @@
 """Reproduce SPEC §6: predict, run, compare, report.
 
-Receives names and a profile; hands on results.json, figures and report.html in a directory. What is finished is never computed twice.
+Receives names and a profile; hands on results.json, figures and report.html in a directory. What is finished is never computed
+twice.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from gyromc.experiments.problems import HeartDisease
 from gyromc.experiments.profiles import PROFILES, Profile
 from gyromc.experiments.progress import Display, display
 from gyromc.experiments.reference import Reference, predictive_reference
-from gyromc.experiments.store import SCHEMA, SCHEMA_VERSION, environment, save
+from gyromc.experiments.store import SCHEMA, SCHEMA_VERSION, environment, load, save
 
 __all__ = ["Reproduction", "reproduce"]
 
@@ -94,6 +95,7 @@ def reproduce(
             },
         }
         save(results, directory)
+        results = load(directory)  # what the report says is what the file says
         report = write_report(results, directory, shown)
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
 
