@@ -110,6 +110,8 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
     same, level = np.eye(len(of_r))[np.ix_(b, b)], np.all(of_r == 0, axis=1)[b]  # ψ with r in it has mean zero, exactly
+    steps = [step.toarray()[np.ix_(b, b)] for step in r_down]
+    known = {place: _momentum_averages(C, d, r_down, b) for place, C in ((4, D), (5, -Q)) if r_down}
     parts: list[list[np.ndarray]] = [[] for _ in range(6)]
     for rows in np.array_split(np.arange(len(x)), BLOCKS):
         w, q = sample.weights[rows], hermite(x[rows], of_theta)
@@ -124,27 +126,29 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
             within = np.sum([step.T @ part for step, part in zip(down, along, strict=True)], axis=0)
             S = within[np.ix_(a, a)] * same  # T3
             if len(C) > d:
-                S += _momentum_part(C, d, mass, slopes, r_down, a, b)
+                S += _momentum_part(C, d, mass, slopes, steps, known[place], a)
             parts[place].append(S)
     return tuple(np.stack(part) for part in parts)
 
 
-def _momentum_part(C, d: int, mass, slopes, r_down, a, b) -> np.ndarray:
-    """The terms of Σ C_ij ⟨∂ᵢψ, ∂ⱼψ′⟩ with a derivative in r, whose averages are known exactly."""
-    S = np.zeros((len(a), len(a)))
-    pairs = [
-        C[d + k, d + l] * (r_down[k].T @ r_down[l]).toarray() for k in range(d) for l in range(d) if C[d + k, d + l]
-    ]
-    if pairs:
-        S += mass[np.ix_(a, a)] * np.sum(pairs, axis=0)[np.ix_(b, b)]
-    for l in range(d):
+def _momentum_part(C, d: int, mass, slopes, steps, rr, a) -> np.ndarray:
+    """The terms of Σ C_ij ⟨∂ᵢψ, ∂ⱼψ′⟩ with a derivative in r, whose averages (`steps`, `rr`) are known exactly."""
+    S = mass[np.ix_(a, a)] * rr
+    for l, step in enumerate(steps):
         forth, back = C[:d, d + l], C[d + l, :d]
-        ladder = r_down[l].toarray()[np.ix_(b, b)]
         if np.any(forth):
-            S += np.tensordot(forth, slopes, axes=1).T[np.ix_(a, a)] * ladder
+            S += np.tensordot(forth, slopes, axes=1).T[np.ix_(a, a)] * step
         if np.any(back):
-            S += np.tensordot(back, slopes, axes=1)[np.ix_(a, a)] * ladder.T
+            S += np.tensordot(back, slopes, axes=1)[np.ix_(a, a)] * step.T
     return S
+
+
+def _momentum_averages(C, d: int, down, b) -> np.ndarray:
+    """Σ C_kl ⟨∂ₖHe, ∂ₗHe′⟩ over the momenta, for every pair of basis functions."""
+    total = np.zeros((down[0].shape[0],) * 2)
+    for k, l in zip(*np.nonzero(C[d:, d:]), strict=True):
+        total += C[d + k, d + l] * (down[k].T @ down[l]).toarray()
+    return total[np.ix_(b, b)]
 
 
 def _solve(weight, psi, h, psi_h, S_D, S_Q):
