@@ -16,7 +16,7 @@ kind = "nonreversible"
 J = [[0.0, -1.0], [1.0, 0.0]]
 [observables.first]
 kind = "linear"
-direction = [1.0, 0.0]
+u = [1.0, 0.0]
 """
 
 

@@ -12,7 +12,7 @@ num_chains = 40
 seed = 3
 
 [target]
-kind = "quadratic"
+kind = "Quadratic"
 precision = [[2.0, 0.5], [0.5, 1.0]]
 
 [dynamics]
@@ -25,7 +25,7 @@ tau = 1.0
 
 [observables.x]
 kind = "linear"
-direction = [1.0, 0.0]
+u = [1.0, 0.0]
 """
 
 

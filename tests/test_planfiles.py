@@ -10,7 +10,7 @@ BASE = """
 step_size = 0.05
 target = {kind = "quadratic", precision = [1.0, 2.0]}
 dynamics = {kind = "overdamped"}
-observables.x = {kind = "linear", direction = [1.0, 0.0]}
+observables.x = {kind = "linear", u = [1.0, 0.0]}
 """
 
 PIECES = {
@@ -30,9 +30,9 @@ PIECES = {
     ],
     "oracle": ['kind = "exact"', 'kind = "gaussian"\ntau = 1.0'],
     "observables.x": [
-        'kind = "linear"\ndirection = [1.0, 0.0]',
-        'kind = "square"\ndirection = [1.0, 0.0]',
-        'kind = "tanh"\ndirection = [1.0, 0.0]',
+        'kind = "linear"\nu = [1.0, 0.0]',
+        'kind = "square"\nu = [1.0, 0.0]',
+        'kind = "tanh"\nu = [1.0, 0.0]',
         'kind = "predictive"\nx = [1.0, 0.5]',
         'kind = "predictive"\nx = [1.0, 0.5]\nlabel = 0',
         'kind = "brier"\nx = [1.0, 0.5]\ny = 1',
@@ -80,7 +80,7 @@ def test_data_from_a_csv_file(tmp_path):
         ("step_sise = 1\n" + BASE, "Did you mean 'step_size'"),
         (BASE.replace("[1.0, 2.0]", "[1.0, -2.0]"), "positive definite"),
         (BASE.replace('dynamics = {kind = "overdamped"}', ""), r"needs a table \[dynamics\]"),
-        (BASE.replace('{kind = "linear", direction = [1.0, 0.0]}', "3"), "must be a table with a `kind`"),
+        (BASE.replace('{kind = "linear", u = [1.0, 0.0]}', "3"), "must be a table with a `kind`"),
         (BASE + 'oracle = {kind = "__import__"}', "needs a `kind` of exact"),
     ],
 )

@@ -15,13 +15,12 @@ J = [[0.0, -1.0], [1.0, 0.0]]
 
 [observables.first]
 kind = "linear"
-direction = [1.0, 0.0]
+u = [1.0, 0.0]
 ```
 """
 
 import difflib
 import importlib
-import importlib.util
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -77,7 +76,7 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
     target = {kind = "cosine_perturbed", dim = 2, beta = 1.2}
     dynamics = {kind = "hfhr", alpha = 1.0, gamma = 2.0}
     oracle = {kind = "gaussian", tau = 1.0}
-    observables.h = {kind = "tanh", direction = [1.0, -1.0]}
+    observables.h = {kind = "tanh", u = [1.0, -1.0]}
     ''')
     assert plan.num_steps == 400
     ```
@@ -116,11 +115,7 @@ def find(what: str, step_size: float | None = None) -> Plan:
     if what.endswith(".toml") or Path(what).is_file():
         plan = load(what)
         return plan if step_size is None else plan.replace(step_size=step_size)
-    require(
-        importlib.util.find_spec("gyromc.experiments") is not None,
-        f"{what!r} is no plan file (those end in .toml), and this installation has no catalogue of experiments.",
-    )
-    catalogue = importlib.import_module("gyromc.experiments.catalogue").CATALOGUE
+    catalogue = importlib.import_module("gyromc.experiments.catalogue").CATALOGUE  # a room above: only when asked for
     if what not in catalogue:
         near = difflib.get_close_matches(what, catalogue, n=3, cutoff=0.4)
         hint = f" Did you mean {', '.join(near)}?" if near else f" There are: {', '.join(catalogue)}."
@@ -150,9 +145,9 @@ DYNAMICS: dict[str, Callable] = {
     "general": dynamics.general,
 }
 OBSERVABLES: dict[str, Callable] = {
-    "linear": lambda direction: observables.linear(direction),
-    "square": lambda direction: observables.square(direction),
-    "tanh": lambda direction: observables.tanh(direction),
+    "linear": observables.linear,
+    "square": observables.square,
+    "tanh": observables.tanh,
     "predictive": lambda x, label=1: observables.predictive(x, label=label),
     "brier": lambda x, y: observables.brier(x, y),
     "entropy": lambda x: observables.entropy(x),
@@ -161,7 +156,7 @@ OBSERVABLES: dict[str, Callable] = {
 
 def _dynamics(table: Any, target: targets.Target):
     """The dynamics; `dim` is the target's unless the file says otherwise."""
-    if isinstance(table, dict) and table.get("kind") in ("overdamped", "hfhr", "rotations"):
+    if isinstance(table, dict) and str(table.get("kind")).lower() in ("overdamped", "hfhr", "rotations"):
         table = {"dim": target.dim, **table}
     return _piece(table, "dynamics", DYNAMICS)
 
@@ -171,6 +166,8 @@ def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
     require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {table!r}.")
     table = dict(table)
     kind = table.pop("kind", None)
+    names = {name.replace("_", ""): name for name in kinds}  # `LinearRegression`, as in Python, is `linear_regression`
+    kind = names.get(str(kind).replace("_", "").lower(), kind)
     require(
         isinstance(kind, str) and kind in kinds,
         f"[{where}] needs a `kind` of {', '.join(kinds)}: got {kind!r}.{_near(kind, kinds)}",
