@@ -1,13 +1,14 @@
 """Engine `lanes`: chains as SIMD lanes on the CPU, the whole loop in the cache (E3, E4).
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains; every chain
-has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
+Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains;
+every chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target, `random`, `functions`, `rows` and `vectors` what they
-are made of.
+`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target; `random`, `functions`, `rows`
+and `vectors` are what these are made of.
 """
 
 import concurrent.futures
+import itertools
 import os
 
 import numpy as np
@@ -96,9 +97,7 @@ class Session:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        self.loop(
-            self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
-        )
+        self.loop(self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
@@ -106,7 +105,7 @@ class Session:
             self._work(0, self.blocks, num_steps, first_slot, self.rooms[0])
         else:
             edges = np.linspace(0, self.blocks, TASKS_PER_THREAD * self.threads + 1).astype(int)
-            tasks = iter([(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b])
+            tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
 
             def share(room) -> None:
                 for first, last in tasks:  # taking the next item of a list iterator is atomic

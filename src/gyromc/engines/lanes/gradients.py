@@ -1,14 +1,17 @@
 """The part of the gradient that is not linear: sin θ, or sums over data, for a block of chains (E3).
 
-Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the update multiplies out.
-`part` says what s is:
+Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the
+update multiplies out. `part` says what s is:
 
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with replacement, rows being one vector wide or more;
-- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
+- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
+  products, which needs sums of rows only.
 """
+
+from typing import Any
 
 from numba import njit
 
@@ -22,7 +25,9 @@ NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = 
 SIGNED_LOGISTIC, AFFINE = range(2)
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
 
-kernel = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)
+kernel: Any = njit(  # type: ignore[call-overload]
+    inline="always", forceinline=True, error_model="numpy", _nrt=False
+)
 
 
 @functions.inlined
@@ -36,7 +41,12 @@ def slope(code, t, y):
 @kernel
 def load_generator(generator, w):
     """The states of sixteen generators."""
-    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
+    return (
+        load(generator, w),
+        load(generator, WIDTH + w),
+        load(generator, 2 * WIDTH + w),
+        load(generator, 3 * WIDTH + w),
+    )
 
 
 @kernel

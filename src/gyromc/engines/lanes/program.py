@@ -1,7 +1,7 @@
 """From a plan to the arrays of the loop: one sparse matrix per step, tables of rows, directions (E3).
 
-Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of `gradients`' kinds.
-All arithmetic here is in float64; the result is rounded once, to the run's precision.
+Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of
+`gradients`' kinds. All arithmetic here is in float64; the result is rounded once, to the run's precision.
 """
 
 from typing import NamedTuple
@@ -73,6 +73,7 @@ def form(plan: Plan) -> Form:
         return Form(K=known[0], m=known[1], a=zero)
     if isinstance(target, CosinePerturbed):
         return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
+    assert isinstance(target, GeneralizedLinear)
     X, y, code = _signed_rows(target)
     K = float(target.prior_precision) * np.eye(plan.dim)
     table = _padded(np.column_stack([X, y]))
@@ -130,7 +131,9 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     E = -eta * f.c * G_theta
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
-        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: both noises are Gaussian and independent
+        W = (
+            W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T
+        )  # T1: both noises are Gaussian and independent
     return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
 
 
