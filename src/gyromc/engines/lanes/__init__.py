@@ -10,11 +10,12 @@ and `vectors` are what these are made of.
 import concurrent.futures
 import itertools
 import os
+from typing import Any
 
 import numpy as np
 
 from gyromc.engines import scan
-from gyromc.engines.lanes import kernel, program, random
+from gyromc.engines.lanes import gradients, kernel, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains
 from gyromc.engines.lanes.program import aligned, why_not
@@ -59,11 +60,20 @@ class Session:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
-        self.loop = kernel.KERNELS[self.program.part]
+        self.loop = self._loop()
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.rooms = [self._room() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.rooms[0])  # no blocks and no steps: compiles, or loads what was compiled before
+
+    def _loop(self):
+        """The compiled loop for the plan's gradient."""
+        part = self.program.part
+        if self.program.slope_code != gradients.USERS:
+            return kernel.KERNELS[part]
+        target: Any = self.plan.flat_target
+        full, rows = kernel.kernels_for_slope(program.user_slope(target))
+        return full if part == gradients.FULL_SUM else rows
 
     def _chains(self, state: EngineState, slots: int) -> Chains:
         dtype = np.dtype(self.plan.dtype)

@@ -22,8 +22,10 @@ from gyromc.engines.lanes.gradients import (
     WIDTH,
     batch,
     batch_moments,
+    batch_of_width,
     draw_rows,
     full_sum,
+    full_sum_of,
     kernel,
     load_generator,
     nothing,
@@ -318,6 +320,33 @@ def _kernels(stamp: int) -> tuple:
         advance_wide_moments,
     )
     return kernels, random_numbers
+
+
+def kernels_for_slope(user_slope) -> tuple:
+    """The loops for sums over data with a slope of the user's: full sums, then mini-batches. Compiled anew in every process."""
+    uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+    @functions.inlined
+    def slope(code, t, y):
+        return user_slope(t, y)
+
+    @kernel
+    def full(p, generator, source, at, w, scratch, offsets):
+        full_sum_of(p, source, at, w, slope)
+
+    @kernel
+    def rows(p, generator, source, at, w, scratch, offsets):
+        batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, slope)
+
+    @uncached
+    def advance_full(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full)
+
+    @uncached
+    def advance_rows(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, rows)
+
+    return advance_full, advance_rows
 
 
 def _stamp() -> int:
