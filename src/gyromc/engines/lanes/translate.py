@@ -1,6 +1,6 @@
 """A scalar function from JAX to the vectors of this engine: how a user's own loss (its slope ∂ loss/∂t) gets into the loop (E3).
 
-Receives a function of numbers written with `jax.numpy`; hands on the same formula as a function for Numba, by way of its jaxpr, or
+Receives a function of numbers written with `jax.numpy`; hands on the same formula as a function for Numba, by its jaxpr, or
 says which operation it does not know. So a subclass of `GeneralizedLinear` is written once, in JAX, for every engine.
 """
 
