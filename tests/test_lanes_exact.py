@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from moments_reference import additive, minibatch
 
 import gyromc as gm
+from moments_reference import additive, minibatch
 
 J = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 U = np.array([1.0, -0.5, 0.7])
@@ -131,9 +131,7 @@ def test_minibatches_of_linear_regression_have_the_exact_mean_and_mean_square(ki
         dtype="float32",
         seed=6,
     )
-    mean, mean_square = minibatch(
-        X, y, 0.25, dynamics.D, dynamics.Q, b, 0.03, 30, u, np.zeros(dynamics.size)
-    )
+    mean, mean_square = minibatch(X, y, 0.25, dynamics.D, dynamics.Q, b, 0.03, 30, u, np.zeros(dynamics.size))
     errors = gm.run(plan, "lanes").averages["u"] - u[:d] @ plan.target.gaussian()[1]
     assert abs(np.mean(errors) - mean) < Z * np.std(errors) / math.sqrt(R)
     assert abs(np.mean(errors**2) - mean_square) < Z * np.std(errors**2) / math.sqrt(R)

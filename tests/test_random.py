@@ -139,7 +139,11 @@ def test_a_hundred_million_normals(dtype):
 def test_normals_are_independent_between_chains_steps_and_halves_of_a_pair():
     x = normals(13, 200_000, "float32").astype(float)
     n = len(x)
-    for transform in (lambda v: v, lambda v: (v**2 - 1) / math.sqrt(2), lambda v: np.abs(v) * math.sqrt(1 / (1 - 2 / math.pi))):
+    for transform in (
+        lambda v: v,
+        lambda v: (v**2 - 1) / math.sqrt(2),
+        lambda v: np.abs(v) * math.sqrt(1 / (1 - 2 / math.pi)),
+    ):
         v = transform(x)
         v = v - v.mean()
         chains = v.T @ v / n

@@ -1,9 +1,9 @@
 """How fast: chain-steps per second of every engine and of the peers, on the same work, in one run (E3).
 
-Receives nothing but which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor does the same number of chains and steps of
-the same sampler and averages the same observable; compiling and one warm-up run come first and are timed apart. The competitors take turns
-within each repeat, so that a machine that is busy with something else is busy for all of them; figures are medians over repeats
-with the smallest and largest beside them. Compare figures of one run only.
+Receives which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor moves the same number of
+chains with the same sampler and averages the same observable; compiling and a warm-up come first and are timed apart. The
+competitors take turns within each repeat, so that a machine that is busy with something else is busy for all of them; figures
+are medians over repeats, the slowest and fastest beside them. Compare figures of one run only.
 """
 
 import argparse
@@ -102,11 +102,7 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
         go = competitor.prepare(work)
         go(work.first_steps)
         compiled = time.perf_counter() - began
-        began = time.perf_counter()
-        go(work.first_steps)  # warm, to see how many steps fill the time
-        pace = max(time.perf_counter() - began, 1e-6) / work.first_steps
-        steps = max(work.first_steps, int(seconds / pace))
-        go(steps)
+        steps = _enough_steps(go, work.first_steps, seconds)
         ready[name] = (go, steps, compiled)
         say(f"  {name}: {steps} steps")
     timings: dict[str, list[float]] = {name: [] for name in ready}
@@ -121,12 +117,35 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
     ]
 
 
+def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
+    """How many steps take about so many seconds, by trying more and more; the last number tried is compiled and warm."""
+    while True:
+        began = time.perf_counter()
+        go(steps)
+        spent = max(time.perf_counter() - began, 1e-6)
+        if spent >= seconds / 3:
+            return steps
+        steps = int(steps * min(20.0, max(1.5, seconds / spent)))
+        go(steps)
+
+
 def table(results: Sequence[Measurement]):
     """A Rich table; the last column compares with the fastest peer that is not gyromc and not a limit."""
     from rich.table import Table
 
-    view = Table(title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left")
-    for column in ("work", "competitor", "chains × steps", "median", "slowest … fastest", "compile, s", "× BlackJAX SGLD", "× lax.scan"):
+    view = Table(
+        title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left"
+    )
+    for column in (
+        "work",
+        "competitor",
+        "chains × steps",
+        "median",
+        "slowest … fastest",
+        "compile, s",
+        "× BlackJAX SGLD",
+        "× lax.scan",
+    ):
         view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
     for m in results:
         low, high = m.spread

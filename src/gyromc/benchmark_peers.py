@@ -1,12 +1,14 @@
 """The work and the competitors that `benchmark` times: gyromc's engines, the peers' packages, a bare loop and the limit.
 
-Receives a piece of work; hands on functions that do a number of steps of it. Every competitor does what its users would write: BlackJAX's and posteriors'
-samplers vmapped over chains, inside one compiled `lax.scan`; the bare `lax.scan` holds all chains as one array and is the best
-of its kind that we could write.
+Receives a piece of work; hands on functions that do a number of steps of it. Every competitor does what its users would write:
+BlackJAX's samplers vmapped over chains, inside one compiled `lax.scan`; posteriors' in a loop over steps with the chains as a
+batch; the bare `lax.scan` holds all chains as one array and is the best of its kind that we could write.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,9 @@ class Competitor:
     needs: str | None = None
 
 
+INTEGRATION_STEPS = 10  # BlackJAX's SGHMC draws momenta anew after so many gradients: its default
+
+
 def _logistic_data(rows=202, d=14):
     rng = np.random.default_rng(0)
     X = np.column_stack([np.ones(rows), rng.standard_normal((rows, d - 1))])
@@ -61,14 +66,17 @@ def _nonquadratic(chains=2000, dim=3, first_steps=50, name="nonquadratic", **res
         num_chains=chains,
         dtype="float32",
     )
-    return Work(name, f"U = ½|θ|² + 1.2 Σ cos θ_i, d = {dim}, Gaussian oracle, {chains} chains", plan, 1, first_steps, **rest)
+    return Work(
+        name, f"U = ½|θ|² + 1.2 Σ cos θ_i, d = {dim}, Gaussian oracle, {chains} chains", plan, 1, first_steps, **rest
+    )
 
 
 def _regression(kind: str) -> Work:
     if kind == "linear":
         rng = np.random.default_rng(0)
         X = rng.uniform(-0.5, 0.5, (128, 3))
-        target, b = gm.targets.LinearRegression(X, X @ [1, -1, 0.5] + rng.standard_normal(128), prior_scale=2.0), 16
+        y, b = X @ [1, -1, 0.5] + rng.standard_normal(128), 16
+        target = gm.targets.LinearRegression(X, y, prior_scale=2.0)  # type: ignore[call-arg]
         h = gm.observables.linear([np.sqrt(0.5), -np.sqrt(0.5), 0.0])
     else:
         X, y = _logistic_data()
@@ -112,26 +120,30 @@ def _network() -> Work:
             x = jnp.tanh(W @ x)
         return jax.nn.log_softmax(weights[-1] @ x)[label]
 
-    start = [rng.standard_normal((b, a)).astype(np.float32) / np.sqrt(a) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+    start = [rng.standard_normal((b, a)).astype(np.float32) / np.sqrt(a) for a, b in itertools.pairwise(sizes)]
     prior = lambda weights: sum(-0.5 * jnp.sum(W**2) for W in weights)  # noqa: E731
     plan = gm.Plan(
         target=gm.targets.FiniteSum(log_likelihood, prior, (pixels, labels)),
         dynamics=gm.dynamics.overdamped(start),
         oracle=gm.oracles.Minibatch(64),
-        observables={"h": lambda weights: weights[-1][0, 0]},
+        observables={"h": gm.observables.function(lambda weights: weights[-1][0, 0])},
         step_size=1e-5,
         num_steps=1000,
         num_chains=1,
         start=start,
         dtype="float32",
     )
-    return Work("network", f"a network of {plan.dim} weights, b = 64, 1 chain", plan, 64, 3, ("gyromc scan", "lax.scan"))
+    return Work(
+        "network", f"a network of {plan.dim} weights, b = 64, 1 chain", plan, 64, 3, ("gyromc scan", "lax.scan")
+    )
 
 
 def _gradient_and_noise(work: Work):
     """The stochastic gradient and its randomness, one chain at a time, as a user of JAX would write them."""
     target, oracle, d = work.plan.flat_target, work.plan.prepared_oracle, work.plan.dim
-    target, oracle = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle))
+    target, oracle = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle)
+    )
     draw = lambda key: jax.tree.map(lambda x: x[0], oracle.draw(key, target, 1, d, jnp.float32))  # noqa: E731
     return lambda theta, zeta: oracle.gradient(target, theta, zeta), draw
 
@@ -146,7 +158,7 @@ def _over_steps(work: Work, one_step) -> Callable[[int], None]:
             return (one_step(state, key), total + h(state)), None
 
         start = (jnp.zeros(d), jnp.zeros(()))
-        (state, total), _ = jax.lax.scan(body, start, jax.random.split(key, steps))
+        (_, total), _ = jax.lax.scan(body, start, jax.random.split(key, steps))
         return total / steps
 
     run = jax.jit(lambda key, steps: jax.vmap(lambda k: chain(k, steps))(jax.random.split(key, R)), static_argnums=1)
@@ -157,7 +169,7 @@ def _blackjax_sgld(work: Work):
     import blackjax
 
     gradient, draw = _gradient_and_noise(work)
-    sampler = blackjax.sgld(lambda theta, zeta: -gradient(theta, zeta))
+    sampler: Any = blackjax.sgld(lambda theta, zeta: -gradient(theta, zeta))
 
     def one_step(theta, key):
         key_oracle, key_step = jax.random.split(key)
@@ -167,23 +179,27 @@ def _blackjax_sgld(work: Work):
 
 
 def _blackjax_sghmc(work: Work):
+    """Steps are gradients: an update of ten integration steps counts ten."""
     import blackjax
 
     gradient, draw = _gradient_and_noise(work)
-    sampler = blackjax.sghmc(lambda theta, zeta: -gradient(theta, zeta), num_integration_steps=1)
+    sampler: Any = blackjax.sghmc(lambda theta, zeta: -gradient(theta, zeta), num_integration_steps=INTEGRATION_STEPS)
 
     def one_step(theta, key):
         key_oracle, key_step = jax.random.split(key)
         return sampler.step(key_step, theta, draw(key_oracle), work.plan.step_size)
 
-    return _over_steps(work, one_step)
+    updates = _over_steps(work, one_step)
+    return lambda steps: updates(max(1, steps // INTEGRATION_STEPS))  # one gradient counts as one step
 
 
 def _bare_scan(work: Work):
     """All chains as one array, one key per step, no vmap around the loop."""
     target, oracle, unravel = work.plan.flat_target, work.plan.prepared_oracle, work.plan.unravel
-    target, oracle = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle))
-    (h,), R, d, eta = work.plan.observables.values(), work.chains, work.plan.dim, work.plan.step_size
+    target, oracle = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle)
+    )
+    (h,), R, d, eta = work.plan.observables.values(), work.chains, work.plan.dim, float(work.plan.step_size)  # type: ignore[arg-type]
 
     def run(key, steps):
         def body(carry, key):
@@ -192,7 +208,10 @@ def _bare_scan(work: Work):
             zeta = oracle.draw(key_oracle, target, R, d, jnp.float32)
             g = jax.vmap(lambda t, z: oracle.gradient(target, t, z))(theta, zeta)
             xi = jax.random.normal(key_noise, (R, d))
-            return (theta - eta * g + jnp.sqrt(2 * eta) * xi, total + jax.vmap(lambda t: h(unravel(t)))(theta)), None  # E3, D = I, Q = 0
+            return (
+                theta - eta * g + jnp.sqrt(2 * eta) * xi,
+                total + jax.vmap(lambda t: h(unravel(t)))(theta),
+            ), None  # E3, D = I, Q = 0
 
         start = (jnp.zeros((R, d)), jnp.zeros(R))
         return jax.lax.scan(body, start, jax.random.split(key, steps))[0][1] / steps
@@ -202,10 +221,10 @@ def _bare_scan(work: Work):
 
 
 def _posteriors_sgld(work: Work):
-    import torch
+    import torch  # type: ignore[import-not-found]
     from posteriors import sgmcmc  # type: ignore[import-not-found]
 
-    (h,) = work.plan.observables.values()
+    h: Any = next(iter(work.plan.observables.values()))
     u, R, d = torch.tensor(h.direction, dtype=torch.float32), work.chains, work.plan.dim
 
     def log_posterior(theta, batch):
@@ -255,7 +274,10 @@ WORK = (_nonquadratic(), _regression("linear"), _regression("logistic"), _quadra
 """What every competitor does."""
 
 GROWTH = [
-    *[_nonquadratic(R, 3, max(10, 20_000 // R), f"chains {R}", only=("gyromc lanes", "gyromc scan")) for R in (10, 100, 10_000, 100_000, 1_000_000)],
+    *[
+        _nonquadratic(R, 3, max(10, 20_000 // R), f"chains {R}", only=("gyromc lanes", "gyromc scan"))
+        for R in (10, 100, 10_000, 100_000, 1_000_000)
+    ],
     *[_nonquadratic(2000, d, 20, f"dimension {d}", only=("gyromc lanes", "gyromc scan")) for d in (10, 30, 100)],
 ]
 """The same work with other numbers of chains and dimensions."""

@@ -1,19 +1,21 @@
 """Engine `lanes`: chains as SIMD lanes on the CPU, the whole loop in the cache (E3, E4).
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains; every chain
-has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
+Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains;
+every chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target, `random`, `functions`, `rows` and `vectors` what they
-are made of.
+`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target; `random`, `functions`, `rows`
+and `vectors` are what these are made of.
 """
 
 import concurrent.futures
+import itertools
 import os
+from typing import Any
 
 import numpy as np
 
 from gyromc.engines import scan
-from gyromc.engines.lanes import kernel, program, random
+from gyromc.engines.lanes import gradients, kernel, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains
 from gyromc.engines.lanes.program import aligned, why_not
@@ -58,11 +60,20 @@ class Session:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
-        self.loop = kernel.KERNELS[self.program.part]
+        self.loop = self._loop()
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.rooms = [self._room() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.rooms[0])  # no blocks and no steps: compiles, or loads what was compiled before
+
+    def _loop(self):
+        """The compiled loop for the plan's gradient."""
+        part = self.program.part
+        if self.program.slope_code != gradients.USERS:
+            return kernel.KERNELS[part]
+        target: Any = self.plan.flat_target
+        full, rows = kernel.kernels_for_slope(program.user_slope(target))
+        return full if part == gradients.FULL_SUM else rows
 
     def _chains(self, state: EngineState, slots: int) -> Chains:
         dtype = np.dtype(self.plan.dtype)
@@ -96,9 +107,7 @@ class Session:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        self.loop(
-            self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room
-        )
+        self.loop(self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
@@ -106,7 +115,7 @@ class Session:
             self._work(0, self.blocks, num_steps, first_slot, self.rooms[0])
         else:
             edges = np.linspace(0, self.blocks, TASKS_PER_THREAD * self.threads + 1).astype(int)
-            tasks = iter([(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b])
+            tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
 
             def share(room) -> None:
                 for first, last in tasks:  # taking the next item of a list iterator is atomic

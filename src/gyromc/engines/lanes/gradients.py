@@ -1,14 +1,17 @@
 """The part of the gradient that is not linear: sin θ, or sums over data, for a block of chains (E3).
 
-Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the update multiplies out.
-`part` says what s is:
+Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the
+update multiplies out. `part` says what s is:
 
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with replacement, rows being one vector wide or more;
-- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of products, which needs sums of rows only.
+- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
+  products, which needs sums of rows only.
 """
+
+from typing import Any
 
 from numba import njit
 
@@ -19,14 +22,16 @@ from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_row
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = range(7)
-SIGNED_LOGISTIC, AFFINE = range(2)
+SIGNED_LOGISTIC, AFFINE, USERS = range(3)
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
 
-kernel = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)
+kernel: Any = njit(  # type: ignore[call-overload]
+    inline="always", forceinline=True, error_model="numpy", _nrt=False
+)
 
 
 @functions.inlined
-def slope(code, t, y):
+def known_slope(code, t, y):
     """∂ loss/∂t. Rows of a logistic model are multiplied by ±1, after which σ(t) - y is -1/(1 + eᵗ) for both classes."""
     if code == SIGNED_LOGISTIC:
         return -1.0 / (exp(t) + 1.0)
@@ -36,7 +41,12 @@ def slope(code, t, y):
 @kernel
 def load_generator(generator, w):
     """The states of sixteen generators."""
-    return load(generator, w), load(generator, WIDTH + w), load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
+    return (
+        load(generator, w),
+        load(generator, WIDTH + w),
+        load(generator, 2 * WIDTH + w),
+        load(generator, 3 * WIDTH + w),
+    )
 
 
 @kernel
@@ -62,7 +72,7 @@ def sine(p, generator, source, at, w, scratch, offsets):
 
 
 @kernel
-def full_sum(p, generator, source, at, w, scratch, offsets):
+def full_sum_of(p, source, at, w, slope):
     """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all of them."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
@@ -87,7 +97,7 @@ def draw_rows(p, generator, w, offsets, width):
 
 
 @kernel
-def slopes(p, scratch, weights, offsets):
+def slopes(p, scratch, weights, offsets, slope):
     """Each linear predictor t = xᵀθ replaced by slope(t, y) - centre."""
     for c in range(LANES):
         for j in range(0, p.padded_batch, LANES):
@@ -103,7 +113,7 @@ def slopes(p, scratch, weights, offsets):
 
 
 @kernel
-def batch_of_width(p, generator, source, at, w, scratch, offsets, width):
+def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
     draw_rows(p, generator, w, offsets, width)
     padded = p.padded_batch
@@ -116,7 +126,7 @@ def batch_of_width(p, generator, source, at, w, scratch, offsets, width):
         for j in range(0, padded, LANES):
             t = dot_rows(p.table, offsets, j * LANES + c, scratch, theta + c * width, width)
             store(scratch, weights + c * padded + j, t)
-    slopes(p, scratch, weights, offsets)
+    slopes(p, scratch, weights, offsets, slope)
     for c in range(LANES):
         for k in range(0, width, LANES):
             total = zeros_like(source)
@@ -154,15 +164,21 @@ def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
 
 
 @kernel
+def full_sum(p, generator, source, at, w, scratch, offsets):
+    """`full_sum_of` with a slope known here."""
+    full_sum_of(p, source, at, w, known_slope)
+
+
+@kernel
 def batch(p, generator, source, at, w, scratch, offsets):
     """`batch_of_width` for rows that fit one vector: a constant for the compiler, which saves its loops."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, LANES)
+    batch_of_width(p, generator, source, at, w, scratch, offsets, LANES, known_slope)
 
 
 @kernel
 def wide_batch(p, generator, source, at, w, scratch, offsets):
     """`batch_of_width` for longer rows."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width)
+    batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, known_slope)
 
 
 @kernel

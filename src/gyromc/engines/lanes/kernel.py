@@ -1,16 +1,17 @@
 """The loop: all steps of a block of chains, with state, random numbers and data in the cache (E3, E4).
 
-Receives a `Program` (what to compute, as arrays) and `Chains` (where they stand); moves them on in place. One chain is one lane. A step is
+Receives a `Program` (what to compute, as arrays) and `Chains` (where they stand); moves them on in place. One chain is one
+lane. A step is
 
     z⁺ = z + shift + [B E L] (z, s, ξ),   s from `gradients`, ξ standard normal,
 
-with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus, for a Gaussian
-oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
+with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus,
+for a Gaussian oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
 """
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -21,8 +22,10 @@ from gyromc.engines.lanes.gradients import (
     WIDTH,
     batch,
     batch_moments,
+    batch_of_width,
     draw_rows,
     full_sum,
+    full_sum_of,
     kernel,
     load_generator,
     nothing,
@@ -236,7 +239,9 @@ def only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, 
                 draw_rows(p, generator, w, words, p.row_width)
 
 
-compiled = njit(error_model="numpy", nogil=True, cache=True, _nrt=False)
+compiled: Any = njit(  # type: ignore[call-overload]
+    error_model="numpy", nogil=True, cache=True, _nrt=False
+)
 
 
 def _kernels(stamp: int) -> tuple:
@@ -245,50 +250,103 @@ def _kernels(stamp: int) -> tuple:
     What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
     a variable of each function, makes a change in any file of the package count.
     """
-    # ruff: noqa: B018
 
     @compiled
     def advance_nothing(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
+        _ = stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, nothing)
 
     @compiled
     def advance_sine(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
+        _ = stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, sine)
 
     @compiled
     def advance_full_sum(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
+        _ = stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_sum)
 
     @compiled
     def advance_batch(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
+        _ = stamp
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch)
 
     @compiled
     def advance_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments)
+        _ = stamp
+        advance(
+            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments
+        )
 
     @compiled
     def advance_wide(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch)
+        _ = stamp
+        advance(
+            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch
+        )
 
     @compiled
-    def advance_wide_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch_moments)
+    def advance_wide_moments(
+        p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes
+    ):
+        _ = stamp
+        advance(
+            p,
+            c,
+            first_block,
+            last_block,
+            num_blocks,
+            step,
+            num_steps,
+            first_slot,
+            floats,
+            words,
+            sizes,
+            wide_batch_moments,
+        )
 
     @compiled
     def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        stamp
+        _ = stamp
         only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
 
-    kernels = advance_nothing, advance_sine, advance_full_sum, advance_batch, advance_wide, advance_moments, advance_wide_moments
+    kernels = (
+        advance_nothing,
+        advance_sine,
+        advance_full_sum,
+        advance_batch,
+        advance_wide,
+        advance_moments,
+        advance_wide_moments,
+    )
     return kernels, random_numbers
+
+
+def kernels_for_slope(user_slope) -> tuple:
+    """The loops for sums over data with a slope of the user's: full sums, then mini-batches. Compiled anew in every process."""
+    uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+    @functions.inlined
+    def slope(code, t, y):
+        return user_slope(t, y)
+
+    @kernel
+    def full(p, generator, source, at, w, scratch, offsets):
+        full_sum_of(p, source, at, w, slope)
+
+    @kernel
+    def rows(p, generator, source, at, w, scratch, offsets):
+        batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, slope)
+
+    @uncached
+    def advance_full(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full)
+
+    @uncached
+    def advance_rows(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, rows)
+
+    return advance_full, advance_rows
 
 
 def _stamp() -> int:

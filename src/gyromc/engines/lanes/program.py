@@ -1,7 +1,7 @@
 """From a plan to the arrays of the loop: one sparse matrix per step, tables of rows, directions (E3).
 
-Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of `gradients`' kinds.
-All arithmetic here is in float64; the result is rounded once, to the run's precision.
+Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of
+`gradients`' kinds. All arithmetic here is in float64; the result is rounded once, to the run's precision.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
+from gyromc.engines.lanes.translate import Untranslatable, translated
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.flat import identity
 from gyromc.observables import Ridge
@@ -57,9 +58,20 @@ def why_not(plan: Plan) -> str | None:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Minibatch | ControlVariate) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
-    if type(target) not in (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression):
+    if type(target) in (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression):
+        return None
+    if not isinstance(target, GeneralizedLinear):
         return f"target is a general {type(target).__name__}"
+    try:
+        user_slope(target)
+    except Untranslatable as error:
+        return f"the slope of {type(target).__name__} uses {error}"
     return None
+
+
+def user_slope(target: GeneralizedLinear):
+    """The slope of a user's own model, for Numba; None for those known here."""
+    return None if type(target) in (LinearRegression, LogisticRegression) else translated(target.slope, 2)
 
 
 def form(plan: Plan) -> Form:
@@ -73,6 +85,7 @@ def form(plan: Plan) -> Form:
         return Form(K=known[0], m=known[1], a=zero)
     if isinstance(target, CosinePerturbed):
         return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
+    assert isinstance(target, GeneralizedLinear)
     X, y, code = _signed_rows(target)
     K = float(target.prior_precision) * np.eye(plan.dim)
     table = _padded(np.column_stack([X, y]))
@@ -82,9 +95,9 @@ def form(plan: Plan) -> Form:
 def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows and responses as `gradients.slope` takes them, and its code."""
     X, y = target.design
-    if isinstance(target, LogisticRegression):
+    if type(target) is LogisticRegression:
         return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
-    return X, y, gradients.AFFINE
+    return X, y, gradients.AFFINE if type(target) is LinearRegression else gradients.USERS
 
 
 def _batch_form(target: GeneralizedLinear, oracle: Minibatch | ControlVariate) -> Form:
@@ -106,6 +119,17 @@ def _batch_form(target: GeneralizedLinear, oracle: Minibatch | ControlVariate) -
             return Form(**common, part=gradients.BATCH_MOMENTS, table=table)
         table = _padded(np.column_stack([X, y]))
         return Form(**common, part=gradients.BATCH, slope_code=code, uses_response=True, table=table)
+    if code == gradients.USERS:
+        at_center = np.zeros(N) if center is None else np.asarray(target.slope(X @ center, y), float)
+        table = _padded(np.column_stack([X, y, at_center]))
+        return Form(
+            **common,
+            part=gradients.BATCH,
+            slope_code=code,
+            uses_response=True,
+            uses_centre=center is not None,
+            table=table,
+        )
     at_center = np.zeros(N) if center is None else -1 / (1 + np.exp(X @ center))
     table = _padded(np.column_stack([X, y, at_center]) if center is not None else X)
     return Form(**common, part=gradients.BATCH, slope_code=code, uses_centre=center is not None, table=table)
@@ -130,7 +154,9 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     E = -eta * f.c * G_theta
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
-        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: both noises are Gaussian and independent
+        W = (
+            W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T
+        )  # T1: both noises are Gaussian and independent
     return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
 
 

@@ -1,16 +1,17 @@
 """Random numbers for vectors of chains: the ξ and the mini-batches of (E3).
 
 Receives the state of sixteen generators; hands on words, normals and row numbers. Each chain has one stream of its own:
-xoshiro128++ (Blackman and Vigna: 128 bits of state, period 2¹²⁸ - 1, passes BigCrush and PractRand), started where SplitMix64 maps (seed, chain). A
-stream depends on nothing but the seed and the chain's number, so neither threads nor blocks nor chunks change a result; its state
-travels with the run, so a run goes on exactly. Two of R streams of T words overlap with a probability of at most R²T/2¹²⁸
-(10⁶ chains, 10¹² words each: 3·10⁻¹⁵).
+xoshiro128++ (128 bits of state, period 2¹²⁸ - 1; its authors, Blackman and Vigna, report that it passes BigCrush), started
+where SplitMix64 maps (seed, chain). A stream depends on nothing but the seed and the chain's number, so neither threads nor
+blocks nor chunks change a result; its state travels with the run, so a run goes on exactly. Two of R streams of T words
+overlap with a probability of at most R²T/2¹²⁸ (10⁶ chains, 10¹² words each: 3·10⁻¹⁵).
 
-Normals come in pairs by Box and Muller's formula. In float32 the radius uses a word of 32 bits and reaches 6.7 standard deviations;
-in float64 two words, and 9.4.
+Normals come in pairs by Box and Muller's formula. In float32 the radius uses a word of 32 bits and reaches 6.7 standard
+deviations; in float64 two words, and 9.4.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba.extending import overload
@@ -79,7 +80,7 @@ def next_index(s, count):
     return s, scaled_down(word, count)
 
 
-def normal_pair(s, like):
+def normal_pair(s, like) -> Any:
     """Two vectors of independent standard normals, in the precision of the array `like`."""
     raise NotImplementedError("for Numba code on vectors")
 

@@ -1,15 +1,15 @@
 """Whole rows of a table as vectors: what a mini-batch (E3) reads, and how it changes places with chains as lanes.
 
-Receives a table whose rows are multiples of sixteen numbers wide and the offsets of the rows drawn; hands on their dot products with one chain's
-θ, weighted or plain sums of rows, and transposed tiles. A row is read in one go from where it lies, which no layout with
-one chain per lane can do; all the rest of a step has chains as lanes, and a 16 × 16 transposition leads from one to the other.
+Receives a table whose rows are multiples of sixteen numbers wide and the offsets of the rows drawn; hands on their dot
+products with one chain's θ, weighted or plain sums of rows, and transposed tiles. A row is read in one go from where it lies,
+which no layout with one chain per lane can do; all the rest of a step has chains as lanes, and a 16 × 16 transposition leads
+from one to the other.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import signature
-from numba.extending import intrinsic
 
 from gyromc.engines.lanes.vectors import (
     LANES,
@@ -20,6 +20,7 @@ from gyromc.engines.lanes.vectors import (
     _pointer,
     _shuffle,
     _splat,
+    intrinsic,
 )
 
 
@@ -34,7 +35,7 @@ def _row_offset(context, builder, offsetsty, offsets, first, j: int):
 
 
 def _sums_of_lanes(builder, pairs: list):
-    """The vector whose lane j is the sum for row j, from vectors that hold rows j and j + 8 in their halves: a tree of additions."""
+    """The vector whose lane j is the sum for row j, from vectors that hold rows j and j + 8 in their halves."""
     half = len(pairs) // 2
     while half >= 1:
         kept = [i if not i & half else LANES + i for i in range(LANES)]
@@ -60,7 +61,7 @@ def dot_rows(typingctx, table, offsets, first, theta, at, width):
 
         def joined(arrayty, array, one, other):  # half a vector from here and half from there
             halves = (_load(context, builder, arrayty, array, index, half) for index in (one, other))
-            return _shuffle(builder, *halves, list(range(LANES)))
+            return _shuffle(builder, *halves, lanes=list(range(LANES)))
 
         with cgutils.for_range_slice(builder, _integer(0), width, _integer(half), ir.IntType(64)) as (k, _):
             place = builder.add(at, k)

@@ -1,21 +1,26 @@
 """Sixteen numbers as one value: the SIMD vectors on which every chain's step (E3) is written.
 
 Receives Numba code that says `a * b + 0.5`; hands on LLVM vector instructions. A `Vector` is sixteen float32, float64, uint32 or
-uint64. LLVM cuts it to the registers the processor has (one AVX-512 register of float32, two of AVX2, four of NEON), so the code is the
-same and correct everywhere. Nothing is left to a loop vectoriser, which gives up on aliasing and on short loops.
+uint64. LLVM cuts it to the registers the processor has (one AVX-512 register of float32, two of AVX2, four of NEON), so the code
+is the same and correct everywhere. Nothing is left to a loop vectoriser, which gives up on aliasing and on short loops.
 """
 
 import operator
+from typing import Any
 
+import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.core.extending import lower_builtin, lower_cast, register_model
-from numba.core.typeconv import Conversion
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic
+from numba.core.typeconv.castgraph import Conversion
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, signature
+
+intrinsic: Any = numba.extending.intrinsic  # takes the typing context away from the signature, which no checker knows
+infer_global: Any = templates.infer_global
 
 LANES = 16
 _ELEMENTS = {"float32": types.float32, "float64": types.float64, "uint32": types.uint32, "uint64": types.uint64}
