@@ -32,8 +32,7 @@ lint: $(READY)  ## ruff and pyright
 
 bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs the extra `bench`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	mkdir -p results
-	$(BIN)/python -m gyromc.benchmark --json results/bench.json --plot results/bench.png
+	$(BIN)/gyromc bench --out results/bench
 
 gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \

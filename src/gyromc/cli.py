@@ -1,4 +1,4 @@
-"""The command line: `gyromc predict | …`, no logic, only words in and text out.
+"""The command line: `gyromc predict | run | reproduce | …`, no logic, only words in and text out.
 
 Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go
 to standard output, everything else to standard error. Nothing heavy is imported until a command needs it.
@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-COMMANDS = ("gyromc.commands", "gyromc.theory.commands", "gyromc.experiments.commands")
+COMMANDS = ("gyromc.commands", "gyromc.experiments.commands")
 
 app = typer.Typer(
     name="gyromc",

@@ -1,26 +1,49 @@
-"""`gyromc run`: do what an experiment or a plan file says (E3, E4), as a table or JSON.
+"""`gyromc predict`, `run` and `bench`: what a plan will deliver, what it does deliver (E3, E4), and how fast.
 
-Receives a name or a path; hands a plan to `run` and prints the answer. Progress goes to standard error, the answer to standard output.
+Receives words; hands a plan or a piece of work to the library and prints the answer. Data go to standard output, progress to
+standard error.
 """
 
+from typing import Annotated, Any
+
 import typer
+
+What = Annotated[str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")]
+StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of tables.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this part to the command line."""
+    app.command(epilog="Example: gyromc predict nld-nonquadratic --step-size 0.025")(predict)
     app.command(epilog="Example: gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json")(run)
+    app.command(epilog="Example: gyromc bench nonquadratic --repeats 3 --out results/bench")(bench)
+
+
+def predict(
+    what: What,
+    step_size: StepSize = None,
+    digits: int = typer.Option(6, help="Digits of V where the Poisson equation is solved."),
+    json: Json = False,
+) -> None:
+    """Say what a plan will deliver, before it runs: V, V_0, RMSE, bias, stability, verdicts."""
+    from gyromc.planfiles import find
+    from gyromc.theory.prediction import predict as forecast
+
+    prediction = forecast(find(what, step_size), digits=digits)
+    _answer(prediction.to_dict() if json else prediction)
 
 
 def run(
-    what: str = typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file."),
-    step_size: float | None = typer.Option(None, help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it)."),
+    what: What,
+    step_size: StepSize = None,
     num_chains: int | None = typer.Option(None, help="Another number of chains."),
     num_steps: int | None = typer.Option(None, help="Another number of steps."),
     seed: int | None = typer.Option(None, help="Another seed."),
     reversible: bool = typer.Option(False, "--reversible", help="The reversible baseline (Q = 0) instead."),
     engine: str = typer.Option("auto", help="auto, scan, lanes or pallas."),
     on_divergence: str = typer.Option("raise", help="raise, or report to go on without failed chains."),
-    json: bool = typer.Option(False, "--json", help="JSON on standard output instead of a table."),
+    json: Json = False,
 ) -> None:
     """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
     from gyromc.engines import run as execute
@@ -30,9 +53,41 @@ def run(
     changes = {"num_chains": num_chains, "num_steps": num_steps, "seed": seed}
     plan = plan.replace(**{name: value for name, value in changes.items() if value is not None})
     result = execute(plan.reversible() if reversible else plan, engine, on_divergence=on_divergence)
-    if json:
-        import json as writer
+    _answer(result.to_dict() if json else result)
 
-        typer.echo(writer.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False))
+
+def bench(
+    work: Annotated[list[str] | None, typer.Argument(help="Which work; all of it when left out.")] = None,
+    repeats: int = typer.Option(5, help="Timings of each competitor."),
+    seconds: float = typer.Option(0.5, help="About how long one timing takes."),
+    growth: bool = typer.Option(False, "--growth", help="Also vary chains, dimension and steps."),
+    out: Annotated[str | None, typer.Option(help="Directory for bench.json and bench.png.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure the engines beside the peers and the limit, in chain-steps per second."""
+    from gyromc import benchmark
+
+    results = benchmark.measure(work or (), repeats, seconds, growth, lambda text: typer.echo(text, err=True))
+    if out is not None:
+        import json as writer
+        from pathlib import Path
+
+        Path(out).mkdir(parents=True, exist_ok=True)
+        (Path(out) / "bench.json").write_text(writer.dumps(benchmark.report(results), indent=2))
+        benchmark.plot(results, Path(out) / "bench.png")
+    _answer(benchmark.report(results) if json else benchmark.table(results))
+
+
+def _answer(answer: Any) -> None:
+    """JSON for a dictionary, a table for anything else."""
+    if isinstance(answer, dict):
+        import json
+
+        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2, allow_nan=False))
         return
-    typer.echo(repr(result))
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width to fit into
+        console = Console(width=150)
+    console.print(answer)

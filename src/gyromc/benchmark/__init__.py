@@ -6,21 +6,19 @@ competitors take turns within each repeat, so that a machine that is busy with s
 are medians over repeats, the slowest and fastest beside them. Compare figures of one run only.
 """
 
-import argparse
 import dataclasses
 import importlib.util
-import json
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gyromc
-from gyromc.benchmark_peers import COMPETITORS, GROWTH, WORK, Work
+from gyromc.benchmark.peers import COMPETITORS, GROWTH, WORK, Work
+from gyromc.checks import require
 
-__all__ = ["Measurement", "main", "measure", "plot", "table"]
+__all__ = ["Measurement", "measure", "plot", "report", "table"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +78,9 @@ def measure(
     assert {m.work for m in results} == {"nonquadratic"}
     ```
     """
+    known = [w.name for w in WORK]
+    unknown = [name for name in names if name not in known]
+    require(not unknown, f"No work is named {', '.join(unknown)}. There is: {', '.join(known)}.")
     chosen = [w for w in WORK if not names or w.name in names]
     if growth:
         chosen += GROWTH
@@ -202,35 +203,3 @@ def report(results: Sequence[Measurement]) -> dict:
         "threads": num_threads(),
         "measurements": [m.as_dict() for m in results],
     }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and write JSON and a plot where asked; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="gyromc bench", description="Chain-steps per second, beside the peers.")
-    parser.add_argument("work", nargs="*", help=f"which work: {', '.join(w.name for w in WORK)}; all when left out")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long one timing takes")
-    parser.add_argument("--growth", action="store_true", help="also vary chains, dimension and steps")
-    parser.add_argument("--json", metavar="PATH", help="write the measurements there; - for standard output")
-    parser.add_argument("--plot", metavar="PATH", help="write a plot there (PNG, SVG or PDF)")
-    options = parser.parse_args(arguments)
-    unknown = set(options.work) - {w.name for w in WORK}
-    if unknown:
-        parser.error(f"no work named {', '.join(sorted(unknown))}: there is {', '.join(w.name for w in WORK)}")
-    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-    results = measure(options.work, options.repeats, options.seconds, options.growth, say)
-    if options.json == "-":
-        print(json.dumps(report(results), indent=2))
-    else:
-        from rich.console import Console
-
-        Console().print(table(results))
-        if options.json:
-            Path(options.json).write_text(json.dumps(report(results), indent=2))
-    if options.plot:
-        plot(results, options.plot)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
