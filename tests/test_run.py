@@ -277,7 +277,9 @@ def test_draws_of_a_pytree_keep_its_shape():
 
 
 def test_a_start_drawn_for_every_chain(plan, engine):
-    run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100, engine=engine)
+    run = gm.run(
+        plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100, engine=engine
+    )
     first = run.draws[:, 0]
     assert np.abs(first.mean(axis=0)).max() < 4.5 / np.sqrt(5000)
     assert np.abs(np.cov(first.T) - np.eye(2)).max() < 4.5 * np.sqrt(2 / 5000)

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-What = Annotated[str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")]
+What = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
+]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of tables.")]
 
