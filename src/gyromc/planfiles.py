@@ -167,11 +167,10 @@ def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
     table = dict(table)
     kind = table.pop("kind", None)
     names = {name.replace("_", ""): name for name in kinds}  # `LinearRegression`, as in Python, is `linear_regression`
-    kind = names.get(str(kind).replace("_", "").lower(), kind)
-    require(
-        isinstance(kind, str) and kind in kinds,
-        f"[{where}] needs a `kind` of {', '.join(kinds)}: got {kind!r}.{_near(kind, kinds)}",
-    )
+    known = names.get(str(kind).replace("_", "").lower())
+    if known is None:
+        raise InvalidInput(f"[{where}] needs a `kind` of {', '.join(kinds)}: got {kind!r}.{_near(kind, kinds)}")
+    kind = known
     accepted = inspect.signature(kinds[kind]).parameters
     _known(table, accepted, f"[{where}] of kind {kind!r}")
     missing = [n for n, p in accepted.items() if p.default is p.empty and n not in table]
