@@ -142,6 +142,20 @@ class Plan:
         """Gradient evaluations over all chains."""
         return self.num_chains * (self.num_steps + self.burn_in)
 
+    def summary(self) -> dict[str, Any]:
+        """Names and numbers, for tables and JSON; the step size of a schedule is None."""
+        return {
+            "target": type(self.target).__name__,
+            "dynamics": self.dynamics.name,
+            "oracle": type(self.oracle).__name__,
+            "step_size": None if callable(self.step_size) else self.step_size,
+            "num_steps": self.num_steps,
+            "burn_in": self.burn_in,
+            "num_chains": self.num_chains,
+            "seed": self.seed,
+            "dtype": self.dtype,
+        }
+
     def __repr__(self) -> str:
         eta = "schedule" if callable(self.step_size) else f"{self.step_size:g}"
         return (

@@ -177,16 +177,8 @@ class Run:
         """Everything but the chains themselves as plain values, for JSON; NaN becomes None."""
         plan = self.plan
         return {
-            "target": type(plan.target).__name__,
-            "dynamics": plan.dynamics.name,
-            "oracle": type(plan.oracle).__name__,
-            "step_size": None if callable(plan.step_size) else plan.step_size,
-            "num_steps": plan.num_steps,
+            **plan.summary(),
             "steps_done": self.steps_done,
-            "burn_in": plan.burn_in,
-            "num_chains": plan.num_chains,
-            "seed": plan.seed,
-            "dtype": plan.dtype,
             "observables": {
                 name: {
                     "mean": _plain(self.mean[name]),

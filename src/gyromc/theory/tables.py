@@ -31,12 +31,7 @@ def as_dict(pred) -> dict[str, Any]:
             else {"strict": strict.strict, "integral": _plain(strict.integral), "ratio": _plain(strict.ratio)},
         }
     return {
-        "target": type(plan.target).__name__,
-        "dynamics": plan.dynamics.name,
-        "oracle": type(plan.oracle).__name__,
-        "step_size": None if callable(plan.step_size) else plan.step_size,
-        "num_steps": plan.num_steps,
-        "burn_in": plan.burn_in,
+        **plan.summary(),
         "observables": per_name,
         "stable": pred.stable,
         "stability_radius": _plain(pred.stability_radius),
