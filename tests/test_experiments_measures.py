@@ -128,21 +128,34 @@ class TestVerdicts:
     def test_asymptotic_ratio(self):
         errors = {"nonreversible": self.errors(math.sqrt(2), 1)}
         assert (
-            claims.asymptotic(errors, self.etas, {"nonreversible": 2.0}, self.boot, "paper").verdict == claims.CONFIRMED
+            claims.asymptotic(errors, self.etas, {"nonreversible": 2.0}, self.boot, "paper", {}).verdict
+            == claims.CONFIRMED
         )
         assert (
-            claims.asymptotic(errors, self.etas, {"nonreversible": 1.0}, self.boot, "paper").verdict == claims.REFUTED
+            claims.asymptotic(errors, self.etas, {"nonreversible": 1.0}, self.boot, "paper", {}).verdict
+            == claims.REFUTED
         )
         bent = [e * math.sqrt(1 + 40 * eta) for e, eta in zip(errors["nonreversible"], self.etas, strict=True)]
-        approaching = claims.asymptotic({"nonreversible": bent}, self.etas, {"nonreversible": 2.0}, self.boot, "paper")
+        approaching = claims.asymptotic(
+            {"nonreversible": bent}, self.etas, {"nonreversible": 2.0}, self.boot, "paper", {}
+        )
         assert approaching.verdict == claims.UNRESOLVED
 
     def test_slope(self):
         for power, verdict in ((0.5, claims.CONFIRMED), (1.0, claims.REFUTED)):
             assert (
-                claims.half_slope({"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot).verdict
+                claims.half_slope({"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot, {}).verdict
                 == verdict
             )
+
+    def test_what_the_exact_theory_foretells_does_not_refute_a_limit(self):
+        """A slope of 1 at these step sizes refutes ½, unless exact theory says 1 there too; it does not excuse others."""
+        errors = {"nonreversible": self.errors(1.0, 5, 1.0)}
+        explained = claims.half_slope(errors, self.etas, self.boot, {"nonreversible": [eta for eta in self.etas]})
+        assert explained.verdict == claims.UNRESOLVED
+        assert "exact theory at these step sizes: 1.000" in explained.items[0].note
+        other = claims.half_slope(errors, self.etas, self.boot, {"nonreversible": [eta**0.7 for eta in self.etas]})
+        assert other.verdict == claims.REFUTED
 
     def test_exact_predictions(self):
         ratios = {("nonreversible", 0.1): 1.0, ("nonreversible", 0.05): 1.2}

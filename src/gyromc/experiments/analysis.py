@@ -246,9 +246,11 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     theory = {role: f["variance"] for role, f in data.forecast.items() if f["variance"] is not None}
     pair = ("nonreversible", "reversible")
     own = data.reference is not None
+    cells = found["cells"]
+    exact = {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair} if _finite_step(data) else {}
     made = [
         claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else ""),
-        claims.half_slope({role: paper[role] for role in pair}, etas, boot),
+        claims.half_slope({role: paper[role] for role in pair}, etas, boot, exact),
     ]
     qq = {role: found["qq"][role] for role in pair}
     by = qq["nonreversible"]["paper"]["by"]
@@ -256,7 +258,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     made.append(claims.normal_errors(_normalities(qq, "paper"), "normality", "paper", by, known))
     if all(role in theory for role in pair):
         source = "paper" if _finite_step(data) else "beyond"
-        made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source))
+        made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source, exact))
     if own:
         made.append(
             claims.smaller_error(

@@ -6,6 +6,7 @@ steps do not bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,11 +69,18 @@ def below_one(low: float, high: float) -> str:
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
-def limit(value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None) -> str:
-    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer by a fifth."""
+def limit(
+    value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
+) -> str:  # fmt: skip
+    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer by a fifth.
+
+    A value that the exact finite-step theory (T1) gives at these step sizes says nothing about the limit.
+    """
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
         return CONFIRMED
+    if exact is not None and low <= exact <= high:
+        return UNRESOLVED
     away = low > goal + tolerance or high < goal - tolerance
     stuck = earlier is not None and abs(value - goal) >= 0.8 * abs(earlier - goal)
     return REFUTED if away and stuck else UNRESOLVED
@@ -105,7 +113,7 @@ def smaller_error(
 
 def asymptotic(
     errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], variances: Mapping[str, float],
-    bootstrap: Bootstrap, source: str,
+    bootstrap: Bootstrap, source: str, exact_rmse: Mapping[str, Sequence[float]],
 ) -> Claim:  # fmt: skip
     """(ii) RMSE/√(ηV) → 1."""
     items = []
@@ -113,8 +121,9 @@ def asymptotic(
         ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]  # E6
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
-        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier)
-        note = "" if earlier is None else f"{earlier:.3f} at the step size before"
+        foretold = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, foretold)
+        note = _note(earlier, "at the step size before", foretold)
         items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
     return _claim(
         "asymptotic",
@@ -153,7 +162,15 @@ def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str
     return dataclasses.replace(claim, value=ratios[worst])
 
 
-def half_slope(errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap) -> Claim:
+def _note(earlier: float | None, where: str, foretold: float | None) -> str:
+    parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
+    return "; ".join(parts if foretold is None else [*parts, f"exact theory at these step sizes: {foretold:.3f}"])
+
+
+def half_slope(
+    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap,
+    exact_rmse: Mapping[str, Sequence[float]],
+) -> Claim:  # fmt: skip
     """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
     last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
     small = [etas[k] for k in last]
@@ -165,8 +182,9 @@ def half_slope(errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float]
         first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
         earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
         value = float(slope(small, values))
-        note = "" if earlier is None else f"{earlier:.3f} over the two largest step sizes"
-        items.append(Item(role, value, bounds, limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier), note))
+        foretold = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
+        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, foretold)
+        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", foretold)))
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",

@@ -15,9 +15,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an app."""
-    app.command("list")(list_experiments)
-    app.command("reproduce")(reproduce)
-    app.command("report")(report)
+    app.command("list", epilog="Example: gyromc list --json")(list_experiments)
+    app.command("reproduce", epilog="Example: gyromc reproduce nld-quadratic linear-nld --out results/two")(reproduce)
+    app.command("report", epilog="Example: gyromc report results/quick")(report)
 
 
 def list_experiments(json: Json = False) -> None:
@@ -82,8 +82,6 @@ def reproduce(
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""
         _say(f"interrupted{kept}. The same command goes on from there.")
         raise typer.Exit(130) from None
-    except ValueError as error:
-        raise _failed(error) from None
     for text in done.warnings:
         _say(f"warning: {text}")
     _say(f"{done.computed} pieces computed, {done.reused} from the cache")
@@ -107,14 +105,11 @@ def report(
     from gyromc.experiments import report
     from gyromc.experiments.store import load
 
-    try:
-        results = load(Path(directory))
-        if markdown:
-            print(report.markdown(results), end="")
-            return
-        path = report.write_report(results, Path(directory))
-    except ValueError as error:
-        raise _failed(error) from None
+    results = load(Path(directory))
+    if markdown:
+        print(report.markdown(results), end="")
+        return
+    path = report.write_report(results, Path(directory))
     if json:
         _print_json({"report": str(path.resolve())})
     else:
@@ -167,13 +162,3 @@ def _print_json(value: Any) -> None:
 
 def _say(text: str) -> None:
     print(f"gyromc: {text}", file=sys.stderr)
-
-
-def _failed(error: ValueError) -> BaseException:
-    """An error as a sentence and exit status 2; anything that is not the user's stays a traceback."""
-    from gyromc.errors import InvalidInput
-
-    if not isinstance(error, InvalidInput):
-        return error
-    _say(f"error: {error}")
-    return typer.Exit(2)
