@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import ENGINES
+from gyromc.engines import ENGINES, scan
 
 ETA = 0.00125
 
@@ -141,9 +141,7 @@ def _network() -> Work:
 def _gradient_and_noise(work: Work):
     """The stochastic gradient and its randomness, one chain at a time, as a user of JAX would write them."""
     target, oracle, d = work.plan.flat_target, work.plan.prepared_oracle, work.plan.dim
-    target, oracle = jax.tree.map(
-        lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle)
-    )
+    target, oracle = scan.cast((target, oracle), jnp.float32)
     draw = lambda key: jax.tree.map(lambda x: x[0], oracle.draw(key, target, 1, d, jnp.float32))  # noqa: E731
     return lambda theta, zeta: oracle.gradient(target, theta, zeta), draw
 
@@ -196,9 +194,7 @@ def _blackjax_sghmc(work: Work):
 def _bare_scan(work: Work):
     """All chains as one array, one key per step, no vmap around the loop."""
     target, oracle, unravel = work.plan.flat_target, work.plan.prepared_oracle, work.plan.unravel
-    target, oracle = jax.tree.map(
-        lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, np.ndarray) else x, (target, oracle)
-    )
+    target, oracle = scan.cast((target, oracle), jnp.float32)
     (h,), R, d, eta = work.plan.observables.values(), work.chains, work.plan.dim, float(work.plan.step_size)  # type: ignore[arg-type]
 
     def run(key, steps):

@@ -77,7 +77,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         tuple(plan.observables.values()),
         plan.unravel,
     )
-    target, oracle, dynamics, observables, unravel = jax.tree.map(lambda x: _cast(x, dtype), pieces)
+    target, oracle, dynamics, observables, unravel = cast(pieces, dtype)
     return Program(
         target=target,
         oracle=oracle,
@@ -96,10 +96,15 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     )
 
 
-def _cast(leaf, dtype):
-    if not eqx.is_array(leaf) and not isinstance(leaf, np.ndarray | np.generic):
-        return leaf
-    return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+def cast(pieces, dtype):
+    """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are."""
+
+    def one(leaf):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            return leaf
+        return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+
+    return jax.tree.map(one, pieces)
 
 
 def _keys(seed: int):
