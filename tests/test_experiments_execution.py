@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import gyromc
-from gyromc.cli import app
+from gyromc.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.experiments.cache import Cache, Piece, fingerprint, write_atomically
 from gyromc.experiments.catalogue import select
@@ -64,16 +63,29 @@ def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
         assert cache.load(path.stem, todo[0].plan) is None
 
 
-def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, monkeypatch):
+@pytest.fixture
+def gyromc_says(monkeypatch, capsys):
+    """What the command line writes to standard error when it ends with status 2."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gyromc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    return call
+
+
+def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, gyromc_says):
     with pytest.raises(InvalidInput, match="Cannot write /dev/full"):
         write_atomically(Path("/dev/full/x"), "text")
     (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(app, ["reproduce", "nld-quadratic", "--out", str(tmp_path / "file")])
-    assert result.exit_code == 2
-    assert "--out" in result.stderr
+    assert "--out" in gyromc_says("reproduce", "nld-quadratic", "--out", tmp_path / "file")
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from gyromc.cli import app; app(['reproduce', 'nld-quadratic', '--out', sys.argv[1]])"
+        "sys.argv[1:1] = ['reproduce', 'nld-quadratic', '--out']\n"
+        "from gyromc.cli import main; main()"
     )
     full = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "full")], capture_output=True, text=True, timeout=200
@@ -84,26 +96,22 @@ def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, monkeypatch):
     assert not list((tmp_path / "full" / "cache").glob("*.npz"))
 
 
-def test_bad_names_engines_and_profiles_are_said(tmp_path):
+def test_bad_names_engines_and_profiles_are_said(tmp_path, gyromc_says):
     for arguments, words in (
         (["nld-quadratc"], "Did you mean `nld-quadratic`"),
         (["nld-quadratic", "--engine", "warp"], "Unknown engine"),
         (["nld-quadratic", "--profile", "slow"], "quick, paper"),
         (["nld-quadratic", "--seed", "-1"], "seed"),
     ):
-        result = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
-        assert result.exit_code == 2
-        assert words in result.stderr
+        assert words in gyromc_says("reproduce", *arguments, "--out", tmp_path)
 
 
-def test_results_of_another_schema_are_refused(tmp_path):
+def test_results_of_another_schema_are_refused(tmp_path, gyromc_says):
     with pytest.raises(InvalidInput, match="gyromc reproduce"):
         load(tmp_path)
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"schema": "gyromc.reproduction", "schema_version": 99}))
-    result = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "version 99" in result.stderr
+    assert "version 99" in gyromc_says("report", tmp_path)
     path.write_text("{ not json")
     with pytest.raises(InvalidInput, match="cannot be read"):
         load(tmp_path)
