@@ -1,4 +1,4 @@
-"""Exact moments of time averages by brute force: the recursions behind THEORY T1, one step at a time and in no clever order.
+"""Exact moments of time averages by brute force: the recursions behind T1, one step at a time and in no clever order.
 
 Written apart from `gyromc.theory`, so that an engine is checked against something that shares no code with it.
 """

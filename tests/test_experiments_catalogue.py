@@ -61,7 +61,7 @@ def test_plans_follow_the_paper(name):
     ],
 )
 def test_quadratic_constants(name, V, V0):
-    """SPEC §3: to 12 digits."""
+    """The paper's §5: to 12 digits."""
     plan = CATALOGUE[name].plan(0.05, num_chains=1)
     predicted = gm.predict(plan.replace(observables={"h": plan.observables["h"]}))
     assert predicted.variance["h"] == pytest.approx(V, rel=1e-12)

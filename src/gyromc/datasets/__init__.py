@@ -1,4 +1,4 @@
-"""Data the experiments of SPEC §6 use: the Statlog heart data with its checksum and licence, and a synthetic regression.
+"""Data the experiments of the paper's §6 use: the Statlog heart data with its checksum and licence, and a synthetic regression.
 
 Receives seeds; hands on arrays. Files are read here and nowhere else.
 """

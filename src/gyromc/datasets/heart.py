@@ -1,4 +1,4 @@
-"""The Statlog heart data (SPEC §6): 270 patients, 13 predictors, disease yes or no, as the logistic experiments use them.
+"""The Statlog heart data (the paper's §6): 270 patients, 13 predictors, disease yes or no, as the logistic experiments use them.
 
 Receives a split seed; hands on a stratified 202/68 split, standardised by its training part, intercept first. The file is
 checked against its SHA-256 whenever it is read.

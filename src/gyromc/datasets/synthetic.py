@@ -1,4 +1,4 @@
-"""The synthetic regression of SPEC §6: x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
+"""The synthetic regression of the paper's §6: x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
 
 Receives a seed; hands on (X, y). One fixed data set per seed, recorded with every result.
 """

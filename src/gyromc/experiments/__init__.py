@@ -1,4 +1,4 @@
-"""The paper's twelve experiments (SPEC §6) as values, and the machinery that runs, judges and reports them.
+"""The paper's twelve experiments (the paper's §6) as values, and the machinery that runs, judges and reports them.
 
 Receives names; hands on results, figures and a report. Everything is imported when used, so that the command line starts fast.
 """

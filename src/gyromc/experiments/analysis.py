@@ -1,4 +1,4 @@
-"""From averages to findings: errors, predictions beside them, and the claims of SPEC §6 with their verdicts.
+"""From averages to findings: errors, predictions beside them, and the claims of the paper's §6 with their verdicts.
 
 Receives the pieces of one experiment, its forecast (E6, T1) and, for logistic regression, an independent reference; hands on
 a plain dictionary, the experiment's part of results.json.

@@ -1,4 +1,4 @@
-"""The claims of SPEC §6 as values: a quantity, a relation, an interval, and a verdict that may be "refuted".
+"""The claims of the paper's §6 as values: a quantity, a relation, an interval, and a verdict that may be "refuted".
 
 Receives errors and predictions of one experiment; hands on `Claim`s. A claim about the limit η → 0 is judged at the smallest η
 run: it is confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller

@@ -1,4 +1,4 @@
-"""The commands `list`, `reproduce` and `report` (SPEC §6): no logic, only words in and words out.
+"""The commands `list`, `reproduce` and `report` (the paper's §6): no logic, only words in and words out.
 
 Receives a Typer app; hands it on with three commands. Data go to standard output, progress and remarks to standard error.
 """

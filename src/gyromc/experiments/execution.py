@@ -1,4 +1,4 @@
-"""Doing the cells of SPEC §6: each (experiment, dynamics, η) is a plan, run once and kept.
+"""Doing the cells of the paper's §6: each (experiment, dynamics, η) is a plan, run once and kept.
 
 Receives experiments and a profile; hands on the averages (E4) of every cell, in the same order and with the same numbers whether
 they were computed now, earlier, or in a run that was killed half-way.

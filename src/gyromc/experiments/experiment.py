@@ -1,4 +1,4 @@
-"""An experiment of SPEC §6 as a value: a problem, a sampler (D, Q) of E1 and the step sizes; its cells are Plans.
+"""An experiment of the paper's §6 as a value: a problem, a sampler (D, Q) of E1 and the step sizes; its cells are Plans.
 
 Receives names and numbers; hands on `Experiment.plan(step_size, dynamics)`. Nothing here runs anything.
 """
@@ -20,7 +20,7 @@ ROLES = ("nonreversible", "reversible", "sgld")
 """What is compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-"""J₁ of SPEC §6."""
+"""J₁ of the paper's §6."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

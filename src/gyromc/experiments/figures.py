@@ -1,4 +1,4 @@
-"""The panels of SPEC §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
+"""The panels of the paper's §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
 
 Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them.
 One style for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that

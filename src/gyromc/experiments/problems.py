@@ -1,4 +1,4 @@
-"""What is sampled in SPEC §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
+"""What is sampled in the paper's §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
 
 Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces
 of a Plan. A problem is a frozen value: two equal problems give equal plans.
@@ -18,7 +18,7 @@ from gyromc.checks import require, whole
 __all__ = ["Bowl", "HeartDisease", "Problem", "SyntheticRegression"]
 
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
-"""u of SPEC §6."""
+"""u of the paper's §6."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

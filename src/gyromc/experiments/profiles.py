@@ -1,4 +1,4 @@
-"""How much of SPEC §6 is run: `paper` is R = 2000 and every η as published, `quick` all twelve in under two minutes.
+"""How much of the paper's §6 is run: `paper` is R = 2000 and every η as published, `quick` all twelve in under two minutes.
 
 Receives an experiment; hands on its step sizes, its number of chains and what that costs.
 """

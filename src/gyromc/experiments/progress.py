@@ -1,4 +1,4 @@
-"""One progress display over a whole reproduction of SPEC §6: what is being done, how far, how much time is left.
+"""One progress display over a whole reproduction of the paper's §6: what is being done, how far, how much time is left.
 
 Receives work as expected seconds; hands on nothing: it writes to standard error, so that standard output stays data.
 """

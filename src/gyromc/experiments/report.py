@@ -1,4 +1,4 @@
-"""report.html: one self-contained file with what SPEC §6 claims, what was measured, and what theory says.
+"""report.html: one self-contained file with what the paper's §6 claims, what was measured, and what theory says.
 
 Receives results.json's content; hands on figures (SVG, PNG, PDF, CSV) and the page. Nothing is computed here that is not in the
 results, so `gyromc report DIR` rebuilds everything without sampling.

@@ -1,4 +1,4 @@
-"""Reproduce SPEC §6: predict, run, compare, report.
+"""Reproduce the paper's §6: predict, run, compare, report.
 
 Receives names and a profile; hands on results.json, figures and report.html in a directory. What is finished is never computed
 twice.

@@ -1,4 +1,4 @@
-"""results.json: everything a report of SPEC §6 needs, with a versioned schema.
+"""results.json: everything a report of the paper's §6 needs, with a versioned schema.
 
 Receives findings; hands them on to `gyromc report`, today's or a later one's.
 """

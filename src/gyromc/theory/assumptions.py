@@ -1,4 +1,4 @@
-"""SPEC §4: the assumptions of the central limit theorem (E6), each with a verdict, a sentence and the numbers behind it.
+"""The paper's §2: the assumptions of the central limit theorem (E6), each with a verdict, a sentence and the numbers behind it.
 
 Receives a plan; hands on `Verdict`s: *holds*, *not certified* or *fails*. The published conditions are sufficient, not necessary:
 one that is not met says "not certified", and a second line of defence (T6) is tried before that is the last word.

@@ -1,4 +1,4 @@
-"""L, m, M of smoothness and dissipativity (SPEC §4): by formula for built-in targets, by sampled Hessians for others.
+"""L, m, M of smoothness and dissipativity (the paper's §2): by formula for built-in targets, by sampled Hessians for others.
 
 Receives a plan; hands on `Bounds`: ‖∇²U‖ ≤ L, ‖∇³U‖ ≤ M, ⟨∇U(x)-∇U(y), x-y⟩ ≥ m|x-y|² - b, and, where it is known, the P with
 ∇U(θ) = Pθ + something bounded, which is what far-apart points feel.

@@ -1,4 +1,4 @@
-"""predict: what a plan will deliver, before it runs (E6-E11, T1-T3, SPEC §4).
+"""predict: what a plan will deliver, before it runs (E6-E11, T1-T3, the paper's §2).
 
 Receives a plan, and a posterior sample where there is one; hands on a `Prediction`: V, V_0, error, bias, stability and verdicts,
 each with the name of the method it comes from. Nothing is run.
