@@ -1,4 +1,4 @@
-"""The twelve experiments of the paper's §6, each a value; their step sizes and numbers are the paper's, the rest are recorded choices.
+"""The twelve experiments of the paper's §6, each a value; step sizes and numbers are the paper's own, the rest recorded choices.
 
 Receives nothing; hands on `CATALOGUE`, by name, and `select`, which finds names and suggests near ones.
 """

@@ -1,4 +1,4 @@
-"""Numbers with intervals from replicated averages (the paper's §6, claims i-iv): RMSE, its ratios and slope, and how normal errors are.
+"""Numbers with intervals from replicated averages (the paper's §6): RMSE, its ratios and slope, how normal errors are.
 
 Receives errors μ̂ - μ of R chains; hands on estimates with bootstrap intervals. All resampling is seeded, so a report rebuilt from
 the same averages has the same digits.
