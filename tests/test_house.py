@@ -18,10 +18,11 @@ ROOMS = [
     {"operators", "dynamics", "targets"},
     {"flat", "mode", "observables", "oracles", "schemes", "statistics"},
     {"plan"},
-    {"results", "theory"},
+    {"results", "datatree", "theory"},
     {"engines", "datasets"},
-    {"planfiles"},
-    {"experiments", "benchmark", "interop", "commands"},
+    {"planfiles", "intervals"},
+    {"fitting"},
+    {"experiments", "benchmark", "interop", "sklearn", "commands"},
     {"cli", "__main__"},
 ]
 
