@@ -34,7 +34,8 @@ def moments(plan, u):
         N, b = target.num_data, oracle.size
         prior = float(target.prior_precision) * np.eye(d)
         steps = []
-        for batch in itertools.product(range(N), repeat=b):
+        every = itertools.product(range(N), repeat=b) if oracle.replace else itertools.combinations(range(N), b)
+        for batch in every:
             X, y = target.X[list(batch)], target.y[list(batch)]
             steps.append(affine(N / b * X.T @ X + prior, -N / b * X.T @ y))
     else:

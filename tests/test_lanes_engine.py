@@ -27,6 +27,13 @@ def _plans() -> dict[str, gm.Plan]:
         "odd": gm.Plan(target=cosines, dynamics=odd, observables=three, oracle=gm.oracles.Gaussian(1.0), **common),
         "odd64": gm.Plan(target=cosines, dynamics=odd, observables=three, **{**common, "dtype": "float64"}),
         "batch": gm.Plan(target=logistic, dynamics=even, observables=four, oracle=gm.oracles.Minibatch(5), **common),
+        "distinct": gm.Plan(
+            target=logistic,
+            dynamics=even,
+            observables=four,
+            oracle=gm.oracles.ControlVariate(5, replace=False),
+            **common,
+        ),
         "moments": gm.Plan(
             target=gm.targets.LinearRegression(X, y),
             dynamics=gm.dynamics.overdamped(4),

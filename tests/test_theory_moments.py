@@ -131,11 +131,13 @@ def regression(rng, rows=3, d=2):
     return gm.targets.LinearRegression(rng.standard_normal((rows, d)), rng.standard_normal(rows), prior_scale=2.0)
 
 
-@pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(2), gm.oracles.ControlVariate(2, center=[0.3, -0.2])])
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("center", [None, [0.3, -0.2]])
 @pytest.mark.parametrize("augmented", [False, True])
 @pytest.mark.parametrize("burn_in", [0, 1])
-def test_every_sequence_of_batches(oracle, augmented, burn_in):
+def test_every_sequence_of_batches(replace, center, augmented, burn_in):
     """With 3 data, batches of 2 and 2 steps all 81 sequences can be listed; given one, the chain is linear and Gaussian."""
+    oracle = gm.oracles.Minibatch(2, replace) if center is None else gm.oracles.ControlVariate(2, center, replace)
     rng = np.random.default_rng(5)
     target = regression(rng)
     n = 4 if augmented else 2
@@ -152,7 +154,7 @@ def test_every_sequence_of_batches(oracle, augmented, burn_in):
     )
     (X, y), G, eta, p = target.design, plan.dynamics.D + plan.dynamics.Q, 0.08, 0.25
     w = np.concatenate([[1.0, 0.5], np.zeros(n - 2)])
-    center = getattr(oracle, "center", None)
+    every = list(itertools.product(range(3), repeat=2) if replace else itertools.combinations(range(3), 2))
 
     def affine(batch):
         """ĝ = H θ + g for one batch."""
@@ -164,7 +166,7 @@ def test_every_sequence_of_batches(oracle, augmented, burn_in):
         return H, X.T @ (X @ c - y) - 1.5 * x.T @ x @ c
 
     averages = []
-    for batches in itertools.product(itertools.product(range(3), repeat=2), repeat=2):
+    for batches in itertools.product(every, repeat=2):
         z, C = np.concatenate([plan.start, np.zeros(n - 2)]), np.zeros((n, n))
         states, cov = [z], {(0, 0): C}
         for k, batch in enumerate(batches):

@@ -147,7 +147,7 @@ class Plan:
         return {
             "target": type(self.target).__name__,
             "dynamics": self.dynamics.name,
-            "oracle": type(self.oracle).__name__,
+            "oracle": self.oracle.name,
             "step_size": None if callable(self.step_size) else self.step_size,
             "num_steps": self.num_steps,
             "burn_in": self.burn_in,
@@ -159,7 +159,7 @@ class Plan:
     def __repr__(self) -> str:
         eta = "schedule" if callable(self.step_size) else f"{self.step_size:g}"
         return (
-            f"Plan({type(self.target).__name__}, {self.dynamics.name}, {type(self.oracle).__name__}, step_size={eta}, "
+            f"Plan({type(self.target).__name__}, {self.dynamics.name}, {self.oracle.name}, step_size={eta}, "
             f"num_steps={self.num_steps}, num_chains={self.num_chains}, seed={self.seed})"
         )
 

@@ -155,21 +155,19 @@ def _preconditioned(C: np.ndarray, known: Bounds) -> float:
 
 
 def _oracle(plan: Plan) -> Verdict:
-    kind = type(plan.oracle).__name__
     if isinstance(plan.oracle, Exact):
         return Verdict("oracle", HOLDS, "The gradient is exact: no oracle noise.", {})
     if isinstance(plan.oracle, Gaussian):
         tau = float(plan.oracle.tau)
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
-    size = int(getattr(plan.oracle, "size", 0))
+    kind, size = type(plan.oracle).__name__, int(getattr(plan.oracle, "size", 0))
+    rows = "" if getattr(plan.oracle, "replace", True) else " distinct rows"
     if isinstance(plan.flat_target, GeneralizedLinear):
         sentence = (
-            f"{kind} of {size}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+            f"{kind} of {size}{rows}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
         )
         return Verdict("oracle", HOLDS, sentence, {"batch size": size})
-    sentence = (
-        f"{kind} of {size} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
-    )
+    sentence = f"{kind} of {size}{rows} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
     return Verdict("oracle", NOT_CERTIFIED, sentence, {"batch size": size})
 
 

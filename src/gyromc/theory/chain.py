@@ -12,7 +12,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import LinearRegression, Target
 
@@ -141,14 +141,18 @@ def noise_tensor(oracle: Oracle, plan: Plan) -> np.ndarray | None:
         return T
     target = plan.flat_target
     if isinstance(oracle, Minibatch) and isinstance(target, LinearRegression):
-        return _batch_noise(target, oracle.size, None)
+        return _batch_noise(target, oracle, None)
     if isinstance(oracle, ControlVariate) and isinstance(target, LinearRegression):
-        return _batch_noise(target, oracle.size, np.asarray(plan.prepared_oracle.center, float))  # type: ignore[attr-defined]
+        return _batch_noise(target, oracle, np.asarray(plan.prepared_oracle.center, float))  # type: ignore[attr-defined]
     return None
 
 
-def _batch_noise(target: Target, size: int, center: np.ndarray | None, rows_at_once: int = 4096) -> np.ndarray:
-    """(1/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws."""
+def _batch_noise(target: Target, oracle: Batch, center: np.ndarray | None, rows_at_once: int = 4096) -> np.ndarray:
+    """(f/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws.
+
+    f = (N-b)/(N-1) for distinct rows. The factor is exact here, since the rows are drawn independently of z: given z, δ is
+    a mean of b of the N vectors Δᵢz + eᵢ, which add up to 0.
+    """
     assert isinstance(target, LinearRegression)
     (X, y), (_, mean) = target.design, target.gaussian()
     N, d = X.shape
@@ -162,7 +166,7 @@ def _batch_noise(target: Target, size: int, center: np.ndarray | None, rows_at_o
             e = delta @ (mean - center)  # the anchored noise vanishes at the center
         flat = np.concatenate([delta, e[:, :, None]], axis=2).reshape(len(x), -1)
         gram += flat.T @ flat
-    return (gram / (size * N)).reshape(d, d + 1, d, d + 1)
+    return (gram * (oracle.noise_factor(N) / (oracle.size * N))).reshape(d, d + 1, d, d + 1)  # T1
 
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
 from gyromc.theory.chain import start_rows
@@ -40,11 +40,11 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
         return np.zeros((len(rows), d, d))
     if isinstance(oracle, Gaussian):
         return np.broadcast_to(float(oracle.tau) ** 2 * np.eye(d), (len(rows), d, d))
-    assert isinstance(oracle, Minibatch | ControlVariate)
+    assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
     picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
-    center = jnp.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
+    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
 
     def covariance(theta):
         def one(i):
@@ -53,7 +53,7 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
 
         terms = jax.vmap(one)(jnp.asarray(picked))
         terms = terms - terms.mean(axis=0)
-        return N**2 / (oracle.size * len(picked)) * terms.T @ terms
+        return oracle.noise_factor(N) * N**2 / (oracle.size * len(picked)) * terms.T @ terms
 
     return over_rows(covariance, rows, chunk=256)
 

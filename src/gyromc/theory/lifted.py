@@ -44,7 +44,7 @@ def _phi(chain: LinearChain, w: np.ndarray) -> np.ndarray:
     F[:n, :n], F[n, :n] = chain.M, w
     phi = np.kron(F, F).reshape(size, size, size, size)  # T1: F⊗F
     entries = np.append(np.arange(d), n + 1)  # where ẑ = (z_θ, 1) sits in y
-    phi[np.ix_(np.arange(n), np.arange(n), entries, entries)] += state_noise(chain)  # T1: Σᵢ Lᵢ⊗Lᵢ/(bN)
+    phi[np.ix_(np.arange(n), np.arange(n), entries, entries)] += state_noise(chain)  # T1: f Σᵢ Lᵢ⊗Lᵢ/(bN)
     phi[:n, :n, n + 1, n + 1] += 2 * chain.step_size * chain.D
     return phi.reshape(size * size, size * size)
 

@@ -58,7 +58,7 @@ def _plain(value) -> float | int | None:
 def _title(pred) -> str:
     plan = pred.plan
     eta = "schedule" if callable(plan.step_size) else f"{plan.step_size:g}"
-    pieces = f"{plan.dynamics.name} on {type(plan.target).__name__}, {type(plan.oracle).__name__} gradients"
+    pieces = f"{plan.dynamics.name} on {type(plan.target).__name__}, {plan.oracle.name} gradients"
     return f"{pieces}, η = {eta}, N = {plan.num_steps}"
 
 

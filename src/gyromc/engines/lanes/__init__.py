@@ -100,10 +100,12 @@ class Session:
         return rows[: self.plan.num_chains].copy()
 
     def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Room for one thread to work in: floats, offsets of rows (padding on the empty row), and sizes."""
+        """Room for one thread to work in: floats, offsets of rows (padding on the empty row) with marks, and sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
         floats = (3 * p.n + p.d + 1) * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
+        if not p.replace and p.batch > gradients.MOST_COMPARED:
+            offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:

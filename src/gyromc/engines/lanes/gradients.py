@@ -6,23 +6,25 @@ update multiplies out. `part` says what s is:
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
-- `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with replacement, rows being one vector wide or more;
+- `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
 - `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
   products, which needs sums of rows only.
 """
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import exp, sin
 from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
-from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, zeros_like
+from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = range(7)
 SIGNED_LOGISTIC, AFFINE, USERS = range(3)
+MOST_COMPARED = 512  # rows of a batch, up to which comparing each with all others is the quickest way to distinct ones
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
 
 kernel: Any = njit(  # type: ignore[call-overload]
@@ -87,12 +89,47 @@ def full_sum_of(p, source, at, w, slope):
 
 
 @kernel
-def draw_rows(p, generator, w, offsets, width):
-    """Offsets of b rows for each of sixteen chains; entries past b stay on the empty row."""
-    s = load_generator(generator, w)
+def compare_rows(p, offsets, width):
+    """Floyd's choice of b distinct rows: the j-th, drawn among the first N-b+j+1, is the last of these where it was taken."""
+    for j in range(1, p.batch):
+        drawn = load(offsets, j * LANES)
+        row, last = drawn, zeros_like(offsets) + np.uint32((p.num_rows - p.batch + j) * width)
+        for k in range(j):
+            row = where_equal(drawn, load(offsets, k * LANES), last, row)
+        store(offsets, j * LANES, row)
+
+
+@kernel
+def mark_rows(p, offsets, width):
+    """The same choice in time proportional to b: behind the offsets, bit c of a row's mark says that chain c has the row."""
+    marks = p.padded_batch * LANES
     for j in range(p.batch):
-        s, index = next_index(s, p.num_rows)
-        store(offsets, j * LANES, index * width)
+        for c in range(LANES):
+            row, last = np.int64(number(offsets, j * LANES + c)) // width, p.num_rows - p.batch + j
+            taken = (np.int64(number(offsets, marks + row)) >> c) & 1
+            row += taken * (last - row)  # no branch: the processor could not foresee it
+            offsets[marks + row] = number(offsets, marks + row) | np.uint32(1 << c)
+            offsets[j * LANES + c] = row * width
+    for j in range(p.batch * LANES):
+        offsets[marks + np.int64(number(offsets, j)) // width] = 0
+
+
+@kernel
+def draw_rows(p, generator, w, offsets, width):
+    """Offsets of b rows, distinct ones where asked for, for each of sixteen chains; entries past b stay on the empty row."""
+    s = load_generator(generator, w)
+    if p.replace:
+        for j in range(p.batch):
+            s, index = next_index(s, p.num_rows)
+            store(offsets, j * LANES, index * width)
+    else:
+        for j in range(p.batch):
+            s, index = next_index(s, p.num_rows - p.batch + j + 1)
+            store(offsets, j * LANES, index * width)
+        if p.batch <= MOST_COMPARED:
+            compare_rows(p, offsets, width)
+        else:
+            mark_rows(p, offsets, width)
     store_generator(generator, w, s)
 
 

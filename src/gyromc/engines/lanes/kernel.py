@@ -68,6 +68,7 @@ class Program(NamedTuple):
     row_width: int
     batch: int
     padded_batch: int
+    replace: bool  # whether a batch may hold a row twice
 
 
 class Chains(NamedTuple):

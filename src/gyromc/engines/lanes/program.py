@@ -15,7 +15,7 @@ from gyromc.engines.lanes.translate import Untranslatable, translated
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.flat import identity
 from gyromc.observables import Ridge
-from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import CosinePerturbed, GeneralizedLinear, LinearRegression, LogisticRegression, Quadratic
 
@@ -56,7 +56,7 @@ def why_not(plan: Plan) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in (Exact, Gaussian, Minibatch, ControlVariate):
         return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, Minibatch | ControlVariate) and oracle.size > MAX_BATCH:
+    if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
     if type(target) in (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression):
         return None
@@ -78,7 +78,7 @@ def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, taken apart."""
     target, oracle = plan.flat_target, plan.prepared_oracle
     zero = np.zeros(plan.dim)
-    if isinstance(target, GeneralizedLinear) and isinstance(oracle, Minibatch | ControlVariate):
+    if isinstance(target, GeneralizedLinear) and isinstance(oracle, Batch):
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
@@ -100,14 +100,14 @@ def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int
     return X, y, gradients.AFFINE if type(target) is LinearRegression else gradients.USERS
 
 
-def _batch_form(target: GeneralizedLinear, oracle: Minibatch | ControlVariate) -> Form:
+def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
     X, y, code = _signed_rows(target)
     N, d = X.shape
-    center = None if isinstance(oracle, Minibatch) else np.asarray(oracle.center, float)
+    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
     common = {
         "K": float(target.prior_precision) * np.eye(d),
         "m": np.zeros(d),
-        "a": np.zeros(d) if center is None else np.asarray(oracle.anchor, float),  # type: ignore[union-attr]
+        "a": np.zeros(d) if center is None else np.asarray(oracle.anchor, float),  # type: ignore[attr-defined]
         "c": N / oracle.size,
         "batch": oracle.size,
     }
@@ -203,6 +203,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         row_width=f.table.shape[1],
         batch=f.batch,
         padded_batch=-(-f.batch // LANES) * LANES,
+        replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
     )
 
 

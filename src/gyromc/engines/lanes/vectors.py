@@ -259,6 +259,17 @@ def any_above(typingctx, a, limit):
     return signature(types.boolean, a, a), codegen
 
 
+@intrinsic
+def where_equal(typingctx, a, b, yes, no):
+    """`yes` in the lanes where a and b, unsigned integers, are equal, `no` in the others."""
+
+    def codegen(context, builder, sig, args):
+        a, b, yes, no = args
+        return builder.select(builder.icmp_unsigned("==", a, b), yes, no)
+
+    return signature(a, a, a, a, a), codegen
+
+
 def _pointer(context, builder, arrayty, array, index):
     data = context.make_array(arrayty)(context, builder, array).data
     return builder.gep(data, [index])

@@ -217,7 +217,7 @@ class _Block:
         """ξ: each thread draws some of the normals, and has zeros for the others."""
         n, T = self.recipe.size, self.recipe.team
         rounds = pl.cdiv(pl.cdiv(n, 4), T)
-        drawn = [philox.normals(self.words(k, c, philox.NOISE), self.native) for c in range(rounds)]
+        drawn = [philox.normals(self.words(k, self.own(c), philox.NOISE), self.native) for c in range(rounds)]
         xi = []
         for i in range(n):
             c, owner = divmod(i // 4, T)
@@ -225,9 +225,12 @@ class _Block:
             xi.append(x if self.thread is None else jnp.where(self.thread == owner, x, np.float32(0)))
         return xi
 
-    def words(self, k, draw, stream: int):
-        """Four random words: draw number `draw` of the thread's own, in turn with those of its team."""
-        number = draw if self.thread is None else draw * self.recipe.team + self.thread
+    def own(self, draw):
+        """The number of a thread's draw, in turn with those of its team."""
+        return draw if self.thread is None else draw * self.recipe.team + self.thread
+
+    def words(self, k, number, stream: int):
+        """Four random words: draw number `number` of the step."""
         full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)  # noqa: E731
         return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
 
@@ -235,7 +238,8 @@ class _Block:
         """This thread's part of Σ ∇ℓ_i, scaled."""
         rows, T = self.recipe.rows, self.recipe.team
         assert rows is not None
-        take = self.drawn_rows if rows.batch is not None else self.every_row
+        chosen = None if rows.batch is None or rows.replace else self.distinct_rows(k)
+        take = self.every_row if rows.batch is None else functools.partial(self.drawn_rows, chosen)
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def add(index, weight, sums):
@@ -260,19 +264,41 @@ class _Block:
             sums = some(c, sums)
         return list(sums)
 
-    def drawn_rows(self, k, c) -> list:
-        """Four rows drawn with replacement, and their weights; draws beyond the batch weigh nothing."""
+    def drawn_rows(self, chosen, k, c) -> list:
+        """Four rows of the batch, and their weights; draws beyond it weigh nothing."""
         rows, T = self.recipe.rows, self.recipe.team
         assert rows is not None
         assert rows.batch is not None
-        drawn = []
-        number = c if self.thread is None else c * T + self.thread
-        for w, word in enumerate(self.words(k, c, philox.ROWS)):
+        drawn, number = [], self.own(c)
+        words = self.words(k, number, philox.ROWS) if chosen is None else (None,) * 4
+        for w, word in enumerate(words):
             weight = np.float32(rows.scale)
             if rows.batch % (4 * T):
                 weight = jnp.where(4 * number + w < rows.batch, weight, np.float32(0))
-            drawn.append((philox.row_numbers(word, rows.num_rows), weight))
+            index = philox.row_numbers(word, rows.num_rows) if chosen is None else self.picked(chosen, c, w)
+            drawn.append((index, weight))
         return drawn
+
+    def picked(self, chosen: list, c, w: int):
+        """Row 4 · number + w of a batch that every thread has, `number` being the thread's own draw."""
+        T, number = self.recipe.team, self.own(c)
+        mine = [j for j in range(w, len(chosen), 4) if not isinstance(c, int) or j // 4 // T == c]
+        return functools.reduce(lambda a, j: jnp.where(4 * number + w == j, chosen[j], a), mine, chosen[0])
+
+    def distinct_rows(self, k) -> list:
+        """A batch of different rows, the same in every thread of a team: Floyd's choice. The j-th is drawn among the first
+        N-b+j+1, and is the last of these where it was taken before."""
+        rows = self.recipe.rows
+        assert rows is not None
+        assert rows.batch is not None
+        words = [word for c in range(pl.cdiv(rows.batch, 4)) for word in self.words(k, c, philox.ROWS)]
+        chosen: list = []
+        for j in range(rows.batch):
+            last = rows.num_rows - rows.batch + j
+            drawn = philox.row_numbers(words[j], last + 1)
+            row = functools.reduce(lambda a, other, t=drawn, x=last: jnp.where(t == other, x, a), chosen, drawn)
+            chosen.append(row)
+        return self.apart(chosen)
 
     def every_row(self, k, c) -> list:
         """The rows in order, the threads of a team side by side."""

@@ -23,6 +23,7 @@ from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
 MOST_COLUMNS = 64
+MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others, in registers
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 Row = tuple[tuple[int, int, int], ...]
@@ -35,6 +36,7 @@ class Rows:
 
     num_rows: int
     batch: int | None  # rows drawn per step; None: all of them
+    replace: bool  # whether a row can be drawn twice
     num_columns: int
     scale: float
     add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
@@ -154,7 +156,7 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     target = plan.flat_target
     if not isinstance(target, SumOverData):
         return None, np.zeros((1, 1), np.float32)
-    batch = plan.oracle.size if isinstance(plan.oracle, Minibatch) else None
+    batch, replace = _batch(plan, target.num_data)
     scale = 1.0 if batch is None else target.num_data / batch
     if isinstance(target, GeneralizedLinear):
         add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
@@ -166,7 +168,21 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
-    return Rows(target.num_data, batch, len(columns), scale, add), columns
+    return Rows(target.num_data, batch, replace, len(columns), scale, add), columns
+
+
+def _batch(plan: Plan, num_rows: int) -> tuple[int | None, bool]:
+    """How many rows a step draws, None for all of them, and whether it may draw one twice."""
+    if not isinstance(plan.oracle, Minibatch):
+        return None, True
+    size, replace = plan.oracle.size, plan.oracle.replace
+    if not replace and size == num_rows:
+        return None, True
+    if not replace and size > MOST_DISTINCT:
+        raise Unsupported(
+            f"mini-batches of {size} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
+        )
+    return size, replace
 
 
 def _linear_row(target: GeneralizedLinear) -> Callable:
