@@ -23,6 +23,8 @@ FILE = "results.json"
 
 def environment() -> dict[str, Any]:
     """What the numbers were made with."""
+    import jax
+
     packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
     return {
         "gyromc": gyromc.__version__,
@@ -30,6 +32,7 @@ def environment() -> dict[str, Any]:
         **packages,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "device": jax.devices()[0].device_kind,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
 
