@@ -2,7 +2,7 @@
 
 Receives X and y in the user's units; hands on a `Fit`: coefficients and predictions with Monte Carlo error, posterior spread and
 discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by theory
-(`choice`), the run is made longer where the errors come out larger than asked for, and the step size's bias is taken off by weights.
+(`choice`), the run is made longer where the errors come out larger than asked for, and weights take the step size's bias off.
 """
 
 import dataclasses
@@ -137,8 +137,8 @@ def fit(
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
-    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for the
-    difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means.
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for
+    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means.
 
     **Arguments:**
 
