@@ -25,7 +25,7 @@ from gyromc.results import Run
 __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
-EFFORTS = {"quick": 0.1, "standard": 0.04, "thorough": 0.01}
+EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Monte Carlo errors aimed at, in posterior standard deviations."""
 MOST_LENGTHENING = 16.0
 
@@ -149,7 +149,7 @@ def fit(
     - `intercept`: whether there is one; without it columns are scaled but not centred.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error to aim at as a fraction of the posterior
-      standard deviations (0.1, 0.04, 0.01).
+      standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
     - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many states to keep for predictions.
     - `dynamics`: `"reversible"` or `"rotating"`; see `choice.choose`.
