@@ -1,7 +1,7 @@
-"""How good predictions are on rows that were held out: proper scores (SPEC §5: Brier), a baseline beside each, calibration.
+"""Predictions judged on held-out rows: averages of scores over rows (E4, with the row for the chain), a baseline, calibration.
 
-Receives predictive probabilities, or predictive means with spreads, and what was observed; hands on scores with standard errors
-over rows, the same for a baseline that knows no predictors, and what a calibration plot shows.
+Receives predictive probabilities, or means and log densities, and what was observed; hands on scores with standard errors over
+rows, paired with those of a baseline that knows no predictors, and what a calibration plot shows.
 """
 
 import dataclasses
@@ -18,7 +18,6 @@ __all__ = [
     "calibration_of_classes",
     "calibration_of_intervals",
     "class_scores",
-    "count_scores",
     "held_out_rows",
     "number_scores",
 ]
@@ -100,8 +99,8 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     def brier(p):
         return np.sum((p - hit) ** 2, axis=1)
 
-    def surprise(p):
-        return -np.log(np.maximum(p[np.arange(labels.size), labels], 1e-300))
+    def log_density(p):
+        return np.log(np.maximum(p[np.arange(labels.size), labels], 1e-300))
 
     def right(p):
         return (np.argmax(p, axis=1) == labels).astype(float)
@@ -111,7 +110,11 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
             "Brier score", brier(probabilities), brier(shares), "lower", "Σ over classes of (probability − outcome)²"
         ),
         _paired(
-            "log score", surprise(probabilities), surprise(shares), "lower", "−log of the observed class's probability"
+            "log score",
+            log_density(probabilities),
+            log_density(shares),
+            "higher",
+            "mean log of the observed class's probability",
         ),
         _paired(
             "accuracy", right(probabilities), right(shares), "higher", "share of rows whose likeliest class is right"
@@ -119,37 +122,23 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     ]
 
 
-def number_scores(mean: np.ndarray, sd: np.ndarray, y: np.ndarray, train: np.ndarray) -> list[Score]:
-    """RMSE and log score of predictive normals.
+def number_scores(
+    mean: np.ndarray, log_density: np.ndarray, y: np.ndarray, train: np.ndarray, counts: bool = False
+) -> list[Score]:
+    """RMSE and log score of predictive laws of numbers.
 
     **Arguments:**
 
-    - `mean`, `sd`: of the predictive law of each row, noise included; `y`: what was observed.
-    - `train`: the responses of the training rows, for the baseline.
+    - `mean`, `log_density`: of the predictive law of each row, the second at the observed value `y`.
+    - `train`: the responses of the training rows; the baseline is the normal, or for `counts` the Poisson, law that fits them.
     """
-    base, scale = train.mean(), max(train.std(ddof=1), 1e-300)
+    rate = max(float(train.mean()), 0.5 / train.size)
+    base = (
+        stats.poisson.logpmf(y, rate) if counts else stats.norm.logpdf(y, train.mean(), max(train.std(ddof=1), 1e-300))
+    )
     return [
-        _root_mean_square(y - mean, y - base),
-        _paired(
-            "log score", -stats.norm.logpdf(y, mean, sd), -stats.norm.logpdf(y, base, scale), "lower",
-            "−log of the predictive density",
-        ),
-    ]  # fmt: skip
-
-
-def count_scores(rates: np.ndarray, y: np.ndarray, train: np.ndarray) -> list[Score]:
-    """RMSE and log score of predictive mixtures of Poisson laws.
-
-    **Arguments:**
-
-    - `rates`: rows × draws of the Poisson rate; `y`: the observed counts.
-    - `train`: the counts of the training rows, for the baseline.
-    """
-    base = max(train.mean(), 0.5 / train.size)
-    mixture = np.log(np.maximum(stats.poisson.pmf(y[:, None], rates).mean(axis=1), 1e-300))
-    return [
-        _root_mean_square(y - rates.mean(axis=1), y - base),
-        _paired("log score", -mixture, -stats.poisson.logpmf(y, base), "lower", "−log of the predictive probability"),
+        _root_mean_square(y - mean, y - train.mean()),
+        _paired("log score", log_density, base, "higher", "mean log of the predictive density at what was observed"),
     ]
 
 
