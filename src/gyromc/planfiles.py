@@ -129,6 +129,8 @@ TARGETS: dict[str, Callable] = {
     "cosine_perturbed": targets.CosinePerturbed,
     "linear_regression": targets.LinearRegression,
     "logistic_regression": targets.LogisticRegression,
+    "poisson_regression": targets.PoissonRegression,
+    "softmax_regression": targets.SoftmaxRegression,
 }
 ORACLES: dict[str, Callable] = {
     "exact": oracles.Exact,

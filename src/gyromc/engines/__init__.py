@@ -133,7 +133,7 @@ def _sane_range(plan: Plan) -> float:
 def _execute(plan: Plan, before: Run | None, options: _Options) -> Run:
     began = time.perf_counter()
     if options.keep_draws is not None:
-        _announce_draws(plan, options.keep_draws)
+        _announce_draws(plan, options.keep_draws, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -239,7 +239,7 @@ def _slots(plan: Plan, thin: int, most_bytes: int = 2**26) -> int:
     return max(1, min(-(-plan.num_steps // thin), most_bytes // row))
 
 
-def _announce_draws(plan: Plan, thin: int) -> None:
+def _announce_draws(plan: Plan, thin: int, quiet: bool) -> None:
     size, free = draws_bytes(plan, thin), _free_memory()
     count = -(-plan.num_steps // thin)
     text = f"{count} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): {size / 2**20:.1f} MiB"
@@ -248,7 +248,8 @@ def _announce_draws(plan: Plan, thin: int) -> None:
         f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
         f"Pass `keep_draws={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
     )
-    print(f"gyromc: keeping {text}", file=sys.stderr)
+    if not quiet:
+        print(f"gyromc: keeping {text}", file=sys.stderr)
 
 
 def _free_memory() -> int:

@@ -1,1 +1,5 @@
-"""Regressions from a table of data (E4): reading, encoding, fitting, reporting."""
+"""Fitting: a table of data and the name of a model in, coefficients and predictions with errors out (E3, E4).
+
+`families` knows the models, `problem` a model with its data, `units` the way to standardised columns and back; `merit` and
+`choice` pick sampler and step size by theory; `regression` does the fit and answers in the user's units.
+"""

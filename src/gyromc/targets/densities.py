@@ -1,11 +1,9 @@
-"""Targets: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|² (E1).
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own log density or sum over data (E1).
 
-Receives a model and its data; hands on U, ∇U and, for sums over data, the pieces a mini-batch needs. What is known of
-the structure stays visible (`gaussian()`, `separable()`, `design`), since closed forms and fused engines live on it. Data are
-kept in float64 NumPy; an engine casts them to its own precision.
+Receives numbers or functions; hands on U and ∇U, with what is known of the structure (`gaussian()`, `separable()`) visible, since
+closed forms and fused engines live on it.
 """
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,73 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
-from gyromc.checks import numbers, positive, require, require_finite, whole
-from gyromc.errors import InvalidInput
-
-__all__ = [
-    "CosinePerturbed",
-    "FiniteSum",
-    "GeneralizedLinear",
-    "LinearRegression",
-    "LogDensity",
-    "LogisticRegression",
-    "Quadratic",
-    "SumOverData",
-    "Target",
-]
-
-Params = Any
-Theta = Float[Array | np.ndarray, " d"]
-Scalar = Float[Array | np.ndarray, ""]
-
-
-class Target(eqx.Module):
-    """A potential U(θ); the parameters may be a vector or any pytree of arrays."""
-
-    @abc.abstractmethod
-    def potential(self, params: Params) -> Scalar:
-        """U(θ), up to a constant."""
-
-    def gradient(self, params: Params) -> Params:
-        """∇U(θ)."""
-        return jax.grad(self.potential)(params)
-
-    @property
-    def dim(self) -> int | None:
-        """The number of parameters, or None when only the start tells it."""
-        return None
-
-    def gaussian(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(precision matrix, mean) when the target is Gaussian, else None."""
-        return None
-
-    def separable(self) -> tuple[Callable, ...] | None:
-        """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
-        return None
-
-
-class SumOverData(Target):
-    """U(θ) = Σ_i ℓ_i(θ) + prior(θ): what a mini-batch oracle asks for."""
-
-    @property
-    @abc.abstractmethod
-    def num_data(self) -> int:
-        """N, the number of terms."""
-
-    @abc.abstractmethod
-    def batch_gradient(self, params: Params, index: Int[Array, " b"]) -> Params:
-        """Σ_{i ∈ index} ∇ℓ_i(θ), counted with multiplicity."""
-
-    @abc.abstractmethod
-    def prior_gradient(self, params: Params) -> Params:
-        """The gradient of the prior's part of U."""
-
-    def weighted_gradient(self, params: Params, index: Int[Array, " b"], weight: float) -> Params:
-        """weight · Σ_{i ∈ index} ∇ℓ_i(θ) plus the prior's gradient."""
-        parts = self.batch_gradient(params, index), self.prior_gradient(params)
-        return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)
+from gyromc.checks import numbers, require, require_finite, whole
+from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
 class Quadratic(Target):
@@ -189,120 +123,6 @@ class CosinePerturbed(Target):
     def separable(self):
         beta = float(self.beta)
         return (lambda t: 0.5 * t**2 + beta * np.cos(t),) * self.size
-
-
-class GeneralizedLinear(SumOverData):
-    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
-
-    A subclass gives `loss(t, y)` and its derivative `slope(t, y)` in t.
-
-    **Arguments:**
-
-    - `X`: N × d design matrix; add a column of ones for an intercept.
-    - `y`: N responses.
-    - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
-    """
-
-    X: np.ndarray
-    y: np.ndarray
-    prior_precision: np.ndarray
-
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        require(
-            self.X.ndim == 2 and self.X.size > 0,
-            f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1],
-            f"`y` must have one entry per row of `X`: X has {self.X.shape[0]} rows, y has shape {self.y.shape}.",
-        )
-        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-
-    @abc.abstractmethod
-    def loss(self, t: Scalar, y: Scalar) -> Scalar:
-        """ℓ as a function of the linear predictor t = xᵀθ."""
-
-    @abc.abstractmethod
-    def slope(self, t: Scalar, y: Scalar) -> Scalar:
-        """∂ loss / ∂t."""
-
-    @property
-    def dim(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def num_data(self) -> int:
-        return self.X.shape[0]
-
-    @property
-    def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
-        return self.X, self.y
-
-    def potential(self, params):
-        prior = 0.5 * self.prior_precision * jnp.vdot(params, params)
-        return jnp.sum(self.loss(self.X @ params, self.y)) + prior
-
-    def gradient(self, params):
-        return self.slope(self.X @ params, self.y) @ self.X + self.prior_gradient(params)
-
-    def batch_gradient(self, params, index):
-        rows = jnp.asarray(self.X)[index]
-        return self.slope(rows @ params, jnp.asarray(self.y)[index]) @ rows
-
-    def prior_gradient(self, params):
-        return self.prior_precision * params
-
-
-class LinearRegression(GeneralizedLinear):
-    """Bayesian linear regression with unit noise: y = Xθ + N(0, I), θ ~ N(0, σ₀² I).
-
-    The posterior is Gaussian with precision K = XᵀX + σ₀⁻²I and mean K⁻¹Xᵀy.
-
-    ```python
-    import gyromc as gm
-    target = gm.targets.LinearRegression([[1.0], [2.0]], [1.0, 2.0], prior_scale=2.0)
-    assert target.gaussian()[0] == [[5.25]]
-    ```
-    """
-
-    def loss(self, t, y):
-        return 0.5 * (t - y) ** 2
-
-    def slope(self, t, y):
-        return t - y
-
-    def gaussian(self):
-        X, y = np.asarray(self.X, float), np.asarray(self.y, float)
-        K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
-        return K, np.linalg.solve(K, X.T @ y)
-
-
-class LogisticRegression(GeneralizedLinear):
-    """Bayesian logistic regression: P(y = 1 | x) = 1/(1 + e^{-xᵀθ}), θ ~ N(0, σ₀² I).
-
-    ```python
-    import gyromc as gm
-    assert gm.targets.LogisticRegression([[1.0], [2.0]], [0, 1], prior_scale=1.0).num_data == 2
-    ```
-    """
-
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
-        odd = np.flatnonzero((self.y != 0) & (self.y != 1))
-        if odd.size:
-            found = ", ".join(f"{v:g}" for v in np.unique(self.y[odd])[:5])
-            raise InvalidInput(
-                f"`y` must be 0 or 1: row {odd[0]} has {self.y[odd[0]]:g} ({odd.size} rows differ; values {found}). "
-                f"Encode the positive class as 1, for example `(y == {self.y[odd[0]]:g}).astype(int)`."
-            )
-
-    def loss(self, t, y):
-        return jnp.logaddexp(0.0, t) - y * t
-
-    def slope(self, t, y):
-        return jax.nn.sigmoid(t) - y
 
 
 class FiniteSum(SumOverData):

@@ -1,0 +1,65 @@
+"""What a target is: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|² (E1).
+
+Receives nothing; hands on `Target`, what every engine and every formula asks of a law, and `SumOverData`, what a mini-batch
+oracle asks besides.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+Params = Any
+Theta = Float[Array | np.ndarray, " d"]
+Scalar = Float[Array | np.ndarray, ""]
+
+
+class Target(eqx.Module):
+    """A potential U(θ); the parameters may be a vector or any pytree of arrays."""
+
+    @abc.abstractmethod
+    def potential(self, params: Params) -> Scalar:
+        """U(θ), up to a constant."""
+
+    def gradient(self, params: Params) -> Params:
+        """∇U(θ)."""
+        return jax.grad(self.potential)(params)
+
+    @property
+    def dim(self) -> int | None:
+        """The number of parameters, or None when only the start tells it."""
+        return None
+
+    def gaussian(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(precision matrix, mean) when the target is Gaussian, else None."""
+        return None
+
+    def separable(self) -> tuple[Callable, ...] | None:
+        """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
+        return None
+
+
+class SumOverData(Target):
+    """U(θ) = Σ_i ℓ_i(θ) + prior(θ): what a mini-batch oracle asks for."""
+
+    @property
+    @abc.abstractmethod
+    def num_data(self) -> int:
+        """N, the number of terms."""
+
+    @abc.abstractmethod
+    def batch_gradient(self, params: Params, index: Int[Array, " b"]) -> Params:
+        """Σ_{i ∈ index} ∇ℓ_i(θ), counted with multiplicity."""
+
+    @abc.abstractmethod
+    def prior_gradient(self, params: Params) -> Params:
+        """The gradient of the prior's part of U."""
+
+    def weighted_gradient(self, params: Params, index: Int[Array, " b"], weight: float) -> Params:
+        """weight · Σ_{i ∈ index} ∇ℓ_i(θ) plus the prior's gradient."""
+        parts = self.batch_gradient(params, index), self.prior_gradient(params)
+        return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)

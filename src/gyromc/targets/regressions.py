@@ -1,0 +1,253 @@
+"""Regressions: models that meet the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²) (E1).
+
+Receives a design matrix and responses; hands on U, ∇U and the sums over rows that a mini-batch needs. Data are kept in float64
+NumPy; an engine casts them to its own precision.
+"""
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import numbers, positive, require, whole
+from gyromc.errors import InvalidInput
+from gyromc.targets.base import Scalar, SumOverData
+
+
+class GeneralizedLinear(SumOverData):
+    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
+
+    A subclass gives `loss(t, y)` and its derivative `slope(t, y)` in t.
+
+    **Arguments:**
+
+    - `X`: N × d design matrix; add a column of ones for an intercept.
+    - `y`: N responses.
+    - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    prior_precision: np.ndarray
+
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        self.X, self.y = _design(X, y)
+        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+
+    @abc.abstractmethod
+    def loss(self, t: Scalar, y: Scalar) -> Scalar:
+        """ℓ as a function of the linear predictor t = xᵀθ."""
+
+    @abc.abstractmethod
+    def slope(self, t: Scalar, y: Scalar) -> Scalar:
+        """∂ loss / ∂t."""
+
+    @property
+    def dim(self) -> int:
+        return self.X.shape[1]
+
+    @property
+    def num_data(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def design(self) -> tuple[np.ndarray, np.ndarray]:
+        """(X, y)."""
+        return self.X, self.y
+
+    def potential(self, params):
+        prior = 0.5 * self.prior_precision * jnp.vdot(params, params)
+        return jnp.sum(self.loss(self.X @ params, self.y)) + prior
+
+    def gradient(self, params):
+        return self.slope(self.X @ params, self.y) @ self.X + self.prior_gradient(params)
+
+    def batch_gradient(self, params, index):
+        rows = jnp.asarray(self.X)[index]
+        return self.slope(rows @ params, jnp.asarray(self.y)[index]) @ rows
+
+    def prior_gradient(self, params):
+        return self.prior_precision * params
+
+
+class LinearRegression(GeneralizedLinear):
+    """Bayesian linear regression with unit noise: y = Xθ + N(0, I), θ ~ N(0, σ₀² I).
+
+    The posterior is Gaussian with precision K = XᵀX + σ₀⁻²I and mean K⁻¹Xᵀy.
+
+    ```python
+    import gyromc as gm
+    target = gm.targets.LinearRegression([[1.0], [2.0]], [1.0, 2.0], prior_scale=2.0)
+    assert target.gaussian()[0] == [[5.25]]
+    ```
+    """
+
+    def loss(self, t, y):
+        return 0.5 * (t - y) ** 2
+
+    def slope(self, t, y):
+        return t - y
+
+    def gaussian(self):
+        X, y = np.asarray(self.X, float), np.asarray(self.y, float)
+        K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
+        return K, np.linalg.solve(K, X.T @ y)
+
+
+class LogisticRegression(GeneralizedLinear):
+    """Bayesian logistic regression: P(y = 1 | x) = 1/(1 + e^{-xᵀθ}), θ ~ N(0, σ₀² I).
+
+    ```python
+    import gyromc as gm
+    assert gm.targets.LogisticRegression([[1.0], [2.0]], [0, 1], prior_scale=1.0).num_data == 2
+    ```
+    """
+
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        super().__init__(X, y, prior_scale)
+        odd = np.flatnonzero((self.y != 0) & (self.y != 1))
+        if odd.size:
+            found = ", ".join(f"{v:g}" for v in np.unique(self.y[odd])[:5])
+            raise InvalidInput(
+                f"`y` must be 0 or 1: row {odd[0]} has {self.y[odd[0]]:g} ({odd.size} rows differ; values {found}). "
+                f"Encode the positive class as 1, for example `(y == {self.y[odd[0]]:g}).astype(int)`."
+            )
+
+    def loss(self, t, y):
+        return jnp.logaddexp(0.0, t) - y * t
+
+    def slope(self, t, y):
+        return jax.nn.sigmoid(t) - y
+
+
+class PoissonRegression(GeneralizedLinear):
+    """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
+
+    The curvature grows like e^{xᵀθ}: centre and scale the columns of X, or a step size that suits the mode is too large
+    elsewhere.
+
+    ```python
+    import gyromc as gm
+    assert gm.targets.PoissonRegression([[1.0], [2.0]], [0, 3], prior_scale=1.0).num_data == 2
+    ```
+    """
+
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        super().__init__(X, y, prior_scale)
+        _require_whole(self.y, "counts 0, 1, 2, …", "Use `LinearRegression` for measurements.")
+
+    def loss(self, t, y):
+        return jnp.exp(t) - y * t
+
+    def slope(self, t, y):
+        return jnp.exp(t) - y
+
+
+class SoftmaxRegression(SumOverData):
+    """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the w_c a priori N(0, σ₀² I) and free of their common part.
+
+    Adding one vector to all w_c changes no probability, so the common part is left out: with B an orthonormal basis of the
+    vectors in R^C that sum to zero, the weights are W = BΘ (C × d) and Θ, (C-1) × d, has the prior N(0, σ₀² I). The
+    probabilities have the same law as under independent priors on all w_c, no class is singled out, and for C = 2 the model is
+    logistic regression with prior scale √2 σ₀. θ is Θ by rows.
+
+    **Arguments:**
+
+    - `X`: N × d design matrix; add a column of ones for an intercept.
+    - `y`: N classes, whole numbers from 0 to C-1.
+    - `prior_scale`: σ₀ > 0.
+    - `num_classes`: C; one more than the largest y when left out.
+
+    ```python
+    import gyromc as gm
+    target = gm.targets.SoftmaxRegression([[1.0], [2.0], [3.0]], [0, 1, 2], prior_scale=1.0)
+    assert target.dim == 2 and target.weights(gm.observables.linear([0.5, -0.5]).direction).shape == (3, 1)
+    ```
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    prior_precision: np.ndarray
+    basis: np.ndarray
+
+    def __init__(self, X, y, prior_scale: float = 1.0, num_classes: int | None = None):
+        self.X, self.y = _design(X, y)
+        _require_whole(self.y, "classes 0, 1, 2, …", "Encode them: `np.unique(y, return_inverse=True)[1]`.")
+        seen = int(self.y.max()) + 1
+        count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
+        require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
+        self.basis = contrasts(count)
+        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.basis.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return (self.num_classes - 1) * self.X.shape[1]
+
+    @property
+    def num_data(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def design(self) -> tuple[np.ndarray, np.ndarray]:
+        """(X, y)."""
+        return self.X, self.y
+
+    def weights(self, params):
+        """W = BΘ, one row per class; the rows sum to zero."""
+        return self.basis @ params.reshape(self.num_classes - 1, -1)
+
+    def potential(self, params):
+        t = self.X @ self.weights(params).T
+        own = jnp.take_along_axis(t, jnp.asarray(self.y, int)[:, None], axis=1)[:, 0]
+        prior = 0.5 * self.prior_precision * jnp.vdot(params, params)
+        return jnp.sum(jax.nn.logsumexp(t, axis=1) - own) + prior
+
+    def _gradient(self, params, X, y):
+        excess = jax.nn.softmax(X @ self.weights(params).T, axis=1) - (y[:, None] == jnp.arange(self.num_classes))
+        return ((excess @ self.basis).T @ X).reshape(-1)
+
+    def gradient(self, params):
+        return self._gradient(params, jnp.asarray(self.X), jnp.asarray(self.y)) + self.prior_gradient(params)
+
+    def batch_gradient(self, params, index):
+        return self._gradient(params, jnp.asarray(self.X)[index], jnp.asarray(self.y)[index])
+
+    def prior_gradient(self, params):
+        return self.prior_precision * params
+
+
+def contrasts(count: int) -> np.ndarray:
+    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's).
+
+    ```python
+    from gyromc.targets.regressions import contrasts
+    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15
+    ```
+    """
+    B = np.zeros((count, count - 1))
+    for k in range(1, count):
+        B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))
+    return B
+
+
+def _design(X, y) -> tuple[np.ndarray, np.ndarray]:
+    """X and y as numbers, checked to belong together."""
+    X, y = numbers(X, "X"), numbers(y, "y")
+    require(X.ndim == 2 and X.size > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
+    require(
+        y.shape == X.shape[:1],
+        f"`y` must have one entry per row of `X`: X has {X.shape[0]} rows, y has shape {y.shape}.",
+    )
+    return X, y
+
+
+def _require_whole(y: np.ndarray, what: str, remedy: str) -> None:
+    odd = np.flatnonzero((y < 0) | (y != np.round(y)))
+    if odd.size:
+        raise InvalidInput(f"`y` must hold {what}: row {odd[0]} has {y[odd[0]]:g} ({odd.size} rows differ). {remedy}")

@@ -1,0 +1,94 @@
+"""Poisson and softmax targets: gradients against automatic differentiation, mini-batches against their exact expectation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+
+
+def poisson(rows=30, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, d))
+    return gm.targets.PoissonRegression(X, rng.poisson(np.exp(0.5 * X[:, 0])), prior_scale=1.5)
+
+
+def softmax(rows=30, d=3, classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return gm.targets.SoftmaxRegression(rng.standard_normal((rows, d)), rng.integers(0, classes, rows), prior_scale=1.5)
+
+
+@pytest.mark.parametrize("make", [poisson, softmax])
+def test_gradients_and_batches(make):
+    target = make()
+    theta = np.random.default_rng(1).standard_normal(target.dim)
+    index = jnp.arange(target.num_data)
+
+    @jax.jit
+    def all_three(x):
+        rows = jax.vmap(lambda i: target.batch_gradient(x, i[None]))(index)
+        return jax.grad(target.potential)(x), target.gradient(x), rows.sum(axis=0) + target.prior_gradient(x)
+
+    with jax.enable_x64(True):
+        exact, own, expected = all_three(jnp.asarray(theta))
+    np.testing.assert_allclose(own, exact, rtol=1e-10)
+    np.testing.assert_allclose(expected, exact, rtol=1e-10)  # N times a batch of one row, averaged over the rows
+
+
+def test_softmax_of_two_classes_is_logistic():
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((20, 3)), rng.integers(0, 2, 20)
+    theta = rng.standard_normal(3)
+    two = gm.targets.SoftmaxRegression(X, y, prior_scale=1.0)
+    one = gm.targets.LogisticRegression(X, y, prior_scale=np.sqrt(2))
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(two.potential(theta), one.potential(np.sqrt(2) * theta), rtol=1e-12)
+
+
+def test_softmax_singles_out_no_class():
+    """Renaming the classes rotates Θ and leaves U alone."""
+    target = softmax()
+    order = np.array([2, 0, 3, 1])  # class c is now called order[c]
+    renamed = gm.targets.SoftmaxRegression(target.X, order[target.y.astype(int)], prior_scale=1.5)
+    theta = np.random.default_rng(3).standard_normal(target.dim)
+    W = np.empty((4, 3))
+    W[order] = target.weights(theta)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(
+            renamed.potential((renamed.basis.T @ W).ravel()), target.potential(theta), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("make", [poisson, softmax])
+def test_they_run_with_anchored_mini_batches(make):
+    target = make()
+    plan = gm.Plan(
+        target=target,
+        oracle=gm.oracles.ControlVariate(8, center=np.zeros(target.dim)),
+        dynamics=gm.dynamics.overdamped(target.dim),
+        observables={"first": gm.observables.linear(np.eye(target.dim)[0])},
+        step_size=0.005,
+        num_steps=20,
+        num_chains=4,
+    )
+    assert np.isfinite(gm.run(plan, engine="scan").mean["first"])
+
+
+@pytest.mark.parametrize(
+    ("make", "y", "says"),
+    [
+        (gm.targets.PoissonRegression, [0, 1.5, 2], "counts 0, 1, 2, …: row 1 has 1.5"),
+        (gm.targets.PoissonRegression, [0, -1, 2], "row 1 has -1"),
+        (gm.targets.SoftmaxRegression, [0, 1, 0.5], "classes 0, 1, 2, …: row 2 has 0.5"),
+        (gm.targets.SoftmaxRegression, [0, 1], "X has 3 rows"),
+    ],
+)
+def test_bad_responses(make, y, says):
+    with pytest.raises(gm.InvalidInput, match=says):
+        make(np.ones((3, 1)), y)
+
+
+def test_num_classes_below_the_data():
+    with pytest.raises(gm.InvalidInput, match="holds class 2, but `num_classes` is 2"):
+        gm.targets.SoftmaxRegression(np.ones((3, 1)), [0, 1, 2], num_classes=2)
