@@ -111,6 +111,7 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
     says = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
     alt = f"Calibration plot, predicted against observed: {says}. {off} of {len(points)} intervals miss the diagonal."
+    missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
     what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
     pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
     caption = (

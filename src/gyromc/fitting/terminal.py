@@ -53,12 +53,12 @@ def _columns(results: dict[str, Any]):
 
 def _coefficients(results: dict[str, Any]):
     table = _table(
-        "Coefficients, in the units of the file", "coefficient", "mean", "posterior spread", "95 % credible interval",
+        "Coefficients, in the units of the file", "coefficient", "mean", "95 % credible interval", "posterior spread",
         "Monte Carlo error", "step-size bias",
     )  # fmt: skip
     for c in results["coefficients"]:
         sure = c["interval_95"][0] > 0 or c["interval_95"][1] < 0
-        cells = [number(c["mean"], 4), number(c["std"]), _plain(bounds(c["interval_95"])), number(c["std_error"], 2)]
+        cells = [number(c["mean"], 4), _plain(bounds(c["interval_95"])), number(c["std"]), number(c["std_error"], 2)]
         table.add_row(_plain(c["label"]), *cells, number(c["bias"], 2), style=None if sure else "dim")
     lines = [results["model"]["prior"]]
     if results["model"]["noise"]:
