@@ -164,6 +164,17 @@ def test_what_cannot_be_encoded_is_refused_with_place_and_remedy(tmp_path, case)
         recognise(table_of(tmp_path, **columns), "y", Wishes(**wishes))
 
 
+def test_all_problems_are_said_at_once(tmp_path):
+    columns = dict(id=[f"p{i}" for i in range(24)], day=["2024-01-01", "2024-01-02"] * 12, x=[*FINE[:-1], ""], y=FINE)
+    with pytest.raises(InvalidInput) as caught:
+        recognise(table_of(tmp_path, **columns), "y")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("3 problems with")
+    assert [word in line for word, line in zip(("--drop id", "--drop day", "--impute"), lines[1:], strict=True)] == [
+        True
+    ] * 3
+
+
 def test_hints_for_what_may_not_be_meant(tmp_path):
     table = table_of(tmp_path, code=[1, 2, 3] * 8, row=list(range(24)), y=list(range(3, 27)))
     notes = {name: what for name, _, what in recognise(table, "y").rows()}

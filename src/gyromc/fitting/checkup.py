@@ -69,7 +69,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     size = min(c.effective_size for c in fit.coefficients) / (2 * chains)
-    expected = math.sqrt(1 + 1 / max(size - 1, 1e-9))
+    expected = math.sqrt((half - 1) / half + 1 / max(size - 1, 1e-9))
     text = (
         f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
         f"({_label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "

@@ -114,9 +114,7 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
     what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
     pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
-    caption = (
-        f"{what}{pooled}; bars are 95 % intervals of the observed share. {off} of {len(points)} miss the diagonal."
-    )
+    caption = f"{what}{pooled}; bars are 95 % intervals of the observed share. {missed}"
     return figure, alt, caption
 
 

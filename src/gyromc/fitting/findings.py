@@ -194,30 +194,37 @@ def predictions(
 
 
 def part(file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int) -> dict[str, Any]:
-    """What a page shows of a table of predictions."""
+    """What a page shows of a table of predictions: of several classes only the likeliest."""
     new, response = file == "predictions.csv", encoding.response
-    what = (
-        f"the probability of {response.positive}"
-        if response.positive
-        else "each probability"
-        if response.classes
-        else "the mean"
-    )
-    title = (
-        f"Predictions for {counted(len(rows), 'new row')}"
-        if new
-        else f"Predictions for {counted(len(rows), 'held-out row')}"
-    )
+    what = "the mean"
+    if response.classes:
+        what = (
+            f"the probability of {response.positive}" if response.positive else "the probability of the likeliest class"
+        )
+    first = rows[:10]
+    if response.model == "softmax":
+        columns, first = _likeliest(columns, first)
     return {
-        "title": title,
+        "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
         "file": file,
         "sentence": f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}.",
         "what": what,
         "noise_shown": "noise" in columns,
         "rows": len(rows),
         "columns": columns,
-        "first": rows[:10],
+        "first": first,
     }
+
+
+def _likeliest(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The same table with the probability of the predicted class alone."""
+    kept = [name for name in columns if not name.endswith("]")]
+    kinds = ["probability", "posterior_spread", "monte_carlo_error"]
+    found = []
+    for row in rows:
+        cells = dict(zip(columns, row, strict=True))
+        found.append([*(cells[name] for name in kept), *(cells[f"{kind}[{cells['predicted']}]"] for kind in kinds)])
+    return [*kept, *kinds], found
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:

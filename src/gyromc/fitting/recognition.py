@@ -20,6 +20,7 @@ MODELS = ("linear", "logistic", "softmax", "poisson")
 MAX_LEVELS = 50
 """A text column with more categories than this is refused unless `--categorical` insists."""
 MAX_CLASSES = 50
+MOST_PROBLEMS = 12
 FEW_VALUES = 10
 """A target of so few different whole numbers could be counts or classes: the user has to say."""
 DATES = (
@@ -99,10 +100,8 @@ def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.nd
     require(
         used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
     )
-    if not wishes.impute:
-        _refuse_missing(table, used)
     rows = np.arange(table.num_rows) if train is None else train
-    features = tuple(_feature(table, name, wishes, rows) for name in used)
+    features = _features(table, used, wishes, rows)
     size = sum(len(f.outputs) for f in features)
     require(
         size <= MAX_COLUMNS,
@@ -110,6 +109,28 @@ def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.nd
         "categories with `--drop`.",
     )
     return Encoding(features, response, tuple(dropped.items()))
+
+
+def _features(
+    table: Table, names: Sequence[str], wishes: Wishes, train: np.ndarray
+) -> tuple[Numeric | Categorical, ...]:
+    """What each column is; all that is wrong with any of them is said at once."""
+    features, problems = [], []
+    for name in names:
+        try:
+            features.append(_feature(table, name, wishes, train))
+        except InvalidInput as problem:
+            problems.append(str(problem))
+    if not wishes.impute:
+        problems += _missing(table, names)
+    if len(problems) > 1:
+        shown = problems[:MOST_PROBLEMS]
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+        raise InvalidInput(
+            "\n".join([f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in shown), *more])
+        )
+    require(not problems, "".join(problems))
+    return tuple(features)
 
 
 def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
@@ -218,20 +239,21 @@ def _useless(table: Table, name: str, impute: bool) -> str | None:
     return None
 
 
-def _refuse_missing(table: Table, names: Sequence[str]) -> None:
+def _missing(table: Table, names: Sequence[str]) -> list[str]:
+    """A sentence on the missing values, if there are any."""
     counts = {name: int(table.columns[name].isna().sum()) for name in names}
     lacking = {name: count for name, count in counts.items() if count}
     if not lacking:
-        return
+        return []
     name = next(iter(lacking))
     row = int(np.flatnonzero(table.columns[name].isna())[0])
     some = ", ".join(f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])[:10])
     more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
-    raise InvalidInput(
+    return [
         f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}{more}; the first of "
         f"{name!r} at {table.place(row)}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
         "frequent category)."
-    )
+    ]
 
 
 def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:

@@ -106,7 +106,8 @@ def render(results: Mapping[str, Any]) -> str:
     - `results`: the content of fit.json.
     """
     from gyromc.fitting.figures import panels
+    from gyromc.fitting.wording import cell
     from gyromc.pages import environment
 
     template = environment("gyromc.fitting").get_template("fit.html.j2")
-    return template.render(results=results, panels=panels(dict(results)), zip=zip)
+    return template.render(results=results, panels=panels(dict(results)), zip=zip, cell=cell)

@@ -6,7 +6,8 @@ Receives findings; hands on tables: columns, coefficients, predictions, scores, 
 from collections.abc import Iterator
 from typing import Any
 
-from gyromc.pages import bounds, number
+from gyromc.fitting.wording import cell
+from gyromc.pages import bounds, number, plus_minus
 
 __all__ = ["tables"]
 
@@ -20,6 +21,10 @@ def tables(results: dict[str, Any]) -> Iterator[Any]:
 
     - `results`: the content of fit.json.
     """
+    data, model = results["data"], results["model"]
+    yield _plain(
+        f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}."
+    )
     yield _columns(results)
     yield _coefficients(results)
     for part in results["predictions"]:
@@ -40,8 +45,7 @@ def _table(title: str, *columns: str, left: int = 1):
 
 def _columns(results: dict[str, Any]):
     data, model = results["data"], results["model"]
-    title = f"{data['file']}: {data['rows']} rows, target {model['target']}: {model['title']} ({model['reason']})"
-    table = _table(_plain(title), "column", "kind", "what became of it", left=3)
+    table = _table("Columns", "column", "kind", "what became of it", left=3)
     for row in results["columns"]:
         table.add_row(*map(_plain, row))
     notes = list(data["notes"])
@@ -71,7 +75,7 @@ def _predictions(part: dict[str, Any]):
     names = [_heading(name) for name in part["columns"]]
     table = _table(_plain(part["title"]), *map(_plain, names), left=0)
     for row in part["first"][:SHOWN]:
-        table.add_row(*(_cell(name, value) for name, value in zip(part["columns"], row, strict=True)))
+        table.add_row(*(_plain(cell(name, value)) for name, value in zip(part["columns"], row, strict=True)))
     table.caption = _plain(f"the first {min(SHOWN, part['rows'])} of {part['rows']}; all are in {part['file']}")
     return table
 
@@ -80,19 +84,13 @@ def _heading(name: str) -> str:
     return name.replace("_", " ").replace("monte carlo", "Monte Carlo")
 
 
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, str | int):
-        return _plain(str(value))
-    return number(value, 2 if name.startswith("monte") else 3)
-
-
 def _scores(results: dict[str, Any]):
     held = results["held_out"]
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     table = _table(title, "score", "model", "baseline", "difference", "verdict")
     for s in held["scores"]:
-        value = f"{number(s['value'])} ± {number(s['std_error'], 2)}"
-        difference = f"{number(s['difference'], 2)} ± {number(s['difference_std_error'], 2)}"
+        value = plus_minus(s["value"], s["std_error"])
+        difference = plus_minus(s["difference"], s["difference_std_error"])
         table.add_row(s["name"], value, number(s["baseline"]), difference, s["verdict"])
     table.caption = f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"
     return table

@@ -7,8 +7,9 @@ import dataclasses
 from typing import Any
 
 from gyromc.fitting.encoding import Response
+from gyromc.pages import number
 
-__all__ = ["model_words"]
+__all__ = ["cell", "model_words"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,18 +56,19 @@ WORDS = {
 def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """The part of fit.json that says what was fitted.
 
-    **Arguments:**
+        **Arguments:**
 
-    - `response`: the target and its model.
-    - `prior_scale`: of the prior.
-    - `noise_scale`: σ of a linear model, in the target's units; None for the others.
+        - `response`: the target and its model.
+        - `prior_scale`: of the prior.
+        - `noise_scale`: σ of a linear model, in the target's units; None for the others.
 
-    ```python
-    from gyromc.fitting.encoding import Response
-    from gyromc.fitting.wording import model_words
-    words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
-    assert words["sentence"].startswith("The log-odds of ill = yes")
-    ```
+        ```python
+        from gyromc.fitting.encoding import Response
+    from gyromc.pages import number
+        from gyromc.fitting.wording import model_words
+        words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
+        assert words["sentence"].startswith("The log-odds of ill = yes")
+        ```
     """
     words = WORDS[response.model]
 
@@ -92,3 +94,18 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{words.per}; N(0, 10²) "
         "for the intercept at the columns' means.",
     }
+
+
+def cell(column: str, value: Any) -> str:
+    """A value in a table of predictions: probabilities with three decimals, errors with two digits.
+
+    **Arguments:**
+
+    - `column`: its name in the table.
+    - `value`: a text or a number.
+    """
+    if isinstance(value, str | int):
+        return str(value)
+    if column == "probability":
+        return f"{value:.3f}"
+    return number(value, 2 if column == "monte_carlo_error" else 3)

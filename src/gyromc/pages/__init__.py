@@ -6,6 +6,7 @@ Receives templates' names, figures and numbers; hands on self-contained HTML, im
 
 import base64
 import io
+import math
 import os
 import platform
 from importlib import metadata
@@ -23,6 +24,7 @@ __all__ = [
     "machine",
     "number",
     "picture",
+    "plus_minus",
     "signed",
 ]
 
@@ -72,6 +74,7 @@ def environment(package: str):
     found.filters |= {
         "num": number,
         "ci": bounds,
+        "pm": plus_minus,
         "signed": signed,
         "duration": duration,
         "share": lambda x: f"{100 * x:.0f} %",
@@ -121,6 +124,20 @@ def number(value: float | None, digits: int = 3) -> str:
 def signed(value: float | None, digits: int = 2) -> str:
     """With its sign and so many decimals."""
     return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def plus_minus(value: float | None, error: float | None) -> str:
+    """A value with its standard error: two digits of the error, and as many decimals of the value as that leaves.
+
+    ```python
+    from gyromc.pages import plus_minus
+    assert plus_minus(1.23456, 0.0381) == "1.235 ± 0.038"
+    ```
+    """
+    if value is None or error is None or not error > 0:
+        return number(value)
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
 
 
 def bounds(interval, digits: int = 3) -> str:
