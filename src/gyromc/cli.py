@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-COMMANDS = ("gyromc.commands", "gyromc.experiments.commands")
+COMMANDS = ("gyromc.commands", "gyromc.fitting.commands", "gyromc.experiments.commands")
 
 app = typer.Typer(
     name="gyromc",

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from gyromc.experiments.measures import normal_scores, quantile_band
+from gyromc.pages import FIGURE_STYLE
 
 __all__ = ["Panel", "panels"]
 
@@ -22,29 +23,6 @@ LABELS = {"nonreversible": "non-reversible", "reversible": "reversible baseline"
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "grid.color": "#B8B8B8",
-    "grid.linewidth": 0.4,
-    "grid.alpha": 0.5,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "svg.hashsalt": "gyromc",
-    "svg.fonttype": "path",
-    "pdf.fonttype": 3,
-}
 SIZE = (4.4, 3.5)
 
 
@@ -70,7 +48,7 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     - `found`: its part of results.json.
     """
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
-        with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
             panel = draw(name, found)
             panel.figure.draw_without_rendering()  # lays it out
             panel.figure.set_layout_engine("none")  # once for all formats

@@ -4,11 +4,9 @@ Receives results.json's content; hands on figures (SVG, PNG, PDF, CSV) and the p
 results, so `gyromc report DIR` rebuilds everything without sampling.
 """
 
-import base64
 import csv
 import io
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from gyromc.datasets import HEART
 from gyromc.experiments import claims
 from gyromc.experiments.cache import require_writable, write_atomically
 from gyromc.experiments.progress import Display
+from gyromc.pages import bounds, data_uri, duration, environment, number, picture
 
 __all__ = ["markdown", "render", "write_report"]
 
@@ -72,11 +71,11 @@ def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str,
     shown = []
     for panel in panels(name, found):
         stem = f"{name}-{panel.kind}"
-        svg = _image(panel.figure, "svg", transparent=True, metadata={"Date": None})
+        svg = picture(panel.figure, "svg", transparent=True, metadata={"Date": None})
         content = {
             "svg": lambda svg=svg: svg,
-            "png": lambda panel=panel: _image(panel.figure, "png", dpi=160),
-            "pdf": lambda panel=panel: _image(panel.figure, "pdf", metadata={"CreationDate": None}),
+            "png": lambda panel=panel: picture(panel.figure, "png", dpi=160),
+            "pdf": lambda panel=panel: picture(panel.figure, "pdf", metadata={"CreationDate": None}),
             "csv": lambda panel=panel: _table(panel.columns, panel.rows),
         }
         for kind in formats:
@@ -87,17 +86,11 @@ def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str,
                 "kind": panel.kind,
                 "alt": panel.alt,
                 "caption": panel.caption,
-                "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
+                "source": data_uri(svg),
                 "paper": panel.kind in ("rmse", "qq"),
             }
         )
     return shown
-
-
-def _image(figure, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, **options)
-    return buffer.getvalue()
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple]) -> str:
@@ -116,37 +109,28 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[dict[str, Any
     - `results`: the content of results.json.
     - `pictures`: for each experiment its panels, as data URIs with alternative texts.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {
-        "num": number,
-        "ci": bounds,
-        "signed": signed,
-        "duration": duration,
-        "share": lambda x: f"{100 * x:.0f} %",
-    }
-    source = resources.files("gyromc.experiments").joinpath("templates", "report.html.j2").read_text()
     experiments = results["experiments"]
-    return environment.from_string(source).render(
-        results=results,
-        experiments=experiments,
-        pictures=pictures,
-        columns=COLUMNS,
-        verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
-        counts=_counts(experiments),
-        z_table=_z_table(experiments),
-        short=SHORT,
-        signs=SIGNS,
-        classes=CLASSES,
-        role_names=ROLE_NAMES,
-        status_classes=STATUS_CLASSES,
-        heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
-        tolerances=claims,
-        version=gyromc.__version__,
-        num_panels=sum(p["paper"] for shown in pictures.values() for p in shown),
+    return (
+        environment("gyromc.experiments")
+        .get_template("report.html.j2")
+        .render(
+            results=results,
+            experiments=experiments,
+            pictures=pictures,
+            columns=COLUMNS,
+            verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
+            counts=_counts(experiments),
+            z_table=_z_table(experiments),
+            short=SHORT,
+            signs=SIGNS,
+            classes=CLASSES,
+            role_names=ROLE_NAMES,
+            status_classes=STATUS_CLASSES,
+            heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
+            tolerances=claims,
+            version=gyromc.__version__,
+            num_panels=sum(p["paper"] for shown in pictures.values() for p in shown),
+        )
     )
 
 
@@ -205,27 +189,3 @@ def _z_table(experiments: Mapping[str, Any]) -> dict[str, Any] | None:
         "beyond": sum(abs(z) > claims.MAX_Z for z in paper),
         "mean_square": sum(z * z for z in paper) / len(paper),
     }
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A few significant digits; a dash for what is not known."""
-    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign and so many decimals."""
-    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
-
-
-def bounds(interval, digits: int = 3) -> str:
-    """An interval in brackets."""
-    return "" if interval is None else f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -26,7 +26,8 @@ from gyromc.experiments.problems import HeartDisease
 from gyromc.experiments.profiles import PROFILES, Profile
 from gyromc.experiments.progress import Display, display
 from gyromc.experiments.reference import Reference, predictive_reference
-from gyromc.experiments.store import SCHEMA, SCHEMA_VERSION, environment, load, save
+from gyromc.experiments.store import SCHEMA, SCHEMA_VERSION, load, save
+from gyromc.pages import machine
 
 __all__ = ["Reproduction", "reproduce"]
 
@@ -88,7 +89,7 @@ def reproduce(
             "profile": chosen.name,
             "seed": seed,
             "command": _command(names, chosen.name, engine, seed),
-            "environment": environment(),
+            "environment": machine(),
             "experiments": found,
             "times": {
                 "started": started.isoformat(timespec="seconds"),

@@ -4,9 +4,6 @@ Receives findings; hands them on to `gyromc report`, today's or a later one's.
 """
 
 import json
-import os
-import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +11,11 @@ import gyromc
 from gyromc.errors import InvalidInput
 from gyromc.experiments.cache import write_atomically
 
-__all__ = ["SCHEMA", "SCHEMA_VERSION", "environment", "load", "save"]
+__all__ = ["SCHEMA", "SCHEMA_VERSION", "load", "save"]
 
 SCHEMA = "gyromc.reproduction"
 SCHEMA_VERSION = 1
 FILE = "results.json"
-
-
-def environment() -> dict[str, Any]:
-    """What the numbers were made with."""
-    import jax
-
-    packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
-    return {
-        "gyromc": gyromc.__version__,
-        "python": platform.python_version(),
-        **packages,
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "device": jax.devices()[0].device_kind,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo")
-    if lines.exists():
-        for line in lines.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
 
 
 def save(results: dict[str, Any], directory: Path) -> Path:

@@ -1,0 +1,368 @@
+"""What the columns of a table are, found by looking at every value: the `Encoding` that a regression (E4) begins with.
+
+Receives a `Table`, the target and what the user insists on; hands on an `Encoding`, or an error that names column, line, value
+and remedy. What is ambiguous is refused rather than guessed, what is decided is said.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.fitting.encoding import Categorical, Encoding, Numeric, Response, as_numbers, as_text, counted
+from gyromc.fitting.tables import MAX_COLUMNS, Table
+
+__all__ = ["MODELS", "Wishes", "complete_rows", "recognise"]
+
+MODELS = ("linear", "logistic", "softmax", "poisson")
+MAX_LEVELS = 50
+"""A text column with more categories than this is refused unless `--categorical` insists."""
+MAX_CLASSES = 50
+MOST_PROBLEMS = 12
+FEW_VALUES = 10
+"""A target of so few different whole numbers could be counts or classes: the user has to say."""
+DATES = (
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2,4}"
+)
+ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
+"""Numbers that are not written as numbers: 1,234 or 3,14 or 12 % or $5."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user insists on.
+
+    **Attributes:**
+
+    - `model`: one of `MODELS`; `None`: chosen from the target.
+    - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
+    - `categorical`: columns that are categories although they look like numbers, or have many levels.
+    - `positive`: the class whose probability is wanted.
+    - `reference`: reference levels by column.
+    """
+
+    model: str | None = None
+    impute: bool = False
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+    reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple[str, ...]]:
+    """The rows that have a target value, and a note of those left out; they are left out only when `impute` is wanted."""
+    table.require_column(target, "target")
+    missing = table.columns[target].isna().to_numpy()
+    require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
+    if not missing.any():
+        return table, ()
+    row = int(np.flatnonzero(missing)[0])
+    require(
+        impute,
+        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(row)}. Remove those "
+        "rows, or pass `--impute`, which leaves them out (a target is never made up).",
+    )
+    note = f"{counted(int(missing.sum()), 'row')} without a target left out."
+    return table.take(np.flatnonzero(~missing)), (note,)
+
+
+def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
+    """Decide what every column is.
+
+    **Arguments:**
+
+    - `table`: all rows, each with a target value (`complete_rows`).
+    - `target`: the name of its column.
+    - `wishes`: what the user insists on.
+    - `train`: the rows that medians and most frequent categories are taken from; all when left out. Kinds and levels come from
+      all rows.
+
+    **Returns:** an `Encoding`.
+
+    ```python
+    from pathlib import Path
+    from gyromc.fitting.recognition import recognise
+    from gyromc.fitting.tables import read_table
+    Path("trees.csv").write_text("height,place,old\\n1.5,north,no\\n2.5,south,yes\\n3.5,south,yes\\n")
+    assert recognise(read_table("trees.csv"), "old").names == ("height", "place[south]")
+    ```
+    """
+    table.require_column(target, "target")
+    for name in (*wishes.categorical, *wishes.reference):
+        table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
+    response = recognise_response(table, target, wishes)
+    names = [name for name in table.names if name != target]
+    require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
+    dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
+    used = [name for name in names if name not in dropped]
+    require(
+        used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
+    )
+    rows = np.arange(table.num_rows) if train is None else train
+    features = _features(table, used, wishes, rows)
+    size = sum(len(f.outputs) for f in features)
+    require(
+        size <= MAX_COLUMNS,
+        f"The columns become {size} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
+        "categories with `--drop`.",
+    )
+    return Encoding(features, response, tuple(dropped.items()))
+
+
+def _features(
+    table: Table, names: Sequence[str], wishes: Wishes, train: np.ndarray
+) -> tuple[Numeric | Categorical, ...]:
+    """What each column is; all that is wrong with any of them is said at once."""
+    features, problems = [], []
+    for name in names:
+        try:
+            features.append(_feature(table, name, wishes, train))
+        except InvalidInput as problem:
+            problems.append(str(problem))
+    if not wishes.impute:
+        problems += _missing(table, names)
+    if len(problems) > 1:
+        shown = problems[:MOST_PROBLEMS]
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+        raise InvalidInput(
+            "\n".join([f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in shown), *more])
+        )
+    require(not problems, "".join(problems))
+    return tuple(features)
+
+
+def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
+    """The model and the classes, from the target's values and what the user insists on."""
+    column = table.columns[target]
+    model = wishes.model
+    require(model in (None, *MODELS), f"Unknown model {model!r}: there are {', '.join(MODELS)}.")
+    require(
+        not _is_dates(column),
+        f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
+    )
+    values, bad = as_numbers(column)
+    labels = as_text(column)
+    distinct = _ordered(labels)
+    require(
+        len(distinct) > 1,
+        f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
+        "learn. Check that the file holds all classes.",
+    )
+    reason = "asked for"
+    if model is None:
+        model, reason = _choose_model(target, table, values, bad, distinct)
+    if model in ("linear", "poisson"):
+        require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
+        return _numeric_response(table, target, model, values, bad, reason)
+    return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
+
+
+def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+    """The model for a target, and why."""
+    if len(distinct) == 2:
+        return "logistic", f"chosen because {target!r} has two values"
+    if bad.all():
+        require(
+            len(distinct) <= MAX_CLASSES,
+            f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}: too many classes (at most "
+            f"{MAX_CLASSES}), and no numbers. Is it the right column?",
+        )
+        return "softmax", f"chosen because {target!r} has {len(distinct)} classes"
+    if bad.any():
+        return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
+    whole = np.all(values == np.round(values))
+    if whole and len(distinct) <= FEW_VALUES:
+        counts = ", counts (`--model poisson`)" if values.min() >= 0 else ""
+        raise InvalidInput(
+            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): say whether they are "
+            f"classes (`--model logistic`){counts} or measurements (`--model linear`)."
+        )
+    hint = "; if it counts events, pass `--model poisson`" if whole and values.min() >= 0 else ""
+    return "linear", f"chosen because {target!r} holds numbers{hint}"
+
+
+def _numeric_response(table: Table, target: str, model: str, values, bad, reason: str) -> Response:
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
+        raise InvalidInput(
+            f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
+            f"but there stands {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
+        )
+    if model == "poisson":
+        odd = (values < 0) | (values != np.round(values))
+        if odd.any():
+            row = int(np.flatnonzero(odd)[0])
+            raise InvalidInput(
+                f"{table.path}, {table.place(row)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
+                f"is {values[row]:g} there. Pass `--model linear` for measurements."
+            )
+    return Response(target, model, (), reason)
+
+
+def _class_response(
+    table: Table, target: str, model: str, distinct, labels, positive: str | None, reason: str
+) -> Response:
+    require(
+        len(distinct) <= MAX_CLASSES,
+        f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
+        "Pass `--model linear` for numbers.",
+    )
+    if positive is not None:
+        require(
+            positive in distinct,
+            f"`--positive` {positive!r} is no class of the target {target!r}: its classes are {', '.join(map(repr, distinct))}.",
+        )
+        require(
+            len(distinct) == 2,
+            f"`--positive` is for two classes; {target!r} has {len(distinct)}, and every class gets a probability.",
+        )
+        distinct = [c for c in distinct if c != positive] + [positive]
+    if model == "logistic" and len(distinct) > 2:
+        model, reason = "softmax", f"{reason}; more than two classes: softmax"
+    if model == "softmax" and len(distinct) == 2:
+        model, reason = "logistic", f"{reason}; two classes: logistic"
+    return Response(target, model, tuple(distinct), reason)
+
+
+def _useless(table: Table, name: str, impute: bool) -> str | None:
+    """Why a column can be left out without loss, or None."""
+    column = table.columns[name]
+    known = column.dropna()
+    if known.empty:
+        return "empty"
+    distinct = as_text(known).nunique()
+    if distinct == 1 and (impute or len(known) == len(column)):
+        return f"constant ({as_text(known).iloc[0]!r} in every row{'' if len(known) == len(column) else ' that has a value'})"
+    return None
+
+
+def _missing(table: Table, names: Sequence[str]) -> list[str]:
+    """A sentence on the missing values, if there are any."""
+    counts = {name: int(table.columns[name].isna().sum()) for name in names}
+    lacking = {name: count for name, count in counts.items() if count}
+    if not lacking:
+        return []
+    name = next(iter(lacking))
+    row = int(np.flatnonzero(table.columns[name].isna())[0])
+    some = ", ".join(f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])[:10])
+    more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
+    return [
+        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}{more}; the first of "
+        f"{name!r} at {table.place(row)}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
+        "frequent category)."
+    ]
+
+
+def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
+    column = table.columns[name]
+    insisted = name in wishes.categorical or name in wishes.reference
+    if _is_dates(column):
+        raise InvalidInput(
+            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Turn them into numbers that mean "
+            f"something (days since a start, month, hour), or pass `--drop {name}`."
+        )
+    values, bad = as_numbers(column)
+    known = int(column.notna().sum())
+    if not insisted and not bad.any():
+        return _numeric(name, values, wishes, train)
+    if not insisted:
+        _refuse_mixture(table, name, bad, known)
+    return _categorical(table, name, wishes, train, insisted)
+
+
+def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> Numeric:
+    known = values[~np.isnan(values)]
+    distinct = np.unique(known)
+    note = ""
+    if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
+        note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
+    elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
+        note = f"counts the rows: an index? If so, pass `--drop {name}`"
+    fill = None
+    if wishes.impute:
+        seen = values[train][~np.isnan(values[train])]
+        fill = float(np.median(seen if seen.size else known))
+        note = _also(_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)
+    return Numeric(name, fill, note)
+
+
+def _imputed(count: int, by: str) -> str:
+    return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
+
+
+def _also(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> None:
+    """A column that is nearly numeric is not taken for categories."""
+    column, row, count = table.columns[name], int(np.flatnonzero(bad)[0]), int(bad.sum())
+    here = f"{table.path}, {table.place(row)}: column {name!r}"
+    texts = column[bad]
+    adorned = texts.str.fullmatch(ADORNED).to_numpy(bool)
+    if adorned.mean() > 0.5 and texts.nunique() > 2:
+        raise InvalidInput(
+            f"{here} has {column.iloc[row]!r}, which looks like a number but is not written as one ({count} of {known} values). "
+            f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
+        )
+    if 2 * count <= known:
+        raise InvalidInput(
+            f"{here} is numeric in {known - count} rows, but there stands {column.iloc[row]!r} "
+            f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
+            f"`--categorical {name}` if these are codes."
+        )
+
+
+def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
+    column = as_text(table.columns[name])
+    levels = _ordered(column.dropna())
+    known = int(column.notna().sum())
+    if not insisted:
+        require(
+            len(levels) < known or known <= FEW_VALUES,
+            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and predicts nothing. "
+            f"Pass `--drop {name}`.",
+        )
+        require(
+            len(levels) <= MAX_LEVELS,
+            f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
+            f"at most {MAX_LEVELS} are taken for categories. Pass `--drop {name}`, group the rare ones, or insist with "
+            f"`--categorical {name}`.",
+        )
+    reference = wishes.reference.get(name, levels[0])
+    require(
+        reference in levels,
+        f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
+    )
+    fill, note = None, ""
+    if wishes.impute:
+        seen = column.iloc[train].dropna()
+        fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
+        note = _imputed(len(column) - known, f"{fill!r}, the most frequent")
+    return Categorical(name, tuple(levels), reference, fill, note)
+
+
+def _is_dates(column) -> bool:
+    """Whether most values look like dates or times."""
+    import pandas
+
+    if pandas.api.types.is_numeric_dtype(column):
+        return False
+    if not pandas.api.types.is_string_dtype(column):
+        return True  # typed columns are numbers, texts or dates
+    known = column.dropna()
+    return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
+
+
+def _ordered(texts) -> list[str]:
+    """The different values in order: numbers by size, texts by the alphabet, capitals beside small letters."""
+    import pandas
+
+    distinct = [str(t) for t in pandas.unique(texts)]
+    values = np.asarray(pandas.to_numeric(pandas.Series(distinct, dtype="str"), errors="coerce"), float)
+    if not np.isnan(values).any():
+        return [distinct[i] for i in np.argsort(values, kind="stable")]
+    return sorted(distinct, key=lambda t: (t.casefold(), t))
