@@ -38,14 +38,14 @@ class DrivePlates(Messenger):
             "The size of the mini-batches is the oracle's, not the model's.",
         )
         self.plates[msg["name"]] = size
-        value = self.index if msg["name"] == self.name else jnp.arange(size)
+        value = jnp.arange(size) if self.index is None or msg["name"] != self.name else self.index
         msg["value"], msg["args"] = value, (size, value.shape[0])
 
 
 class OnlyPart(Messenger):
     """Leaves out the log density of the sites inside the plate `name`, or of all others; nothing of them is computed."""
 
-    def __init__(self, fn, name: str, inside: bool):
+    def __init__(self, fn, name: str | None, inside: bool):
         self.name, self.inside = name, inside
         super().__init__(fn)
 

@@ -1,7 +1,7 @@
-"""A plan for a posterior: the Laplace approximation (E8) whitens it, and then one choice of (D, Q) and η serves every model (T1, T4).
+"""A plan for a posterior: the Laplace approximation (E8) makes it round, then one (D, Q) serves all models (T1, T4).
 
-Receives a posterior; hands on a `Plan` that starts at the mode, moves by HFHR dynamics in coordinates where the posterior is round,
-and has the step size at which the variances of a Gaussian with the same curvature and oracle noise come out wrong by `bias`.
+Receives a posterior; hands on a `Plan` that starts at the mode, moves by HFHR dynamics in coordinates where the posterior is
+round, and has the step size at which the variances of a Gaussian with the same curvature and oracle noise are wrong by `bias`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
 from gyromc.interop.numpyro.sites import observables as site_observables
+from gyromc.observables import function
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.theory.corrections import oracle_covariances
@@ -49,8 +50,8 @@ def plan(
     - `target`: from `gyromc.interop.numpyro.target`.
     - `batch_size`: rows of the subsampled plate per gradient, by a control variate anchored at the mode; left out: all rows.
     - `num_steps`, `num_chains`: how long, and how many independent chains.
-    - `bias`: the relative error of posterior variances that the step size may cause, on a Gaussian of the same curvature; the bias
-      on your model is in `gm.predict(plan).bias`, or shows when `bias` is halved.
+    - `bias`: the relative error of posterior variances that the step size may cause, on a Gaussian of the same curvature; the
+      bias on your model is in `gm.predict(plan).bias`, or shows when `bias` is halved.
     - `sites`, `squares`: which sites to average, and whether their squares too; see `observables`.
     - `observables`: more observables by name, functions of {site: unconstrained array}.
     - `fields`: any other field of `gm.Plan`, in place of what would be chosen.
@@ -150,7 +151,7 @@ def _center(target: Posterior) -> Laplace:
     simplest = Plan(
         target=target,
         dynamics=families.overdamped(target.dim),
-        observables={"U": target.potential},
+        observables={"U": function(target.potential)},
         step_size=0.1,
         start=target.start,
     )

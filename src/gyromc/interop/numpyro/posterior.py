@@ -40,7 +40,7 @@ def _prior(target, params):
 
 
 class Posterior(Target):
-    """A model's posterior; the parameters are {site: unconstrained array}, or all of them as one vector, sites in alphabetical order."""
+    """A model's posterior; parameters are {site: unconstrained array}, or one vector of them all, sites in alphabetical order."""
 
     model: Callable
     args: tuple
@@ -160,8 +160,8 @@ class SubsampledPosterior(Posterior, SumOverData):
 def _portion(batch: int, num_data: int) -> int:
     """How many rows the model is given at once: all, unless that is as many as the plate has.
 
-    A plate with as many indices as rows takes its data whole, in order, and so would miss rows that a batch drawn with replacement
-    holds twice; such batches are cut into equal parts.
+    A plate with as many indices as rows takes its data whole, in order, and so would miss rows that a batch drawn with
+    replacement holds twice; such batches are cut into equal parts.
     """
     if batch < num_data or num_data == 1:
         return batch if num_data > 1 else 1
@@ -172,8 +172,8 @@ def target(model: Callable, *args: Any, **kwargs: Any) -> Posterior:
     """A NumPyro model's posterior as a target.
 
     Constrained sites are moved to the whole space by their bijections, whose log-Jacobian is part of U. A plate with a
-    `subsample_size` makes the target a sum over its rows: the oracles `Minibatch` and `ControlVariate` then choose the rows of every
-    gradient, whatever the `subsample_size` is. The model must use the plate's indices, or `numpyro.subsample`, inside the plate.
+    `subsample_size` makes the target a sum over its rows: the oracles `Minibatch` and `ControlVariate` then choose the rows of
+    every gradient, whatever the `subsample_size` is. The model must use the plate's indices, or `numpyro.subsample`, inside it.
 
     **Arguments:**
 
@@ -200,6 +200,7 @@ def target(model: Callable, *args: Any, **kwargs: Any) -> Posterior:
     require(callable(model), f"`model` must be a NumPyro model, a function: got {type(model).__name__}.")
     args, kwargs = arguments(args, kwargs)
     structure = read(model, args, kwargs)
-    found = (Posterior if structure.plate is None else SubsampledPosterior)(model, args, kwargs, structure)
+    kind = Posterior if structure.plate is None else SubsampledPosterior
+    found = kind(model, args, kwargs, structure)  # type: ignore[call-arg]  # the base class's `__init__`
     check(found)
     return found

@@ -1,6 +1,6 @@
 """Reading a model: which sites it has, which are sampled, observed or derived, and which plate can be mini-batched.
 
-Receives a model with its arguments; hands on a `Structure`, or says why the model cannot be sampled by gradients and what to change.
+Receives a model with its arguments; hands on a `Structure`, or says why the model cannot be sampled by gradients, and what to do.
 The model is traced as JAX will trace it when it runs, so that what cannot run is found here.
 """
 
@@ -47,7 +47,7 @@ class Observation(NamedTuple):
 
 
 def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The model's arguments as values that can be kept: arrays in float64, whole numbers as Python's own."""
+    """The model's arguments as values that can be kept: arrays in float64 or, of whole numbers, int32; single ones as Python's."""
 
     def clean(path, leaf):
         if isinstance(leaf, np.generic):
@@ -59,7 +59,7 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
                 isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub",
                 f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.",
             )
-            return leaf
+            return _narrow(leaf)
         try:
             hash(leaf)
         except TypeError:
@@ -70,6 +70,14 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return leaf
 
     return jax.tree_util.tree_map_with_path(clean, (args, kwargs))
+
+
+def _narrow(array):
+    """Whole numbers in 32 bits where they fit, which is the type they have in every precision a run may use."""
+    if array.dtype.kind not in "iu" or array.size == 0:
+        return array
+    bounds = np.iinfo(np.int32)
+    return np.asarray(array, np.int32) if bounds.min <= array.min() and array.max() <= bounds.max else array
 
 
 def on_device(arguments):
@@ -139,8 +147,8 @@ def _structure(sites: dict, plates: dict[str, int]) -> Structure:
     for name, site in latent.items():
         require(
             not in_plate(site, plate),
-            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: each row has its own value, and a mini-batch would "
-            "move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out by hand.",
+            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: each row has its own value, and a mini-batch "
+            "would move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out by hand.",
         )
     require(
         plate is None or any(in_plate(sites[name], plate) for name in observed),
@@ -189,8 +197,8 @@ def _observation(site) -> Observation | None:
         distribution, counted = distribution.base_dist, distribution._mask
     if isinstance(distribution, dist.Unit) or not _known_support(distribution):
         return None
-    inside = distribution.support(site["value"]) | ~jnp.asarray(counted)
-    return Observation(site["value"], inside, distribution.support)
+    support: Any = distribution.support
+    return Observation(site["value"], support(site["value"]) | ~jnp.asarray(counted), support)
 
 
 def _known_support(distribution) -> bool:
