@@ -1,0 +1,154 @@
+"""Posterior means by gyromc's mini-batch chains beside NumPyro's NUTS, on the four models of examples/numpyro_models.py.
+
+Run as `PYTHONPATH=src python benchmarks/against_nuts.py [--out FILE] [--only NAME]`. Each model is run at two step sizes, so that the
+bias of the step size is seen and not guessed; NUTS runs with full gradients. One JSON record per model, and a table for docs/numpyro.md.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from numpyro.diagnostics import effective_sample_size
+from numpyro.infer import MCMC, NUTS
+
+import gyromc as gm
+from gyromc.interop import numpyro as gnp
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from numpyro_models import Example, examples  # noqa: E402
+
+
+def by_element(values: dict) -> dict:
+    """Draws of each element, chains × draws, by the name the observables have."""
+    found = {}
+    for site, value in values.items():
+        for index in np.ndindex(value.shape[2:]):
+            place = f"[{','.join(map(str, index))}]" if index else ""
+            found[f"{site}{place}"] = value[(slice(None), slice(None), *index)]
+    return found
+
+
+def nuts(example: Example, sites: tuple, draws: int, seed: int = 0) -> dict:
+    """NUTS on all data, in float64: mean, its standard error and the posterior sd of each element; gradients and seconds."""
+    with jax.enable_x64(True):
+        began = time.perf_counter()
+        mcmc = MCMC(
+            NUTS(example.model), num_warmup=1000, num_samples=draws, num_chains=4, chain_method="vectorized", progress_bar=False
+        )
+        given = [jax.numpy.asarray(value) for value in example.args]
+        mcmc.run(jax.random.key(seed), *given, extra_fields=("num_steps",))
+        samples = jax.device_get(mcmc.get_samples(group_by_chain=True))
+        steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        seconds = time.perf_counter() - began
+    elements = by_element({site: samples[site] for site in sites})
+    rows = {}
+    for name, x in elements.items():
+        size = float(effective_sample_size(x))
+        rows[name] = {"mean": float(x.mean()), "error": float(x.std() / np.sqrt(size)), "sd": float(x.std())}
+    # `num_steps` is of the kept draws: warm-up has made about as many again for every thousand
+    return {"rows": rows, "gradients": steps, "seconds": seconds, "num_data": None}
+
+
+def gyromc_run(plan: gm.Plan) -> dict:
+    """Mean and standard error of each element; gradients and seconds."""
+    began = time.perf_counter()
+    run = gm.run(plan)
+    table = gnp.summary(run)
+    return {
+        "rows": {name: {"mean": row.mean, "error": row.mean_error, "sd": row.sd} for name, row in table.items()},
+        "step_size": plan.step_size,
+        "gradients": float(run.gradient_evaluations),
+        "data_terms": float(run.gradient_evaluations) * plan.oracle.evaluations(plan.target),
+        "seconds": time.perf_counter() - began,
+        "compile_seconds": run.compile_time,
+    }
+
+
+def compare(name: str, example: Example, num_steps: int, num_chains: int, draws: int) -> dict:
+    """One model: gyromc at two step sizes, NUTS, and how far apart they are in posterior standard deviations and in errors."""
+    began = time.perf_counter()
+    target = gnp.target(example.model, *example.args, **example.kwargs)
+    plan = gnp.plan(target, batch_size=example.rows, num_steps=num_steps, num_chains=num_chains)
+    prepared = time.perf_counter() - began
+    coarse = gyromc_run(plan)
+    halved = plan.replace(step_size=plan.step_size / 2, num_steps=2 * num_steps, burn_in=2 * plan.burn_in, seed=1)
+    fine = gyromc_run(halved)
+    sites = (*target.sites, *target.structure.deterministic)
+    reference = nuts(example, sites, draws)
+    elements = {}
+    for key, row in coarse["rows"].items():
+        truth, half = reference["rows"][key], fine["rows"][key]
+        extrapolated = 2 * half["mean"] - row["mean"]
+        spread = np.sqrt(4 * half["error"] ** 2 + row["error"] ** 2 + truth["error"] ** 2)
+        elements[key] = {
+            "gap": (row["mean"] - truth["mean"]) / truth["sd"],
+            "gap_error": float(np.hypot(row["error"], truth["error"])) / truth["sd"],
+            "bias": 2 * (row["mean"] - half["mean"]) / truth["sd"],
+            "bias_error": 2 * float(np.hypot(row["error"], half["error"])) / truth["sd"],
+            "extrapolated_z": (extrapolated - truth["mean"]) / spread,
+            "sd_ratio": row["sd"] / truth["sd"],
+            "fine_gap": (half["mean"] - truth["mean"]) / truth["sd"],
+            "fine_z": (half["mean"] - truth["mean"]) / float(np.hypot(half["error"], truth["error"])),
+        }
+    return {
+        "model": name,
+        "rows": example.rows,
+        "num_data": target.structure.num_data,
+        "dim": target.dim,
+        "prepare_seconds": prepared,
+        "gyromc": coarse,
+        "gyromc_half_step": fine,
+        "nuts": reference,
+        "elements": elements,
+    }
+
+
+def line(record: dict) -> str:
+    """A row of the table in docs/numpyro.md."""
+    e = record["elements"].values()
+    coarse, reference = record["gyromc"], record["nuts"]
+    batch = f"{record['rows']} of {record['num_data']}" if record["rows"] else "all"
+    error = max(row["error"] / reference["rows"][k]["sd"] for k, row in coarse["rows"].items())
+    cells = (
+        record["model"],
+        str(record["dim"]),
+        batch,
+        f"{coarse['step_size']:.3g}",
+        f"{max(abs(x['gap']) for x in e):.3f}",
+        f"{error:.3f}",
+        f"{max(abs(x['bias']) for x in e):.3f}",
+        f"{max(abs(x['extrapolated_z']) for x in e):.1f} ({len(e)})",
+        f"{min(x['sd_ratio'] for x in e):.3f}–{max(x['sd_ratio'] for x in e):.3f}",
+        f"{coarse['gradients']:.2g}",
+        f"{coarse['seconds']:.0f} ({coarse['compile_seconds']:.0f})",
+        f"{reference['gradients']:.2g}",
+        f"{reference['seconds']:.0f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Every model, or one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--chains", type=int, default=32)
+    parser.add_argument("--draws", type=int, default=4000)
+    options = parser.parse_args()
+    records = []
+    for name, example in examples().items():
+        if options.only in (None, name):
+            records.append(compare(name, example, options.steps, options.chains, options.draws))
+            print(line(records[-1]), flush=True)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(records, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What can be known of a posterior before it is sampled: U is finite, and it is a sum over the rows of its plate (E3).
+
+Receives a posterior; hands on nothing, and raises `InvalidInput` with what was wrong, where, and what to do.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+
+from gyromc.checks import require, require_finite
+from gyromc.errors import InvalidInput
+from gyromc.interop.numpyro.reading import place
+
+TRIES = 20
+TOLERANCE = 1e-6  # float64 sums in another order, some models computing part of them in float32
+
+
+def check(target: Any) -> None:
+    """`InvalidInput` where the posterior cannot be sampled as it stands."""
+    with jax.enable_x64(True):
+        halves = _halves(target)
+        rng = np.random.default_rng(1)
+        for _ in range(TRIES):
+            theta = jnp.asarray(rng.uniform(-0.5, 0.5, target.dim))
+            potential, slope, parts = _evaluated(target, theta, halves)
+            if np.isfinite(potential) and np.all(np.isfinite(slope)):
+                break
+        else:
+            _blame(target, theta)
+    if halves is not None:
+        _check_additive(target, float(potential), *map(float, parts))
+
+
+def _halves(target: Any) -> tuple | None:
+    """The rows of the plate, cut into two at random, once it is known that the model can be given them."""
+    plate, N = target.structure.plate, target.structure.num_data
+    if plate is None or N == 1:
+        return None
+    shuffled = np.random.default_rng(0).permutation(N)
+    halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
+    try:
+        eqx.filter_eval_shape(target.likelihood, jnp.zeros(target.dim), halves[0])
+    except Exception as error:
+        raise InvalidInput(
+            f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}. Inside the plate use its indices for every array over the data, "
+            f"`with numpyro.plate({plate!r}, {N}, subsample_size=…) as index: … X[index] … obs=y[index]`, or "
+            "`numpyro.subsample(X, event_dim=1)`."
+        ) from error
+    return halves
+
+
+@eqx.filter_jit
+def _evaluated(target, theta, halves):
+    """U, ∇U and, where there are halves, the prior's part of U and ℓ over each half."""
+    parts = () if halves is None else (target.prior(theta), *(target.likelihood(theta, half) for half in halves))
+    return *jax.value_and_grad(target.potential)(theta), parts
+
+
+def _check_additive(target: Any, potential: float, prior: float, first: float, second: float) -> None:
+    """ℓ over all rows equals ℓ over one half of them plus ℓ over the other: what makes a mini-batch unbiased."""
+    plate, N, whole = target.structure.plate, target.structure.num_data, potential - prior
+    require(
+        abs(whole - (first + second)) <= TOLERANCE * max(1.0, abs(potential), abs(prior), abs(first), abs(second)),
+        f"The likelihood is not a sum over the rows of plate {plate!r}: all {N} rows give {-whole:.6g}, two halves together "
+        f"{-(first + second):.6g}. Inside the plate every term must depend on its own row alone: index every array over the data "
+        "with the plate's indices, and standardise the data before the model, not inside it.",
+    )
+
+
+def _blame(target: Any, theta) -> None:
+    """Say where a density that is not finite comes from: an argument, a site, or the gradient."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
+        if isinstance(leaf, np.ndarray):
+            require_finite(leaf, place(path))
+    args, kwargs = target.given()
+    values = target.constrained(theta, deterministic=False)
+    sites = handlers.trace(handlers.substitute(target.on(None), data=values)).get_trace(*args, **kwargs)
+    bad = [
+        repr(name)
+        for name, site in sites.items()
+        if site["type"] == "sample" and not np.all(np.isfinite(site["fn"].log_prob(site["value"])))
+    ]
+    raise InvalidInput(
+        f"The model's log density or its gradient is not finite at {TRIES} points near the origin of the unconstrained space: "
+        f"{'look at ' + ', '.join(bad) if bad else 'only the gradient, so look for 0/0, log(0) or sqrt(0)'}. "
+        "Check the data against the model, and bounds of its supports against the data."
+    )

@@ -1,0 +1,254 @@
+"""Reading a model: which sites it has, which are sampled, observed or derived, and which plate can be mini-batched.
+
+Receives a model with its arguments; hands on a `Structure`, or says why the model cannot be sampled by gradients, and what to do.
+The model is traced as JAX will trace it when it runs, so that what cannot run is found here.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import distributions as dist
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+from numpyro.infer import init_to_uniform
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.interop.numpyro.handlers import DrivePlates, in_plate
+
+__all__ = ["Structure", "arguments", "on_device", "place", "read"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """What a model is made of."""
+
+    shapes: Mapping[str, tuple[int, ...]]  # of the unconstrained latents
+    transforms: Mapping[str, Any]  # to the constrained value; None where it depends on other sites
+    observed: tuple[str, ...]
+    deterministic: tuple[str, ...]  # outside the subsampled plate
+    on_rows: tuple[str, ...]  # deterministic sites inside it: one value per row of data
+    plate: str | None
+    num_data: int | None
+
+
+class Observation(NamedTuple):
+    """The value of an observed site and which of its entries lie in the support."""
+
+    value: Any
+    inside: Any
+    support: Any
+
+
+def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The model's arguments as values that can be kept: arrays in float64 or, of whole numbers, int32; single ones as Python's."""
+
+    def clean(path, leaf):
+        if isinstance(leaf, np.generic):
+            return leaf.item()
+        if isinstance(leaf, jax.Array | np.ndarray):
+            if jnp.issubdtype(leaf.dtype, np.floating):
+                return np.asarray(leaf, float)
+            require(
+                isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub",
+                f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.",
+            )
+            return _narrow(leaf)
+        try:
+            hash(leaf)
+        except TypeError:
+            raise InvalidInput(
+                f"The model's argument {place(path)} must be an array or a plain value: got {type(leaf).__name__}. "
+                "Convert it first, for example with `.to_numpy()`."
+            ) from None
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(clean, (args, kwargs))
+
+
+def _narrow(array):
+    """Whole numbers in 32 bits where they fit, which is the type they have in every precision a run may use."""
+    if array.dtype.kind not in "iu" or array.size == 0:
+        return array
+    bounds = np.iinfo(np.int32)
+    return np.asarray(array, np.int32) if bounds.min <= array.min() and array.max() <= bounds.max else array
+
+
+def on_device(arguments):
+    """Arguments with their arrays as JAX arrays, in the precision JAX is set to."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arguments)
+
+
+def place(path) -> str:
+    """`args[0]['x']` for a leaf of (args, kwargs)."""
+    return ("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:])
+
+
+def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
+    """The structure of the model; `InvalidInput` where it cannot be sampled by gradients, or where its data do not fit it."""
+    found: list[Structure] = []
+
+    @eqx.filter_jit
+    def traced(key, args, kwargs):
+        sites, plates = _trace(model, args, kwargs, key)
+        found.append(_structure(sites, plates))
+        supports = {name: sites[name]["fn"].support for name in found[0].shapes}
+        return supports, {name: _observation(sites[name]) for name in found[0].observed}
+
+    with jax.enable_x64(True):
+        here, observations = traced(jax.random.key(0), args, kwargs)
+        elsewhere, _ = traced(jax.random.key(1), args, kwargs)
+    for name, observation in observations.items():
+        _check_observed(name, observation)
+    transforms = {name: _fixed_transform(here[name], elsewhere[name]) for name in here}
+    return dataclasses.replace(found[0], transforms=transforms)
+
+
+def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[str, int]]:
+    """The sites at a random point, every subsampled plate on all its rows, and the sizes of those plates."""
+    driven = DrivePlates(model)
+    seeded = handlers.substitute(handlers.seed(driven, rng_seed=key), substitute_fn=init_to_uniform)
+    try:
+        return handlers.trace(seeded).get_trace(*args, **kwargs), driven.plates
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever the user's function raises, kept as the cause
+        concrete = "Tracer" in type(error).__name__ or "Concret" in type(error).__name__
+        raise InvalidInput(
+            f"The model `{_called(model)}` cannot be traced with the arguments given ({_described(args, kwargs)}): "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
+            + (
+                "JAX sees arrays without their values: pass sizes, such as a number of groups, as arguments of their own, and "
+                "branch on no array."
+                if concrete
+                else "Pass what you would pass to `numpyro.infer.MCMC.run`."
+            )
+        ) from error
+
+
+def _structure(sites: dict, plates: dict[str, int]) -> Structure:
+    """What the sites are, all that can be said without their values."""
+    latent = {name: s for name, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+    observed = [name for name, s in sites.items() if s["type"] == "sample" and s["is_observed"]]
+    derived = [name for name, s in sites.items() if s["type"] == "deterministic"]
+    _check_sites(sites, latent, observed)
+    require(
+        len(plates) <= 1,
+        f"The model subsamples {len(plates)} plates ({', '.join(map(repr, plates))}); one can be driven by mini-batches. "
+        "Leave `subsample_size` out of all but the largest.",
+    )
+    plate = next(iter(plates), None)
+    for name, site in latent.items():
+        require(
+            not in_plate(site, plate),
+            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: each row has its own value, and a mini-batch "
+            "would move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out by hand.",
+        )
+    require(
+        plate is None or any(in_plate(sites[name], plate) for name in observed),
+        f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.",
+    )
+    return Structure(
+        shapes={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
+        transforms={},
+        observed=tuple(observed),
+        deterministic=tuple(name for name in derived if not in_plate(sites[name], plate)),
+        on_rows=tuple(name for name in derived if in_plate(sites[name], plate)),
+        plate=plate,
+        num_data=None if plate is None else plates[plate],
+    )
+
+
+def _check_sites(sites: dict, latent: dict, observed: list) -> None:
+    for name, site in sites.items():
+        require(
+            site["type"] not in ("param", "mutable"),
+            f"Site {name!r} is a `numpyro.{site['type']}`, which is optimised, not sampled: give it a prior with "
+            "`numpyro.sample` (for a network: `numpyro.contrib.module.random_flax_module`), or make it a constant.",
+        )
+    for name, site in latent.items():
+        require(
+            not site["fn"].support.is_discrete,
+            f"Latent site {name!r} is discrete ({_kind(site['fn'])}): gradients cannot move it. Sum it out by hand, for "
+            "example with `dist.MixtureSameFamily` for mixture labels, or with `jax.nn.logsumexp` and `numpyro.factor`.",
+        )
+        require(
+            not isinstance(site["fn"], dist.Delta),
+            f"Latent site {name!r} has a point mass as its prior: use `numpyro.deterministic` for a derived value.",
+        )
+    require(latent, f"The model has no latent site to sample: its sites are {', '.join(map(repr, sites)) or 'none'}.")
+    require(
+        observed,
+        f"The model has no observed site, so there is no posterior (latent: {', '.join(map(repr, latent))}). "
+        "Pass the data, so that some `numpyro.sample(…, obs=…)` gets a value.",
+    )
+
+
+def _observation(site) -> Observation | None:
+    """The data of a site whose support is known; NumPyro returns a density for values outside it, too."""
+    distribution, counted = site["fn"], True
+    if isinstance(distribution, dist.MaskedDistribution):
+        distribution, counted = distribution.base_dist, distribution._mask
+    if isinstance(distribution, dist.Unit) or not _known_support(distribution):
+        return None
+    support: Any = distribution.support
+    return Observation(site["value"], support(site["value"]) | ~jnp.asarray(counted), support)
+
+
+def _known_support(distribution) -> bool:
+    """Whether the support does not hang on parameters: whole numbers, or a constant of the distribution's class."""
+    while isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
+        distribution = distribution.base_dist
+    support = distribution.support
+    return support is not None and (
+        support.is_discrete or isinstance(getattr(type(distribution), "support", None), constraints.Constraint)
+    )
+
+
+def _check_observed(name: str, observation: Observation | None) -> None:
+    """Every observed value lies in the support of its distribution."""
+    if observation is None:
+        return
+    value, bad = np.asarray(observation.value), np.argwhere(np.atleast_1d(~np.asarray(observation.inside)))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        first = np.atleast_1d(value)[where]
+        raise InvalidInput(
+            f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({observation.support}), the "
+            f"first at {where}: {first}. "
+            + ("Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded.")
+        )
+
+
+def _fixed_transform(support, other):
+    """The bijection onto the support, or None where the support is another one at another point."""
+    leaves = jax.tree.leaves(support), jax.tree.leaves(other)
+    same = all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
+    return biject_to(support) if same else None
+
+
+def _kind(distribution) -> str:
+    while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
+
+
+def _called(model: Callable) -> str:
+    name = getattr(model, "__name__", type(model).__name__)
+    try:
+        return f"{name}{inspect.signature(model)}"
+    except (TypeError, ValueError):
+        return name
+
+
+def _described(args: tuple, kwargs: dict) -> str:
+    def one(value) -> str:
+        return f"array {np.shape(value)}" if hasattr(value, "shape") else type(value).__name__
+
+    return ", ".join([*map(one, args), *(f"{k}={one(v)}" for k, v in kwargs.items())]) or "none"

@@ -1,0 +1,172 @@
+"""Back from the unconstrained space: site values as observables h(θ) (E4), as draws, and as new data.
+
+Receives a posterior or a run on one; hands on functions, arrays and predictions by the model's site names.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.infer import Predictive
+
+from gyromc.checks import require, whole
+from gyromc.interop.numpyro.handlers import DrivePlates
+from gyromc.interop.numpyro.posterior import Posterior
+from gyromc.interop.numpyro.reading import on_device
+from gyromc.observables import Observable
+from gyromc.results import Run
+
+__all__ = ["draws", "observables", "predictive"]
+
+
+class SiteElement(Observable):
+    """One element of a site's constrained value, or its square."""
+
+    site: str = eqx.field(static=True)
+    index: tuple[int, ...] = eqx.field(static=True)
+    power: int = eqx.field(static=True)
+    transform: Any  # of this site alone, or
+    everything: Callable | None  # from the parameters to all sites, where one transform is not enough
+    unravel: Callable
+
+    def __call__(self, params):
+        """The element at unconstrained parameters."""
+        params = params if isinstance(params, dict) else self.unravel(params)
+        if self.everything is not None:
+            value = self.everything(params)[self.site]
+        else:
+            value = self.transform(params[self.site])
+        return jnp.asarray(value)[self.index] ** self.power
+
+
+def observables(
+    target: Posterior, sites: Sequence[str] | None = None, *, squares: bool = False
+) -> dict[str, Observable]:
+    """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1,2]"`.
+
+    **Arguments:**
+
+    - `target`: from `gyromc.interop.numpyro.target`.
+    - `sites`: which sites; left out: all latent sites, and the deterministic ones outside a subsampled plate.
+    - `squares`: add the square of each, `"tau^2"`, from which posterior standard deviations follow.
+
+    **Returns:** observables by name, for `gm.Plan`.
+
+    ```python
+    import numpyro
+    from numpyro import distributions as dist
+    from gyromc.interop import numpyro as gnp
+
+    def model(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        numpyro.deterministic("variance", scale**2)
+        numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+
+    assert list(gnp.observables(gnp.target(model, 0.3), squares=True)) == ["scale", "variance", "scale^2", "variance^2"]
+    ```
+    """
+    names = _chosen(target, sites)
+    with jax.enable_x64(True):  # shapes only
+        shapes = jax.eval_shape(target.constrained, {k: jnp.asarray(v) for k, v in target.start.items()})
+    traced_once = jax.jit(lambda params: target.constrained(params))
+
+    def everything(params):  # for elements that need the whole model
+        return traced_once(params)
+
+    def element(site: str, index: tuple[int, ...], power: int) -> SiteElement:
+        transform = target.structure.transforms.get(site)
+        return SiteElement(site, index, power, transform, None if transform else everything, target.unravel)
+
+    found = {}
+    for power in (1, 2) if squares else (1,):
+        for site in names:
+            for index in np.ndindex(shapes[site].shape):
+                found[element_name(site, index, power)] = element(site, index, power)
+    return found
+
+
+def element_name(site: str, index: tuple[int, ...], power: int = 1) -> str:
+    """`beta[0]`, `W[1,2]`, `tau`, `tau^2`."""
+    place = f"[{','.join(map(str, index))}]" if index else ""
+    return f"{site}{place}{'^2' if power == 2 else ''}"
+
+
+def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The kept states in constrained space: {site: chains × draws × the site's shape}.
+
+    **Arguments:**
+
+    - `run`: of a plan on a posterior, made with `keep_draws`.
+    - `sites`: which sites; left out: all latent sites, and the deterministic ones outside a subsampled plate.
+
+    **Returns:** arrays by site name.
+    """
+    target = _posterior(run)
+    require(
+        run.draws is not None,
+        "This run kept no draws: run it with `gm.run(plan, keep_draws=10)` to keep every tenth state.",
+    )
+    names = _chosen(target, sites)
+    kept = run.draws if isinstance(run.draws, dict) else jax.vmap(jax.vmap(target.unravel))(jnp.asarray(run.draws))
+
+    def values(params):
+        found = target.constrained(params)
+        return {name: found[name] for name in names}
+
+    return {name: np.asarray(value) for name, value in jax.jit(jax.vmap(jax.vmap(values)))(kept).items()}
+
+
+def predictive(
+    run: Run, *args: Any, draws_used: int | None = None, seed: int = 0, **kwargs: Any
+) -> dict[str, np.ndarray]:
+    """New data from the posterior, by `numpyro.infer.Predictive`: {site: draws × the site's shape}, on all rows of every plate.
+
+    **Arguments:**
+
+    - `run`: of a plan on a posterior, made with `keep_draws`.
+    - `args`, `kwargs`: what the model takes for the new data, with nothing to observe; left out altogether: the arguments of the
+      posterior itself, observed sites drawn anew.
+    - `draws_used`: how many posterior draws, spread evenly over chains and time; left out: all.
+    - `seed`: of the new data.
+
+    **Returns:** arrays by site name, the deterministic sites included.
+    """
+    target = _posterior(run)
+    kept = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws(run, target.sites).items()}
+    count = len(next(iter(kept.values())))
+    wanted = count if draws_used is None else whole(draws_used, "draws_used", least=1, most=count)
+    rows = np.linspace(0, count - 1, wanted).round().astype(int)
+    model = DrivePlates(target.model, drawing=True)
+    if not args and not kwargs:
+        args, kwargs, model = target.args, target.kwargs, handlers.uncondition(model)
+    args, kwargs = on_device((args, kwargs))
+    generate = Predictive(model, posterior_samples={name: value[rows] for name, value in kept.items()})
+    return {name: np.asarray(value) for name, value in generate(jax.random.key(seed), *args, **kwargs).items()}
+
+
+def _posterior(run: Run) -> Posterior:
+    require(isinstance(run, Run), f"A `Run` is needed: got {type(run).__name__}.")
+    require(
+        isinstance(run.plan.target, Posterior),
+        f"This run's target is no NumPyro model ({type(run.plan.target).__name__}): use `gyromc.interop.numpyro.target`.",
+    )
+    return run.plan.target  # type: ignore[return-value]
+
+
+def _chosen(target: Posterior, sites: Sequence[str] | None) -> tuple[str, ...]:
+    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
+    structure = target.structure
+    usual = (*target.sites, *structure.deterministic)
+    known = (*usual, *structure.on_rows)
+    wanted = usual if sites is None else ((sites,) if isinstance(sites, str) else tuple(sites))
+    unknown = [name for name in wanted if name not in known]
+    require(
+        wanted and not unknown,
+        f"No site {', '.join(map(repr, unknown)) or 'given'} in the model: its latent and deterministic sites are "
+        f"{', '.join(known)}.",
+    )
+    return wanted
