@@ -1,0 +1,1 @@
+"""What talks to other packages: one module each, imported only when asked for, each behind the extra of the same name."""
