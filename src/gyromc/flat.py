@@ -41,10 +41,13 @@ def ravel(params, dtype=None):
     return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, dtype)) for leaf in jax.tree.leaves(params)])
 
 
-def unraveler(template) -> tuple[Callable, int]:
-    """The map from vectors to parameters shaped like `template` (arrays or shapes), and the vector's length."""
+def unraveler(template, name: str = "start") -> tuple[Callable, int]:
+    """The map from vectors to parameters shaped like `template` (arrays or shapes), and the vector's length.
+
+    Messages call the template `name`.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
-        where = f"start{jax.tree_util.keystr(path)}"
+        where = f"{name}{jax.tree_util.keystr(path)}"
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             raise InvalidInput(
                 f"Parameters must be arrays: {where} is {type(leaf).__name__}. For an Equinox module pass "
@@ -53,12 +56,12 @@ def unraveler(template) -> tuple[Callable, int]:
         require(
             jnp.issubdtype(leaf.dtype, jnp.floating),
             f"Parameters must be real floating-point numbers: {where} has dtype {leaf.dtype}. "
-            "Keep constants out of the parameters.",
+            "Keep constants out of the parameters, or convert it with `.astype(float)`.",
         )
     leaves, treedef = jax.tree.flatten(template)
     shapes = tuple(tuple(leaf.shape) for leaf in leaves)
     dim = sum(int(np.prod(shape)) for shape in shapes)
-    require(dim > 0, "The parameters are empty: `start` must hold at least one number.")
+    require(dim > 0, f"The parameters are empty: `{name}` must hold at least one number.")
     if treedef == jax.tree.structure(0) and len(shapes[0]) == 1:
         return identity, dim
     return Unravel(treedef, shapes), dim

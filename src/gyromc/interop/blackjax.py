@@ -1,0 +1,357 @@
+"""The step (E3) as BlackJAX sampling algorithms, and BlackJAX's gradient estimators as targets of a plan.
+
+Receives a gradient estimator of BlackJAX (`blackjax.sgmcmc.gradients`), which estimates the gradient of the log density, -∇U;
+hands on a `blackjax.base.SamplingAlgorithm` that makes the very step of gyromc's own engine (`gyromc.schemes`), or a target for
+`gyromc.Plan`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc import dynamics as families
+from gyromc.checks import numbers, positive, require
+from gyromc.dynamics import Dynamics
+from gyromc.engines.scan import cast
+from gyromc.errors import InvalidInput
+from gyromc.flat import ravel, unraveler
+from gyromc.operators import Operator, as_operator
+from gyromc.schemes import SCHEMES
+from gyromc.targets import FiniteSum, SumOverData
+
+try:
+    from blackjax.base import SamplingAlgorithm
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"`gyromc.interop.blackjax` needs BlackJAX, which is not installed ({missing}): pip install 'gyromc[blackjax]'"
+    ) from missing
+
+__all__ = ["AugmentedState", "EstimatedTarget", "kernel", "sggaulmc", "sghfhrmc", "sgnlmc", "target"]
+
+
+class AugmentedState(NamedTuple):
+    """The state (θ, r) of dynamics with momentum; both are pytrees shaped like the parameters."""
+
+    position: Any
+    momentum: Any
+
+
+def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
+    """SGNLMC: Langevin dynamics turned by a skew-symmetric J, the step (E3) with D = I, Q = J.
+
+    The state is the position itself, as in `blackjax.sgld`.
+
+    **Arguments:**
+
+    - `grad_estimator`: function of (position, minibatch), the gradient of the log density, as BlackJAX's are.
+    - `J`: a skew-symmetric matrix, `gyromc.dynamics.rotations(…)`, or a number: the rate at which neighbouring coordinates
+      rotate, applied without a matrix.
+
+    **Returns:** a `SamplingAlgorithm`; `step` takes (rng_key, state, minibatch, step_size, temperature=1).
+
+    ```python
+    import jax, jax.numpy as jnp
+    from gyromc.interop.blackjax import sgnlmc
+    sampler = sgnlmc(lambda position, minibatch: -position, J=[[0.0, -1.0], [1.0, 0.0]])
+    state = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2)), None, 0.1)
+    assert state.shape == (2,)
+    ```
+    """
+    if _is_number(J):
+        rate = float(numbers(J, "J"))
+        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), False, "euler")
+    return kernel(grad_estimator, families.nonreversible(J))
+
+
+def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
+    """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r), the step (E3) with D = diag(αI, γI), Q = [[0, -I], [I, 0]].
+
+    The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I).
+
+    **Arguments:**
+
+    - `grad_estimator`: as for `sgnlmc`.
+    - `alpha`, `gamma`: both positive.
+
+    **Returns:** a `SamplingAlgorithm`, as for `sgnlmc`.
+
+    ```python
+    import jax, jax.numpy as jnp
+    from gyromc.interop.blackjax import sghfhrmc
+    sampler = sghfhrmc(lambda position, minibatch: -position, alpha=1.0, gamma=2.0)
+    state = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2)), None, 0.1)
+    assert state.position.shape == state.momentum.shape == (2,)
+    ```
+    """
+    alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), True, "euler")
+
+
+def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
+    """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), the step (E3) with the D and Q of `gyromc.dynamics.gaul`.
+
+    **Arguments:**
+
+    - `grad_estimator`: as for `sgnlmc`.
+    - `C`: symmetric positive definite; a number is a multiple of the identity, a vector a diagonal.
+    - `a`, `gamma`: both positive.
+
+    **Returns:** a `SamplingAlgorithm` whose state is an `AugmentedState`.
+
+    ```python
+    import jax, jax.numpy as jnp
+    from gyromc.interop.blackjax import sggaulmc
+    sampler = sggaulmc(lambda position, minibatch: -position, C=2.0, a=1.0, gamma=2.0)
+    state = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2)), None, 0.1)
+    assert state.position.shape == (2,)
+    ```
+    """
+    if _is_number(C):
+        families.gaul(as_operator(C, "C", size=1), a, gamma)  # a wrong number is found now, not at the first step
+        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma), True, "euler")
+    return kernel(grad_estimator, families.gaul(C, a, gamma))
+
+
+def kernel(grad_estimator: Callable, dynamics: Dynamics, scheme: str = "euler") -> SamplingAlgorithm:
+    """Any dynamics (D, Q) of gyromc as a BlackJAX sampling algorithm.
+
+    On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
+    draws ξ as `jax.random.normal(k, …)`, so `kernel(g, overdamped(d))` moves as `blackjax.sgld(g)` does, up to rounding.
+
+    **Arguments:**
+
+    - `grad_estimator`: as for `sgnlmc`.
+    - `dynamics`: of `gyromc.dynamics`, for as many parameters as the position has.
+    - `scheme`: the integrator, by name (`gyromc.schemes`).
+
+    **Returns:** a `SamplingAlgorithm`: `init(position, rng_key=None)` and
+    `step(rng_key, state, minibatch, step_size, temperature=1)`.
+
+    ```python
+    import jax, jax.numpy as jnp
+    import gyromc as gm
+    from gyromc.interop.blackjax import kernel
+    position = {"w": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
+    gradient = lambda position, minibatch: jax.tree.map(jnp.negative, position)
+    sampler = kernel(gradient, gm.dynamics.overdamped(position))
+    assert sampler.step(jax.random.key(0), sampler.init(position), None, 0.1)["w"].shape == (2, 2)
+    ```
+    """
+    require(
+        isinstance(dynamics, Dynamics),
+        f"`dynamics` must be a value of `gyromc.dynamics`: got {type(dynamics).__name__}. The gradient estimator comes first: "
+        "`kernel(grad_estimator, dynamics)`.",
+    )
+    return _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, scheme)
+
+
+def _algorithm(grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: str) -> SamplingAlgorithm:
+    """`init` and `step` for the dynamics that `family` makes for d parameters."""
+    require(
+        callable(grad_estimator),
+        f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
+    )
+    require(scheme in SCHEMES, f"`scheme` must be one of {', '.join(SCHEMES)}: got {scheme!r}.")
+    family = functools.lru_cache(maxsize=8)(family)
+
+    def init(position, rng_key=None):
+        position = _checked_position(position)
+        theta = ravel(position)
+        if not _has_momentum(family(theta.size), theta.size, augmented):
+            return position
+        r = jnp.zeros_like(theta) if rng_key is None else jax.random.normal(rng_key, theta.shape, theta.dtype)
+        return AugmentedState(position, _like(r, position))
+
+    def step(rng_key, state, minibatch, step_size, temperature=1.0):
+        given = state.position if isinstance(state, AugmentedState) else state
+        position = _checked_position(given)
+        theta = ravel(position)
+        dynamics = cast(family(theta.size), theta.dtype)
+        with_momentum = _has_momentum(dynamics, theta.size, augmented)
+        _check_state(state, with_momentum, dynamics.name)
+        eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
+
+        log_gradient = grad_estimator(position, minibatch)
+        _check_gradient(log_gradient, position)
+        gradient = -ravel(log_gradient, theta.dtype)  # BlackJAX climbs log π = -U
+        z = theta
+        if with_momentum:
+            r = ravel(state.momentum, theta.dtype)
+            z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])  # ∇H = (∇U, r)
+        xi = jnp.sqrt(T) * jax.random.normal(rng_key, z.shape, z.dtype)
+        moved = SCHEMES[scheme](dynamics, z, gradient, xi, eta)  # E3
+        if not with_momentum:
+            return _like(moved, position)
+        return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
+
+    return SamplingAlgorithm(init, step)  # type: ignore[arg-type]
+
+
+def _is_number(value) -> bool:
+    return not isinstance(value, Operator) and np.ndim(value) == 0
+
+
+def _checked_position(position):
+    """The position with arrays for leaves, all of them floating-point."""
+    position = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, bool | int | float | np.generic) else x, position)
+    unraveler(position, "position")
+    return jax.tree.map(jnp.asarray, position)
+
+
+def _has_momentum(dynamics: Dynamics, d: int, augmented: bool | None) -> bool:
+    n = dynamics.size
+    if augmented is None:
+        require(
+            n in (d, 2 * d),
+            f"`dynamics` must act on θ ({d} × {d}) or on (θ, r) ({2 * d} × {2 * d}), the position having {d} numbers: "
+            f"got {n} × {n}.",
+        )
+        return n == 2 * d
+    made_for = n // 2 if augmented else n
+    require(
+        made_for == d,
+        f"`dynamics` ({dynamics.name}) is made for {made_for} parameters, but the position has {d}. Build it for {d}; "
+        "`overdamped`, `hfhr` and `rotations` take the position itself and count.",
+    )
+    return augmented
+
+
+def _check_state(state, with_momentum: bool, name: str) -> None:
+    if with_momentum:
+        require(
+            isinstance(state, AugmentedState),
+            f"{name} moves (θ, r): `state` must be the `AugmentedState` that `init(position)` gives, got {type(state).__name__}.",
+        )
+        _same_shapes(state.momentum, state.position, "`state.momentum`", "Start again from `init(position)`.")
+    else:
+        require(
+            not isinstance(state, AugmentedState),
+            f"{name} moves θ alone: its state is the position, got an AugmentedState. Pass `state.position`.",
+        )
+
+
+def _check_gradient(gradient, position) -> None:
+    remedy = (
+        "`grad_estimator(position, minibatch)` must return the gradient of the log density with respect to the position, as "
+        "`blackjax.sgmcmc.gradients.grad_estimator(logprior, loglikelihood, data_size)` does."
+    )
+    _same_shapes(gradient, position, "The gradient", remedy)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        kind = jnp.result_type(leaf)
+        require(
+            jnp.issubdtype(kind, jnp.floating),
+            f"The gradient{jax.tree_util.keystr(path)} has dtype {kind}, not real floating-point numbers. {remedy}",
+        )
+
+
+def _same_shapes(tree, position, what: str, remedy: str) -> None:
+    """Raise unless the two pytrees have the same structure and shapes; the message says where they part."""
+    got, wanted = jax.tree.structure(tree), jax.tree.structure(position)
+    require(got == wanted, f"{what} is the pytree {got}, but the position is {wanted}. {remedy}")
+    for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(position), strict=True):
+        require(
+            jnp.shape(leaf) == like.shape,
+            f"{what}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}, but the position has {like.shape} there. {remedy}",
+        )
+
+
+def _number(value, name: str, dtype):
+    """One positive number; what is only known inside `jax.jit` cannot be looked at, and NaN there makes the state NaN."""
+    require(jnp.shape(value) == (), f"`{name}` must be a single number: got shape {jnp.shape(value)}.")
+    if not isinstance(value, jax.core.Tracer):
+        ok = np.isfinite(float(value)) and (value > 0 or (name == "temperature" and value == 0))
+        require(ok, f"`{name}` must be positive and finite: got {float(value):g}.")
+    return jnp.asarray(value, dtype)
+
+
+def _like(vector, template):
+    """The vector in the template's shapes and precisions."""
+    unravel, _ = unraveler(template)
+    return jax.tree.map(lambda x, t: x.astype(t.dtype), unravel(vector), template)
+
+
+class EstimatedTarget(SumOverData):
+    """A target known by BlackJAX's estimator of its log density's gradient; made by `target`.
+
+    The estimator of one batch is the mean of those of its rows, ∇log prior + N ∇log likelihood_i. So ℓ_i is taken to hold an N-th
+    part of the prior, U = Σ ℓ_i, and nothing is left over: every oracle of gyromc serves, and all of them are unbiased.
+    """
+
+    grad_estimator: Callable
+    data: Any
+    logdensity_estimator: Callable | None
+
+    @property
+    def num_data(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def _estimate(self, params, minibatch):
+        log_gradient = self.grad_estimator(params, minibatch)
+        _check_gradient(log_gradient, params)
+        return jax.tree.map(jnp.negative, log_gradient)
+
+    def potential(self, params):
+        if self.logdensity_estimator is None:
+            raise InvalidInput(
+                "This target knows its gradient only, and what was asked for needs U itself. Pass `logdensity_estimator`, for "
+                "example `blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`."
+            )
+        return -self.logdensity_estimator(params, self.data)
+
+    def gradient(self, params):
+        return self._estimate(params, self.data)
+
+    def batch_gradient(self, params, index):
+        return self.weighted_gradient(params, index, 1.0)
+
+    def prior_gradient(self, params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def weighted_gradient(self, params, index, weight):
+        estimate = self._estimate(params, jax.tree.map(lambda x: jnp.asarray(x)[index], self.data))
+        scale = weight * index.shape[0] / self.num_data  # 1 for the mini-batch oracle's weight N/b
+        return jax.tree.map(lambda g: scale * g, estimate)
+
+
+def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None = None) -> EstimatedTarget:
+    """A BlackJAX gradient estimator as the target of a `gyromc.Plan`: ∇U = -grad_estimator(θ, data).
+
+    With `gyromc.oracles.Minibatch(b)` each step of each chain calls it on b rows of its own; an estimator made by
+    `blackjax.sgmcmc.gradients.control_variates` is used the same way.
+
+    **Arguments:**
+
+    - `grad_estimator`: function of (position, minibatch) that averages over the minibatch's rows, as BlackJAX's do, made with
+      `data_size` equal to the number of rows of `data`.
+    - `data`: an array or a pytree of arrays; the first axis of each leaf runs over the data.
+    - `logdensity_estimator`: the log density itself, a function of (position, minibatch), where something asks for U: `predict`,
+      or a control variate that looks for the mode.
+
+    **Returns:** a target whose parameters are whatever pytree the plan's `start` is.
+
+    ```python
+    import jax.numpy as jnp
+    import gyromc as gm
+    from blackjax.sgmcmc.gradients import grad_estimator
+    from gyromc.interop.blackjax import target
+    data = jnp.arange(4.0)
+    gradient = grad_estimator(lambda mu: -0.5 * mu**2, lambda mu, x: -0.5 * (x - mu) ** 2, data_size=4)
+    plan = gm.Plan(target=target(gradient, data), oracle=gm.oracles.Minibatch(2), dynamics=gm.dynamics.overdamped(1),
+                   observables={"mu": lambda mu: mu}, step_size=0.05, num_chains=10, start=jnp.zeros(()))
+    assert gm.run(plan).engine == "scan"
+    ```
+    """
+    require(
+        callable(grad_estimator),
+        f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
+    )
+    require(
+        logdensity_estimator is None or callable(logdensity_estimator),
+        f"`logdensity_estimator` must be a function of (position, minibatch): got {type(logdensity_estimator).__name__}.",
+    )
+    rows = FiniteSum(grad_estimator, grad_estimator, data).data  # the same demands on the data
+    return EstimatedTarget(grad_estimator, rows, logdensity_estimator)
