@@ -8,7 +8,8 @@ update multiplies out. `part` says what s is:
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
 - `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
-  products, which needs sums of rows only.
+  products, which needs sums of rows only;
+- `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS = range(7)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, SCALAR = range(8)
 SIGNED_LOGISTIC, AFFINE, USERS = range(3)
 MOST_COMPARED = 512  # rows of a batch, up to which comparing each with all others is the quickest way to distinct ones
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
@@ -71,6 +72,13 @@ def sine(p, generator, source, at, w, scratch, offsets):
     """s_i = sin θ_i."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+
+
+@kernel
+def scalar_of(p, source, at, w, function):
+    """s_i = φ′(θ_i)."""
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, function(load(source, i * WIDTH + w)))
 
 
 @kernel
