@@ -1,11 +1,14 @@
 """A user's own model, written once in JAX, runs in `lanes` and agrees with `scan`."""
 
+import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 import pytest
 from numba import njit
 
 import gyromc as gm
+from gyromc.engines.lanes.program import user_function
 from gyromc.engines.lanes.translate import Untranslatable, translated
 from gyromc.engines.lanes.vectors import load, store
 
@@ -22,10 +25,10 @@ class Poisson(gm.targets.GeneralizedLinear):
 
 class Odd(gm.targets.GeneralizedLinear):
     def loss(self, t, y):
-        return jnp.where(t > y, 1.0, 2.0) * (t - y) ** 2 / 2
+        return t * jax.lax.erf(t - y)
 
     def slope(self, t, y):
-        return jnp.where(t > y, 1.0, 2.0) * (t - y)
+        return jax.grad(self.loss)(t, y) if jnp.ndim(t) == 0 else jax.vmap(jax.grad(self.loss))(t, y)
 
 
 def test_formulas_survive_the_translation():
@@ -44,6 +47,60 @@ def test_formulas_survive_the_translation():
     assert np.allclose(out, formula(x, y), atol=2e-6)
     with pytest.raises(Untranslatable, match="erf"):
         translated(lambda t: jnp.asarray(__import__("jax").lax.erf(t)), 1)
+
+
+SCALARS = {
+    "softplus": jax.grad(jax.nn.softplus),
+    "logaddexp": jax.grad(lambda t: jnp.logaddexp(t, 0.3)),
+    "two conditions": lambda t: jnp.where((t > 0) & (t <= 1), t**2, -t),
+    "either": lambda t: jnp.where((t < -1) | (t >= 2), 1.0, t),
+    "huber": jax.grad(lambda t: jnp.where(jnp.abs(t) < 1, t * t / 2, jnp.abs(t) - 0.5)),
+    "log cosh": jax.grad(lambda t: jnp.log(jnp.cosh(t))),
+    "inverse power": lambda t: (1 + t**2) ** -2,
+    "double well": jax.grad(lambda t: t**4 / 4 - t**2),
+    "silu": jax.grad(jax.nn.silu),
+    "constant": lambda t: jnp.where(jnp.asarray(2.0) > 1.0, 3.0, t),
+}
+
+
+def test_gradients_of_common_functions_survive_too():
+    x = np.linspace(-3, 3, 16).astype(np.float32)
+    both = [translated(f, 1) for f in SCALARS.values()]
+    for (name, function), f in zip(SCALARS.items(), both, strict=True):
+
+        @njit
+        def apply(x, out, f=f):
+            store(out, 0, f(load(x, 0)))
+
+        out = np.empty(16, np.float32)
+        apply(x, out)
+        assert np.allclose(out, jax.vmap(function)(x), atol=2e-6), name
+
+
+@numba.njit
+def poisson_slope(t, y):
+    return np.exp(t / 3) - y
+
+
+class InNumba(Poisson):
+    """The same model with its slope for `lanes` given by hand."""
+
+    numba_slope = poisson_slope
+
+
+def test_a_slope_can_be_a_numba_function():
+    target = InNumba(np.ones((4, 2)), np.zeros(4))
+    f = user_function(target)
+
+    @njit
+    def apply(x, y, out):
+        store(out, 0, f(load(x, 0), load(y, 0)))
+
+    x, y = np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
+    out = np.empty(16, np.float32)
+    apply(x, y, out)
+    assert np.allclose(out, np.exp(x / 3) - y, atol=2e-6)
+    assert user_function(target) is f  # compiled once
 
 
 @pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(8), gm.oracles.Exact()], ids=["mini-batch", "exact"])

@@ -24,6 +24,7 @@ from gyromc.results import EngineState
 from gyromc.schemes import SCHEMES
 from gyromc.statistics import two_sum
 from gyromc.targets import Target
+from gyromc.targets.separable import why_not_in_jax
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
@@ -31,6 +32,8 @@ BLOCK = 128
 
 def why_not(plan: Plan) -> str | None:
     """Why this engine cannot do the plan, or None."""
+    if why_not_in_jax(plan.flat_target) is not None:
+        return why_not_in_jax(plan.flat_target)
     if plan.num_steps + plan.burn_in > MAX_STEPS:
         return f"it counts at most {MAX_STEPS} steps and the plan has {plan.num_steps + plan.burn_in}: continue a shorter run"
     return None

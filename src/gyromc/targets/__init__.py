@@ -2,7 +2,8 @@
 
 Receives a model and its data; hands on U, ∇U and, for sums over data, the pieces a mini-batch needs. What is known of
 the structure stays visible (`gaussian()`, `separable()`, `design`), since closed forms and fused engines live on it.
-`base` says what a target is, `densities` holds those given by a formula, `regressions` those given by a design matrix.
+`base` says what a target is, `densities` holds those given by a formula, `regressions` those given by a design matrix,
+`separable` those with a scalar nonlinearity of the user's.
 """
 
 from gyromc.targets.base import SumOverData, Target
@@ -14,6 +15,7 @@ from gyromc.targets.regressions import (
     PoissonRegression,
     SoftmaxRegression,
 )
+from gyromc.targets.separable import Separable
 
 __all__ = [
     "CosinePerturbed",
@@ -24,6 +26,7 @@ __all__ = [
     "LogisticRegression",
     "PoissonRegression",
     "Quadratic",
+    "Separable",
     "SoftmaxRegression",
     "SumOverData",
     "Target",

@@ -69,10 +69,12 @@ class Session:
     def _loop(self):
         """The compiled loop for the plan's gradient."""
         part = self.program.part
+        if part == gradients.SCALAR:
+            return kernel.kernel_for_scalar(program.user_function(self.plan.flat_target))
         if self.program.slope_code != gradients.USERS:
             return kernel.KERNELS[part]
         target: Any = self.plan.flat_target
-        full, rows = kernel.kernels_for_slope(program.user_slope(target))
+        full, rows = kernel.kernels_for_slope(program.user_function(target))
         return full if part == gradients.FULL_SUM else rows
 
     def _chains(self, state: EngineState, slots: int) -> Chains:

@@ -9,7 +9,8 @@ update multiplies out. `part` says what s is:
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
 - `FULL_SOFTMAX`: the sum over all rows of a softmax regression (`softmax`);
 - `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
-  products, which needs sums of rows only.
+  products, which needs sums of rows only;
+- `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX = range(8)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = 512  # rows of a batch, up to which comparing each with all others is the quickest way to distinct ones
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
@@ -74,6 +75,13 @@ def sine(p, generator, source, at, w, scratch, offsets):
     """s_i = sin θ_i."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+
+
+@kernel
+def scalar_of(p, source, at, w, function):
+    """s_i = φ′(θ_i)."""
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, function(load(source, i * WIDTH + w)))
 
 
 @kernel

@@ -9,6 +9,7 @@ with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H),
 for a Gaussian oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
 """
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from gyromc.engines.lanes.gradients import (
     kernel,
     load_generator,
     nothing,
+    scalar_of,
     sine,
     store_generator,
     wide_batch,
@@ -332,8 +334,9 @@ def _kernels(stamp: int) -> tuple:
     return kernels, random_numbers
 
 
+@functools.lru_cache(maxsize=64)
 def kernels_for_slope(user_slope) -> tuple:
-    """The loops for sums over data with a slope of the user's: full sums, then mini-batches. Compiled anew in every process."""
+    """The loops for sums over data with a slope of the user's: full sums, then mini-batches. Compiled once in every process."""
     uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
 
     @functions.inlined
@@ -357,6 +360,22 @@ def kernels_for_slope(user_slope) -> tuple:
         advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, rows)
 
     return advance_full, advance_rows
+
+
+@functools.lru_cache(maxsize=64)
+def kernel_for_scalar(function):
+    """The loop for a scalar nonlinearity of the user's. Compiled once in every process."""
+    uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+    @kernel
+    def scalar(p, generator, source, at, w, scratch, offsets):
+        scalar_of(p, source, at, w, function)
+
+    @uncached
+    def advance_scalar(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, scalar)
+
+    return advance_scalar
 
 
 def _stamp() -> int:

@@ -6,12 +6,13 @@ Receives a plan; hands on a `Program`, or the reason why there is none. What a t
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
-from gyromc.engines.lanes.translate import Untranslatable, translated
+from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.flat import identity
 from gyromc.observables import Ridge
@@ -24,6 +25,7 @@ from gyromc.targets import (
     LogisticRegression,
     PoissonRegression,
     Quadratic,
+    Separable,
     SoftmaxRegression,
 )
 
@@ -43,7 +45,7 @@ class Form(NamedTuple):
     K: np.ndarray
     m: np.ndarray
     a: np.ndarray
-    c: float = 0.0
+    c: float | np.ndarray = 0.0
     part: int = gradients.NOTHING
     slope_code: int = 0
     uses_response: bool = False
@@ -76,18 +78,21 @@ def why_not(plan: Plan) -> str | None:
     if type(target) is SoftmaxRegression:
         batches = not isinstance(oracle, Exact | Gaussian)
         return f"mini-batches of a {type(target).__name__} are not known here" if batches else None
-    if not isinstance(target, GeneralizedLinear):
+    if not isinstance(target, GeneralizedLinear | Separable):
         return f"target is a general {type(target).__name__}"
     try:
-        user_slope(target)
+        user_function(target)
     except Untranslatable as error:
         return f"the slope of {type(target).__name__} uses {error}"
     return None
 
 
-def user_slope(target: GeneralizedLinear):
-    """The slope of a user's own model, for Numba; None for those known here."""
-    return None if type(target) in KNOWN else translated(target.slope, 2)
+def user_function(target):
+    """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
+    if isinstance(target, Separable):
+        return on_vectors(target.slope, 1) if target.slope is not None else translated(jax.grad(target.phi), 1)  # type: ignore[arg-type]
+    own = getattr(type(target), "numba_slope", None)
+    return on_vectors(own, 2) if own is not None else translated(target.slope, 2)
 
 
 def form(plan: Plan) -> Form:
@@ -99,6 +104,8 @@ def form(plan: Plan) -> Form:
     known = target.gaussian()
     if known is not None:
         return Form(K=known[0], m=known[1], a=zero)
+    if isinstance(target, Separable):
+        return Form(K=target.matrix, m=target.mean, a=zero, c=target.weights, part=gradients.SCALAR)
     if isinstance(target, CosinePerturbed):
         return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
     if isinstance(target, SoftmaxRegression):
@@ -185,7 +192,7 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     P[:d, :d] = f.K
     B = -eta * G @ P
     shift = eta * G_theta @ (f.K @ f.m - f.a)
-    E = -eta * f.c * G_theta
+    E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
         W = (

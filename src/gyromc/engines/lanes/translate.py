@@ -4,27 +4,47 @@ Receives a function of numbers written with `jax.numpy`; hands on the same formu
 says which operation it does not know. So a subclass of `GeneralizedLinear` is written once, in JAX, for every engine.
 """
 
+import functools
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numba
 import numpy as np
+from numba.core.errors import NumbaError
 
 from gyromc.engines.lanes import functions, vectors
 
 BINARY = {
     "add": "{} + {}",
+    "add_any": "{} + {}",
     "sub": "{} - {}",
     "mul": "{} * {}",
     "div": "{} / {}",
     "max": "maximum({}, {})",
     "min": "minimum({}, {})",
+    "lt": "less({}, {})",
+    "le": "at_most({}, {})",
+    "gt": "less({1}, {0})",
+    "ge": "at_most({1}, {0})",
+    "eq": "equal({}, {})",
+    "ne": "unequal({}, {})",
+    "and": "{} & {}",
+    "or": "{} | {}",
 }
+SELECT = "selected({0}, {2}, {1})"
 UNARY = {
     "neg": "-{}",
     "exp": "exp({})",
     "log": "log({})",
     "log1p": "log({} + 1.0)",
+    "expm1": "exp({}) - 1.0",
+    "rsqrt": "1.0 / sqrt({})",
+    "cosh": "(exp({0}) + exp(-{0})) * 0.5",
+    "sinh": "(exp({0}) - exp(-{0})) * 0.5",
+    "sign": "selected(less(0.0, {0}), 1.0, 0.0) - selected(less({0}, 0.0), 1.0, 0.0)",
     "sin": "sin({})",
     "cos": "cos({})",
     "tanh": "tanh({})",
@@ -56,42 +76,95 @@ def translated(function: Callable, num_arguments: int) -> Callable:
     closed = jax.make_jaxpr(function)(*[number] * num_arguments)
     names = [f"x{i}" for i in range(num_arguments)]
     lines: list[str] = []
-    (result,) = _emit(closed.jaxpr, [float(c) for c in closed.consts], names, lines)
+    (result,) = map(_written, _emit(closed.jaxpr, [np.asarray(c) for c in closed.consts], names, lines))
     body = "".join(f"    {line}\n" for line in lines)
     source = f"def formula({', '.join(names)}):\n{body}    return x0 * 0.0 + {result}\n"  # a vector also where it is constant
+    return _compiled(source)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str) -> Callable:
+    """The function `formula` of a source text; the same one for the same text, so that a loop is compiled for it once."""
     names_in_scope: dict[str, Any] = {
+        "inf": math.inf,
+        "nan": math.nan,
         **{name: getattr(functions, name) for name in ("exp", "log", "sin", "cos", "tanh", "logistic", "sqrt")},
-        "maximum": vectors.maximum,
-        "minimum": vectors.minimum,
+        **{
+            name: getattr(vectors, name)
+            for name in ("maximum", "minimum", "less", "at_most", "equal", "unequal", "selected")
+        },
     }
     exec(source, names_in_scope)
     return functions.inlined(names_in_scope["formula"])
 
 
-def _emit(jaxpr, constants: list, arguments: list[str], lines: list[str]) -> list[str]:
-    """Write one line per operation; hands on the names of the results."""
-    value = {var: repr(c) for var, c in zip(jaxpr.constvars, constants, strict=True)}
+@functools.lru_cache(maxsize=64)
+def on_vectors(function: Callable, num_arguments: int) -> Callable:
+    """A user's Numba function compiled for vectors; `Untranslatable` where Numba cannot.
+
+    **Arguments:**
+
+    - `function`: of scalars, decorated with `numba.njit`.
+    - `num_arguments`: how many it takes.
+    """
+    inner = functions.inlined(getattr(function, "py_func", function))
+    names = ", ".join(f"x{i}" for i in range(num_arguments))
+    scope: dict[str, Any] = {"inner": inner}
+    exec(f"def whole({names}):\n    return x0 * 0.0 + inner({names})\n", scope)  # a vector also where it is constant
+    ready = functions.inlined(scope["whole"])
+    loads = ", ".join("load(x, 0)" for _ in range(num_arguments))
+    scope.update(ready=ready, load=vectors.load, store=vectors.store)
+    exec(f"def probe(x):\n    store(x, 0, ready({loads}))\n", scope)
+    try:
+        numba.njit(scope["probe"]).compile((numba.float32[::1],))
+    except NumbaError as error:
+        unknown = re.findall(r">>> (\w+)\(", str(error))
+        what = f"`{unknown[0]}`" if unknown else "something"
+        raise Untranslatable(
+            f"a Numba function with {what} that vectors do not have: write it without branches, or pass a JAX function"
+        ) from None
+    return ready
+
+
+def _emit(jaxpr, constants: list, arguments: list, lines: list[str]) -> list:
+    """Write one line per operation; hands on the results: names, or numbers where they are known already."""
+    value = dict(zip(jaxpr.constvars, constants, strict=True))
     value.update(zip(jaxpr.invars, arguments, strict=True))
 
-    def read(atom) -> str:
-        return f"({float(atom.val)!r})" if hasattr(atom, "val") else value[atom]
+    def read(atom):
+        return np.asarray(atom.val) if hasattr(atom, "val") else value[atom]
 
     for equation in jaxpr.eqns:
         inputs, name = [read(atom) for atom in equation.invars], equation.primitive.name
         inner = next((equation.params[key] for key in INNER if key in equation.params), None)
         if inner is not None:
-            results = _emit(inner.jaxpr, [float(c) for c in inner.consts], inputs, lines)
+            results = _emit(inner.jaxpr, [np.asarray(c) for c in inner.consts], inputs, lines)
             value.update(zip(equation.outvars, results, strict=True))
-            continue
-        target = f"v{len(lines)}"
-        lines.append(f"{target} = {_formula(name, equation.params, inputs)}")
-        value[equation.outvars[0]] = target
+        elif not any(isinstance(x, str) for x in inputs):
+            kinds = [atom.aval.dtype for atom in equation.invars]
+            numbers = [jax.numpy.asarray(x, kind) for x, kind in zip(inputs, kinds, strict=True)]
+            value[equation.outvars[0]] = np.asarray(equation.primitive.bind(*numbers, **equation.params))
+        elif name == "select_n" and not isinstance(inputs[0], str):
+            value[equation.outvars[0]] = inputs[1 + int(inputs[0])]
+        else:
+            lines.append(f"v{len(lines)} = {_formula(name, equation.params, [_written(x) for x in inputs])}")
+            value[equation.outvars[0]] = f"v{len(lines) - 1}"
     return [read(atom) for atom in jaxpr.outvars]
 
 
+def _written(x) -> str:
+    """A name, or a number as Python writes it; a truth value as the mask of a comparison that holds or does not."""
+    if isinstance(x, str):
+        return x
+    return f"less(x0 * 0.0, {float(x)!r})" if x.dtype == bool else f"({float(x)!r})"
+
+
 def _formula(name: str, params: dict, inputs: list[str]) -> str:
-    if name == "integer_pow" and 1 <= params["y"] <= MAX_POWER:
-        return " * ".join(inputs * params["y"])
+    if name == "integer_pow" and 1 <= abs(params["y"]) <= MAX_POWER:
+        product = " * ".join(inputs * abs(params["y"]))
+        return product if params["y"] > 0 else f"1.0 / ({product})"
+    if name == "select_n" and len(inputs) == 3:
+        return SELECT.format(*inputs)
     for table in (BINARY, UNARY):
         if name in table:
             return table[name].format(*inputs)

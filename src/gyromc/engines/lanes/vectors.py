@@ -259,6 +259,38 @@ def any_above(typingctx, a, limit):
     return signature(types.boolean, a, a), codegen
 
 
+def _comparison(predicate: str, ordered: bool = True):
+    """A function of two vectors of floats: all bits set where the comparison holds, none where it does not."""
+
+    @intrinsic
+    def compare(typingctx, a, b):
+        vector = a if isinstance(a, Vector) else b
+        mask = VECTORS[_INTEGER_LIKE[vector.kind]]
+
+        def codegen(context, builder, sig, args):
+            holds = (builder.fcmp_ordered if ordered else builder.fcmp_unordered)(predicate, *args)
+            return builder.sext(holds, _llvm(mask))
+
+        return signature(mask, vector, vector), codegen
+
+    return compare
+
+
+less, at_most, equal, unequal = _comparison("<"), _comparison("<="), _comparison("=="), _comparison("!=", ordered=False)
+
+
+@intrinsic
+def selected(typingctx, mask, yes, no):
+    """`yes` in the lanes where the mask of a comparison is set, `no` in the others; both floats."""
+    vector = VECTORS[f"float{mask.bits}"]
+
+    def codegen(context, builder, sig, args):
+        mask, yes, no = args
+        return builder.select(builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, [0] * LANES)), yes, no)
+
+    return signature(vector, mask, vector, vector), codegen
+
+
 @intrinsic
 def where_equal(typingctx, a, b, yes, no):
     """`yes` in the lanes where a and b, unsigned integers, are equal, `no` in the others."""

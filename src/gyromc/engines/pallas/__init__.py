@@ -26,6 +26,7 @@ from gyromc.oracles import Minibatch
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.targets import SumOverData
+from gyromc.targets.separable import why_not_in_jax
 
 MAX_STEPS = NEVER - 1
 MOST_COORDINATES = 32
@@ -36,7 +37,7 @@ initial_state = scan.initial_state
 
 def why_not(plan: Plan) -> str | None:
     """Why this engine cannot do the plan, or None."""
-    reason = _no_device() or _plain_reason(plan)
+    reason = _no_device() or why_not_in_jax(plan.flat_target) or _plain_reason(plan)
     if reason is not None:
         return reason
     try:
