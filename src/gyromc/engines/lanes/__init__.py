@@ -17,7 +17,7 @@ import numpy as np
 from gyromc.engines import scan
 from gyromc.engines.lanes import gradients, kernel, program, random
 from gyromc.engines.lanes.gradients import WIDTH
-from gyromc.engines.lanes.kernel import Chains
+from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.plan import Plan
@@ -111,7 +111,8 @@ class Session:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
-        self.loop(self.program, self.chains, first, last, self.blocks, self.step, num_steps, first_slot, *room)
+        task = Task(first, last, self.blocks, self.step, num_steps, first_slot)
+        self.loop(self.program, self.chains, task, room)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""

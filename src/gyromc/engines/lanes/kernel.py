@@ -85,6 +85,17 @@ class Chains(NamedTuple):
     kept: np.ndarray  # slots × blocks × d × WIDTH
 
 
+class Task(NamedTuple):
+    """What one call of the loop does."""
+
+    first_block: int
+    last_block: int
+    num_blocks: int  # in all
+    step: int
+    num_steps: int
+    first_slot: int
+
+
 @functions.inlined
 def profile(code, t):
     """ρ(t) of a ridge observable."""
@@ -211,8 +222,10 @@ def keep(p, c, block, num_blocks, slot, source):
 
 
 @kernel
-def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, gradient):
-    """Move the chains of some blocks on by `num_steps` steps; the last three are room to work in."""
+def advance(p, c, task, room, gradient):
+    """Move the chains of some blocks on by some steps, as the `Task` says; `room` is what one thread works in."""
+    first_block, last_block, num_blocks, step, num_steps, first_slot = task
+    floats, words, sizes = room
     n, d = p.n, p.d
     source, floats = floats[: (2 * n + d + 1) * WIDTH], floats[(2 * n + d + 1) * WIDTH :]
     moved, scratch = floats[: n * WIDTH], floats[n * WIDTH :]
@@ -232,8 +245,10 @@ def advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_sl
 
 
 @kernel
-def only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words):
+def only_random_numbers(p, c, task, room):
     """What `advance` draws, and nothing else: the limit that `gyromc bench` measures against."""
+    first_block, last_block, _, step, num_steps, _ = task
+    floats, words, _ = room
     for block in range(first_block, last_block):
         generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
@@ -256,70 +271,49 @@ def _kernels(stamp: int) -> tuple:
     """
 
     @compiled
-    def advance_nothing(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_nothing(p, c, task, room):
         _ = stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, nothing)
+        advance(p, c, task, room, nothing)
 
     @compiled
-    def advance_sine(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_sine(p, c, task, room):
         _ = stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, sine)
+        advance(p, c, task, room, sine)
 
     @compiled
-    def advance_full_sum(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_full_sum(p, c, task, room):
         _ = stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_sum)
+        advance(p, c, task, room, full_sum)
 
     @compiled
-    def advance_batch(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_batch(p, c, task, room):
         _ = stamp
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch)
+        advance(p, c, task, room, batch)
 
     @compiled
-    def advance_moments(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_moments(p, c, task, room):
         _ = stamp
-        advance(
-            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, batch_moments
-        )
+        advance(p, c, task, room, batch_moments)
 
     @compiled
-    def advance_wide(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_wide(p, c, task, room):
         _ = stamp
-        advance(
-            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, wide_batch
-        )
+        advance(p, c, task, room, wide_batch)
 
     @compiled
-    def advance_wide_moments(
-        p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes
-    ):
+    def advance_wide_moments(p, c, task, room):
         _ = stamp
-        advance(
-            p,
-            c,
-            first_block,
-            last_block,
-            num_blocks,
-            step,
-            num_steps,
-            first_slot,
-            floats,
-            words,
-            sizes,
-            wide_batch_moments,
-        )
+        advance(p, c, task, room, wide_batch_moments)
 
     @compiled
-    def advance_softmax(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def advance_softmax(p, c, task, room):
         _ = stamp
-        advance(
-            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_softmax
-        )
+        advance(p, c, task, room, full_softmax)
 
     @compiled
-    def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+    def random_numbers(p, c, task, room):
         _ = stamp
-        only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
+        only_random_numbers(p, c, task, room)
 
     kernels = (
         advance_nothing,
@@ -352,12 +346,12 @@ def kernels_for_slope(user_slope) -> tuple:
         batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, slope)
 
     @uncached
-    def advance_full(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full)
+    def advance_full(p, c, task, room):
+        advance(p, c, task, room, full)
 
     @uncached
-    def advance_rows(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, rows)
+    def advance_rows(p, c, task, room):
+        advance(p, c, task, room, rows)
 
     return advance_full, advance_rows
 
@@ -372,8 +366,8 @@ def kernel_for_scalar(function):
         scalar_of(p, source, at, w, function)
 
     @uncached
-    def advance_scalar(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        advance(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, scalar)
+    def advance_scalar(p, c, task, room):
+        advance(p, c, task, room, scalar)
 
     return advance_scalar
 
