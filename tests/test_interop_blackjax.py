@@ -34,13 +34,13 @@ log_likelihood = lambda theta, row: -0.5 * (row[0] @ theta - row[1]) ** 2  # noq
 estimator = gradients.grad_estimator(log_prior, log_likelihood, ROWS)
 
 SAMPLERS = {
-    "SGLD": (gm.dynamics.overdamped(D), lambda g: interop.kernel(g, gm.dynamics.overdamped(D))),
+    "SGLD": (gm.dynamics.overdamped(D), lambda g: interop.kernel(gm.dynamics.overdamped(D))(g)),
     "SGNLMC": (gm.dynamics.nonreversible(ROTATION), lambda g: interop.sgnlmc(g, ROTATION)),
     "SGHFHRMC": (gm.dynamics.hfhr(D, 0.7, 1.5), lambda g: interop.sghfhrmc(g, 0.7, 1.5)),
     "SGGAULMC": (gm.dynamics.gaul(C, 1.0, 2.0), lambda g: interop.sggaulmc(g, C, 1.0, 2.0)),
     "general": (
         gm.dynamics.general([1.0, 2.0, 0.5], ROTATION),
-        lambda g: interop.kernel(g, gm.dynamics.general([1.0, 2.0, 0.5], ROTATION)),
+        lambda g: interop.kernel(gm.dynamics.general([1.0, 2.0, 0.5], ROTATION))(g),
     ),
 }
 
@@ -126,7 +126,7 @@ def test_overdamped_is_blackjax_sgld_step_by_step(temperature):
     position, g = tree_model()
     position = {"b": position["b"], "w": position["w"]}
     extra = () if temperature is None else (temperature,)
-    ours, theirs = interop.kernel(g, gm.dynamics.overdamped(position)), blackjax.sgld(g)
+    ours, theirs = interop.kernel(gm.dynamics.overdamped(position))(g), blackjax.sgld(g)
 
     def path(sampler):
         def step(state, key):
@@ -267,7 +267,7 @@ def test_a_plan_with_blackjax_gradients_on_a_pytree_matches_exact_moments():
 
 POSITION, KEY = {"a": jnp.ones(2), "b": jnp.ones(())}, jax.random.key(0)
 GOOD = lambda p, m: jax.tree.map(jnp.negative, p)  # noqa: E731
-SGLD = interop.kernel(GOOD, gm.dynamics.overdamped(3))
+SGLD = interop.kernel(gm.dynamics.overdamped(3))(GOOD)
 HFHR = interop.sghfhrmc(GOOD, 1.0, 2.0)
 WRONG = {
     "int position": (lambda: SGLD.init(jnp.arange(3)), r"position has dtype int32.*astype\(float\)"),
@@ -276,7 +276,7 @@ WRONG = {
     "empty": (lambda: HFHR.init({}), "`position` must hold at least one number"),
     "too many": (lambda: SGLD.init(jnp.ones(4)), "made for 3 parameters, but the position has 4"),
     "general size": (
-        lambda: interop.kernel(GOOD, gm.dynamics.general(np.eye(5), 0.0)).init(jnp.ones(4)),
+        lambda: interop.kernel(gm.dynamics.general(np.eye(5), 0.0))(GOOD).init(jnp.ones(4)),
         r"on θ \(4 × 4\) or on \(θ, r\) \(8 × 8\).*got 5 × 5",
     ),
     "gradient's pytree": (
@@ -288,7 +288,7 @@ WRONG = {
         r"The gradient has shape \(1,\), but the position has \(2,\)",
     ),
     "gradient's dtype": (
-        lambda: SGLD._replace(step=interop.kernel(lambda p, m: jnp.arange(3), gm.dynamics.overdamped(3)).step).step(
+        lambda: SGLD._replace(step=interop.kernel(gm.dynamics.overdamped(3))(lambda p, m: jnp.arange(3)).step).step(
             KEY, jnp.ones(3), None, 0.1
         ),
         "The gradient has dtype int32",
@@ -315,9 +315,9 @@ WRONG = {
         lambda: HFHR.step(KEY, HFHR.init(POSITION)._replace(momentum=jnp.ones(3)), None, 0.1),
         r"`state\.momentum` is the pytree",
     ),
-    "arguments swapped": (lambda: interop.kernel(gm.dynamics.overdamped(3), GOOD), "gradient estimator comes first"),
+    "arguments swapped": (lambda: interop.kernel(GOOD), "gradient estimator comes after it"),
     "estimator": (lambda: interop.sghfhrmc(3, 1.0, 2.0), "`grad_estimator` must be a function"),
-    "scheme": (lambda: interop.kernel(GOOD, gm.dynamics.overdamped(3), "leapfrog"), "`scheme` must be one of euler"),
+    "scheme": (lambda: interop.kernel(gm.dynamics.overdamped(3), "leapfrog"), "`scheme` must be one of euler"),
     "J": (lambda: interop.sgnlmc(GOOD, np.eye(3)), "`J` must be skew-symmetric"),
     "J text": (lambda: interop.sgnlmc(GOOD, "fast"), "`J` must be numeric"),
     "gamma": (lambda: interop.sghfhrmc(GOOD, 1.0, -2.0), "`gamma` must be positive"),

@@ -63,8 +63,8 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     """
     if _is_number(J):
         rate = float(numbers(J, "J"))
-        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), False, "euler")
-    return kernel(grad_estimator, families.nonreversible(J))
+        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), False)
+    return kernel(families.nonreversible(J))(grad_estimator)
 
 
 def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
@@ -88,7 +88,7 @@ def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAl
     ```
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), True, "euler")
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), True)
 
 
 def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
@@ -112,24 +112,23 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlg
     """
     if _is_number(C):
         families.gaul(as_operator(C, "C", size=1), a, gamma)  # a wrong number is found now, not at the first step
-        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma), True, "euler")
-    return kernel(grad_estimator, families.gaul(C, a, gamma))
+        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma), True)
+    return kernel(families.gaul(C, a, gamma))(grad_estimator)
 
 
-def kernel(grad_estimator: Callable, dynamics: Dynamics, scheme: str = "euler") -> SamplingAlgorithm:
-    """Any dynamics (D, Q) of gyromc as a BlackJAX sampling algorithm.
+def kernel(dynamics: Dynamics, scheme: str = "euler") -> Callable[[Callable], SamplingAlgorithm]:
+    """Any dynamics (D, Q) of gyromc in the place of `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
-    draws ξ as `jax.random.normal(k, …)`, so `kernel(g, overdamped(d))` moves as `blackjax.sgld(g)` does, up to rounding.
+    draws ξ as `jax.random.normal(k, …)`, so `kernel(overdamped(d))(g)` moves as `blackjax.sgld(g)` does, up to rounding.
 
     **Arguments:**
 
-    - `grad_estimator`: as for `sgnlmc`.
     - `dynamics`: of `gyromc.dynamics`, for as many parameters as the position has.
     - `scheme`: the integrator, by name (`gyromc.schemes`).
 
-    **Returns:** a `SamplingAlgorithm`: `init(position, rng_key=None)` and
-    `step(rng_key, state, minibatch, step_size, temperature=1)`.
+    **Returns:** a function of a gradient estimator (as for `sgnlmc`) that returns a `SamplingAlgorithm`:
+    `init(position, rng_key=None)` and `step(rng_key, state, minibatch, step_size, temperature=1)`.
 
     ```python
     import jax, jax.numpy as jnp
@@ -137,25 +136,27 @@ def kernel(grad_estimator: Callable, dynamics: Dynamics, scheme: str = "euler") 
     from gyromc.interop.blackjax import kernel
     position = {"w": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
     gradient = lambda position, minibatch: jax.tree.map(jnp.negative, position)
-    sampler = kernel(gradient, gm.dynamics.overdamped(position))
+    sampler = kernel(gm.dynamics.overdamped(position))(gradient)
     assert sampler.step(jax.random.key(0), sampler.init(position), None, 0.1)["w"].shape == (2, 2)
     ```
     """
     require(
         isinstance(dynamics, Dynamics),
-        f"`dynamics` must be a value of `gyromc.dynamics`: got {type(dynamics).__name__}. The gradient estimator comes first: "
-        "`kernel(grad_estimator, dynamics)`.",
+        f"`dynamics` must be a value of `gyromc.dynamics`: got {type(dynamics).__name__}. The gradient estimator comes after it: "
+        "`kernel(dynamics, scheme)(grad_estimator)`.",
     )
-    return _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, scheme)
+    require(scheme in SCHEMES, f"`scheme` must be one of {', '.join(SCHEMES)}: got {scheme!r}.")
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, scheme)
 
 
-def _algorithm(grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: str) -> SamplingAlgorithm:
+def _algorithm(
+    grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: str = "euler"
+) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics that `family` makes for d parameters."""
     require(
         callable(grad_estimator),
         f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
     )
-    require(scheme in SCHEMES, f"`scheme` must be one of {', '.join(SCHEMES)}: got {scheme!r}.")
     family = functools.lru_cache(maxsize=8)(family)
 
     def init(position, rng_key=None):

@@ -204,7 +204,9 @@ class Estimates(Mapping[str, Estimate]):
         return as_html(self)
 
 
-def estimate(run: Run, method: str = "auto", bias: str | Run | Mapping[str, Bias] = "auto", level: float = 0.95) -> Estimates:
+def estimate(
+    run: Run, method: str = "auto", bias: str | Run | Mapping[str, Bias] = "auto", level: float = 0.95
+) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and what says whether to believe them.
 
     **Arguments:**
