@@ -36,6 +36,11 @@ class SiteElement(Observable):
     def __call__(self, params):
         """The element at unconstrained parameters."""
         params = params if isinstance(params, dict) else self.unravel(params)
+        require(
+            self.site in params or self.everything is not None,
+            f"The parameters hold no site {self.site!r}: they are given for {', '.join(map(str, params))}. "
+            "Begin with `target.start`.",
+        )
         if self.everything is not None:
             value = self.everything(params)[self.site]
         else:
