@@ -308,11 +308,11 @@ def test_wrong_starts_oracles_and_sites_are_named():
         "step_size": 0.1,
     }
     assert gm.Plan(**pieces).dim == 2  # no start: the origin
-    with pytest.raises(gm.InvalidInput, match=r"hold no site 'beta': they are given for b.*target.start"):
+    with pytest.raises(gm.InvalidInput, match=r"'beta' has unconstrained shape \(2,\): .* nothing.*target.start"):
         gm.Plan(**pieces, start={"b": np.zeros(2)})
     with pytest.raises(gm.InvalidInput, match=r"'beta': \(2,\).*missing: beta; unknown: b.*target.start"):
         gm.Plan(**{**pieces, "observables": {"one": lambda p: p["b"][0]}}, start={"b": np.zeros(2)})
-    with pytest.raises(gm.InvalidInput, match=r"'beta' has unconstrained shape \(2,\): got \(1, 2\)"):
+    with pytest.raises(gm.InvalidInput, match=r"'beta' has unconstrained shape \(2,\): .* \(1, 2\)"):
         gm.Plan(**pieces, start={"beta": np.zeros((1, 2))})
     with pytest.raises(gm.InvalidInput, match="must have 2 numbers"):
         gm.Plan(**pieces, start=np.zeros(5))
