@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from numpyro import handlers
 
 from gyromc.checks import require, require_finite
@@ -78,13 +79,14 @@ def _blame(target: Any, theta) -> None:
         if isinstance(leaf, np.ndarray):
             require_finite(leaf, place(path))
     args, kwargs = target.given()
-    values = target.constrained(theta, deterministic=False)
-    sites = handlers.trace(handlers.substitute(target.on(None), data=values)).get_trace(*args, **kwargs)
-    bad = [
-        repr(name)
-        for name, site in sites.items()
-        if site["type"] == "sample" and not np.all(np.isfinite(site["fn"].log_prob(site["value"])))
-    ]
+    with numpyro.validation_enabled(False):  # a distribution with impossible parameters is what is looked for
+        values = target.constrained(theta, deterministic=False)
+        sites = handlers.trace(handlers.substitute(target.on(None), data=values)).get_trace(*args, **kwargs)
+        bad = [
+            repr(name)
+            for name, site in sites.items()
+            if site["type"] == "sample" and not np.all(np.isfinite(site["fn"].log_prob(site["value"])))
+        ]
     raise InvalidInput(
         f"The model's log density or its gradient is not finite at {TRIES} points near the origin of the unconstrained space: "
         f"{'look at ' + ', '.join(bad) if bad else 'only the gradient, so look for 0/0, log(0) or sqrt(0)'}. "

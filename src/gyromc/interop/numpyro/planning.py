@@ -1,4 +1,4 @@
-"""A plan for a posterior: the Laplace approximation (E8) makes it round, then one (D, Q) serves all models (T1, T4).
+"""A plan for a posterior: the Laplace approximation (E8) makes it round, then one (D, Q) serves all models (E10, T1).
 
 Receives a posterior; hands on a `Plan` that starts at the mode, moves by HFHR dynamics in coordinates where the posterior is
 round, and has the step size at which the variances of a Gaussian with the same curvature and oracle noise are wrong by `bias`.
@@ -26,7 +26,7 @@ from gyromc.theory.stability import largest_stable_step
 __all__ = ["plan"]
 
 ALPHA, GAMMA = 2.0, 0.2
-"""HFHR on a standard Gaussian: against SGLD with the same bias, means cost 0.42 and squares 1.36 times the gradients (T4)."""
+"""HFHR on a standard Gaussian: against SGLD with the same bias, means cost 0.42 and squares 1.36 times the gradients."""
 MOST_PARAMETERS = 500
 NOISE_POINTS = 16
 

@@ -129,9 +129,8 @@ class SubsampledPosterior(Posterior, SumOverData):
 
     def prior(self, params):
         """The part of U outside the plate, the Jacobian of the constraints included."""
-        return potential_energy(
-            OnlyPart(self.on(None), self.structure.plate, inside=False), self.args, self.kwargs, self.by_site(params)
-        )
+        part = OnlyPart(self.on(None), self.structure.plate, inside=False)
+        return potential_energy(part, *self.given(), self.by_site(params))
 
     def likelihood(self, params, index):
         """Σ_{i ∈ index} ℓ_i, counted with multiplicity."""

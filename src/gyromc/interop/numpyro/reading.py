@@ -47,7 +47,7 @@ class Observation(NamedTuple):
 
 
 def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The model's arguments as values that can be kept: arrays in float64 or, of whole numbers, int32; single ones as Python's."""
+    """The model's arguments as values that can be kept: arrays in float64 or int32, single numbers as Python's own."""
 
     def clean(path, leaf):
         if isinstance(leaf, np.generic):
@@ -81,8 +81,13 @@ def _narrow(array):
 
 
 def on_device(arguments):
-    """Arguments with their arrays as JAX arrays, in the precision JAX is set to."""
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arguments)
+    """Arguments with their arrays as JAX arrays, in the precision JAX is set to.
+
+    They are made outside whatever is being traced: a NumPy array that one trace holds as a float32 constant is taken for float32
+    by JAX in later float64 calls.
+    """
+    with jax.ensure_compile_time_eval():
+        return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arguments)
 
 
 def place(path) -> str:

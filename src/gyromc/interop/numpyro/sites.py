@@ -32,10 +32,17 @@ class SiteElement(Observable):
     transform: Any  # of this site alone, or
     everything: Callable | None  # from the parameters to all sites, where one transform is not enough
     unravel: Callable
+    shape: tuple[int, ...] | None = eqx.field(static=True)  # of the unconstrained site; None for a deterministic one
 
     def __call__(self, params):
         """The element at unconstrained parameters."""
         params = params if isinstance(params, dict) else self.unravel(params)
+        found = np.shape(params[self.site]) if self.site in params else "nothing"
+        require(
+            self.shape in (None, found),
+            f"Site {self.site!r} has unconstrained shape {self.shape}: the parameters give {found} for it. "
+            "Begin with `target.start`.",
+        )
         if self.everything is not None:
             value = self.everything(params)[self.site]
         else:
@@ -79,7 +86,8 @@ def observables(
 
     def element(site: str, index: tuple[int, ...], power: int) -> SiteElement:
         transform = target.structure.transforms.get(site)
-        return SiteElement(site, index, power, transform, None if transform else everything, target.unravel)
+        shape = target.structure.shapes.get(site)
+        return SiteElement(site, index, power, transform, None if transform else everything, target.unravel, shape)
 
     found = {}
     for power in (1, 2) if squares else (1,):
