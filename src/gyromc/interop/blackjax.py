@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gyromc import dynamics as families
 from gyromc.checks import numbers, positive, require
@@ -263,7 +264,7 @@ def _same_shapes(tree, position, what: str, remedy: str) -> None:
 def _number(value, name: str, dtype):
     """One positive number; what is only known inside `jax.jit` cannot be looked at, and NaN there makes the state NaN."""
     require(jnp.shape(value) == (), f"`{name}` must be a single number: got shape {jnp.shape(value)}.")
-    if not isinstance(value, jax.core.Tracer):
+    if not isinstance(value, Tracer):
         ok = np.isfinite(float(value)) and (value > 0 or (name == "temperature" and value == 0))
         require(ok, f"`{name}` must be positive and finite: got {float(value):g}.")
     return jnp.asarray(value, dtype)

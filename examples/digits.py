@@ -1,0 +1,391 @@
+"""A Bayesian neural network on scikit-learn's digits: HFHR with mini-batches beside a well-tuned point estimate.
+
+A Flax network learns the digits 0 to 7 from a few labelled, noisy images. Its posterior is sampled by HFHR (E3) with mini-batches; the
+average of the chains' predictions is compared with the same network trained to a point (Adam, weight decay and learning rate chosen
+on a validation set, early stopping, then trained again on all labels). 8 and 9 are never shown: what do both say about them?
+
+    python examples/digits.py                    # several seeds, a few minutes; writes results/digits/
+    python examples/digits.py --quick            # one seed, seconds, to see that it works
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from sklearn.datasets import load_digits
+
+import gyromc as gm
+
+SEEN, PIXELS = 8, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that is not learnt. Fixed on split 0; the comparison uses splits 1, 2, …"""
+
+    noise: float = 0.35  # standard deviation of the pixels' noise; ink is 1, paper 0
+    labelled: int = 200
+    validation: int = 50  # of the labelled ones, and only the point estimate needs them
+    hidden: int = 24
+    scale_in: float = 1.0  # prior standard deviation of a hidden unit's input, roughly
+    scale_out: float = 10.0  # prior standard deviation of a logit, roughly
+    smoothness: float = 1.0  # prior correlation length of the first layer's weights, in pixels
+    alpha: float = 0.2
+    gamma: float = 2.0
+    step_size: float = 2e-3
+    batch: int = 32
+    chains: int = 16
+    burn_in: int = 3000
+    steps: int = 6000
+    thin: int = 100
+    scales: tuple[float, ...] = (2.0, 5.0, 12.0, 36.0)  # the point estimate chooses its own scale_out: its weight decay
+    rates: tuple[float, ...] = (1e-3, 4e-3, 1.6e-2)
+    epochs: int = 100
+    restarts: int = 5
+
+    def quick(self) -> "Settings":
+        return dataclasses.replace(
+            self, chains=4, burn_in=200, steps=400, thin=40, scales=(12.0,), rates=(1.6e-2,), epochs=10, restarts=2
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Images as rows of 64 numbers, centred and scaled by the labelled ones, with their digits."""
+
+    train: tuple[np.ndarray, np.ndarray]
+    validation: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    unseen: np.ndarray
+
+    @property
+    def labelled(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(np.concatenate(pair) for pair in zip(self.train, self.validation, strict=True))
+
+
+def load(seed: int, settings: Settings) -> Split:
+    rng = np.random.default_rng(seed)
+    images, digits = load_digits(return_X_y=True)
+    images = images / 16 + settings.noise * rng.standard_normal(images.shape)
+    order = rng.permutation(np.flatnonzero(digits < SEEN))
+    known = order[: settings.labelled]
+    images = images - images[known].mean(0)
+    images = (images / images[known].std()).astype(np.float32)
+    cut = settings.labelled - settings.validation
+    part = lambda rows: (images[rows], digits[rows].astype(np.int32))
+    return Split(part(known[:cut]), part(known[cut:]), part(order[settings.labelled :]), images[digits >= SEEN])
+
+
+class Network(nnx.Module):
+    """One hidden layer."""
+
+    def __init__(self, hidden: int, rngs: nnx.Rngs):
+        self.hidden = nnx.Linear(PIXELS, hidden, rngs=rngs)
+        self.out = nnx.Linear(hidden, SEEN, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(jax.nn.relu(self.hidden(x)))
+
+
+class Model:
+    """The network as a function of parameters that are standard normal a priori."""
+
+    def __init__(self, settings: Settings):
+        self.graph, state = nnx.split(Network(settings.hidden, nnx.Rngs(0)))
+        self.template = nnx.to_pure_dict(state)
+        self.settings = settings
+        row, column = np.divmod(np.arange(PIXELS), 8)
+        distance = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
+        covariance = np.exp(-distance / (2 * settings.smoothness**2)) + 1e-4 * np.eye(PIXELS)
+        self.smooth = np.linalg.cholesky(covariance).astype(np.float32)
+
+    def logits(self, params, x, scale_out=None):
+        """Neighbouring pixels have similar weights; each layer is scaled so that its outputs have the prior's size."""
+        a, b = self.settings.scale_in, self.settings.scale_out if scale_out is None else scale_out
+        weights = {
+            "hidden": {
+                "kernel": a / PIXELS**0.5 * (self.smooth @ params["hidden"]["kernel"]),
+                "bias": a / 2 * params["hidden"]["bias"],
+            },
+            "out": {
+                "kernel": b / self.settings.hidden**0.5 * params["out"]["kernel"],
+                "bias": b / 2 * params["out"]["bias"],
+            },
+        }
+        return nnx.merge(self.graph, weights)(x)
+
+    def probabilities(self, params, x):
+        return jax.nn.softmax(self.logits(params, x))
+
+    def log_likelihood(self, params, row):
+        return jax.nn.log_softmax(self.logits(params, row[0]))[row[1]]
+
+    def draw(self, key, scale: float):
+        leaves, tree = jax.tree.flatten(self.template)
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(
+            tree, [scale * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+        )
+
+
+def log_prior(params):
+    return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+
+
+def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
+    """HFHR on the posterior; expectations at one test image and at one digit never shown are averaged on the way."""
+    s = model.settings
+    image, digit, strange = split.test[0][0], int(split.test[1][0]), split.unseen[0]
+    return gm.Plan(
+        target=gm.targets.FiniteSum(model.log_likelihood, log_prior, split.labelled),
+        oracle=gm.oracles.Minibatch(s.batch),
+        dynamics=gm.dynamics.hfhr(model.template, s.alpha, s.gamma),
+        observables={
+            f"p({digit}) at a test image, which is a {digit}": gm.observables.predictive(
+                image, model.probabilities, digit
+            ),
+            "Brier score there": gm.observables.brier(image, digit, model.probabilities),
+            "entropy there": gm.observables.entropy(image, model.probabilities),
+            "entropy at a digit never shown": gm.observables.entropy(strange, model.probabilities),
+        },
+        step_size=s.step_size,
+        num_steps=s.steps,
+        burn_in=s.burn_in,
+        num_chains=s.chains,
+        seed=seed,
+        start=lambda key: model.draw(key, 0.1),
+        dtype="float32",
+    )
+
+
+def bayes(model: Model, split: Split, seed: int):
+    """Predictive probabilities averaged over chains and kept draws, for test and unseen images, and the run."""
+    run = gm.run(posterior_plan(model, split, seed), "scan", keep_draws=model.settings.thin)
+    draws = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), run.draws)
+    average = jax.jit(lambda p, x: jnp.mean(jax.lax.map(lambda q: model.probabilities(q, x), p), axis=0))
+    return np.asarray(average(draws, split.test[0])), np.asarray(average(draws, split.unseen)), run
+
+
+def train(model: Model, data, scale_out, rate, epochs: int, key, validation=None):
+    """Adam on the penalised likelihood. Returns the parameters after the last epoch, and the validation score of every epoch."""
+    images, digits = (jnp.asarray(x) for x in data)
+    count, size = len(digits), model.settings.batch
+
+    def score(params, x, y):
+        return -jnp.mean(jax.nn.log_softmax(model.logits(params, x, scale_out))[jnp.arange(len(y)), y])
+
+    def loss(params, x, y):
+        return score(params, x, y) - log_prior(params) / count
+
+    optimiser = optax.scale_by_adam()
+
+    def step(carry, rows):
+        params, memory = carry
+        change, memory = optimiser.update(jax.grad(loss)(params, images[rows], digits[rows]), memory)
+        return (jax.tree.map(lambda p, c: p - rate * c, params, change), memory), None
+
+    def epoch(carry, key):
+        rows = jax.random.permutation(key, count)[: count // size * size].reshape(-1, size)
+        carry, _ = jax.lax.scan(step, carry, rows)
+        return carry, jnp.inf if validation is None else score(carry[0], *validation)
+
+    key_start, key_epochs = jax.random.split(key)
+    params = model.draw(key_start, 0.3)
+    (params, _), scores = jax.lax.scan(epoch, (params, optimiser.init(params)), jax.random.split(key_epochs, epochs))
+    return params, scores
+
+
+def point(model: Model, split: Split, seed: int):
+    """The tuned point estimate, several times from new starts: starts × images × classes, test and unseen, and what was chosen."""
+    s = model.settings
+    grid = np.array([(scale, rate) for scale in s.scales for rate in s.rates], np.float32)
+    keys = jax.random.split(jax.random.key(seed), s.restarts)
+    try_one = lambda setting, key: train(model, split.train, setting[0], setting[1], s.epochs, key, split.validation)[1]
+    scores = np.asarray(jax.jit(jax.vmap(jax.vmap(try_one, (None, 0)), (0, None)))(grid, keys))
+    best = int(np.argmin(scores.min(2).mean(1)))  # the setting with the best early-stopped validation score over starts
+    epochs = int(np.median(scores[best].argmin(1))) + 1
+    scale, rate = (float(x) for x in grid[best])
+    again = jax.jit(jax.vmap(lambda key: train(model, split.labelled, scale, rate, epochs, key)[0]))(keys)
+    predict = jax.jit(jax.vmap(lambda p, x: jax.nn.softmax(model.logits(p, x, scale)), (0, None)))
+    chosen = {"scale_out": scale, "learning_rate": rate, "epochs": epochs}
+    return np.asarray(predict(again, split.test[0])), np.asarray(predict(again, split.unseen)), chosen
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    return -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1)
+
+
+def measure(p: np.ndarray, unseen: np.ndarray, digits: np.ndarray) -> dict[str, float]:
+    """Scores of predictive probabilities; `unseen_auroc`: how well the entropy tells unseen digits from seen ones."""
+    p = np.asarray(p, float)
+    inside, outside = entropy(p), entropy(np.asarray(unseen, float))
+    return {
+        "brier": float(np.mean(np.sum((p - np.eye(SEEN)[digits]) ** 2, axis=1))),
+        "log_score": float(-np.mean(np.log(np.maximum(p[np.arange(len(digits)), digits], 1e-30)))),
+        "accuracy": float(np.mean(p.argmax(1) == digits)),
+        "calibration_error": calibration(p, digits)[1],
+        "entropy_seen": float(inside.mean()),
+        "entropy_unseen": float(outside.mean()),
+        "unseen_auroc": float(np.mean(outside[:, None] > inside)),
+    }
+
+
+def calibration(p: np.ndarray, digits: np.ndarray, bins: int = 10):
+    """(confidence, accuracy, count) by bins of the confidence, and the expected calibration error."""
+    confidence, right = p.max(1), p.argmax(1) == digits
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    rows = [
+        (confidence[place == k].mean(), right[place == k].mean(), int(np.sum(place == k))) for k in np.unique(place)
+    ]
+    return rows, float(sum(n * abs(c - a) for c, a, n in rows) / len(digits))
+
+
+def compare(seed: int, settings: Settings) -> dict:
+    """Both on one split: scores, intervals of the streamed observables, and predictions for the figure."""
+    split, model, began = load(seed, settings), Model(settings), time.perf_counter()
+    bayes_test, bayes_unseen, run = bayes(model, split, seed)
+    sampled = time.perf_counter()
+    point_test, point_unseen, chosen = point(model, split, seed)
+    digits = split.test[1]
+    each = [measure(p, u, digits) for p, u in zip(point_test, point_unseen, strict=True)]
+    momentum = run.state.z[:, run.plan.dim :]
+    return {
+        "seed": seed,
+        "bayes": measure(bayes_test, bayes_unseen, digits),
+        "point": {name: float(np.mean([m[name] for m in each])) for name in each[0]},
+        "ensemble": measure(point_test.mean(0), point_unseen.mean(0), digits),
+        "chosen_for_the_point_estimate": chosen,
+        "momentum_temperature": float(np.mean(momentum**2)),
+        "observables": {
+            name: {"mean": run.mean[name], "interval_95": list(run.interval(name))} for name in run.plan.observables
+        },
+        "seconds": {"bayes": sampled - began, "point": time.perf_counter() - sampled},
+        "predictions": (bayes_test, bayes_unseen, point_test, point_unseen, digits),
+    }
+
+
+def summary(results: list[dict]) -> dict:
+    """Means over splits with standard errors, and of the paired differences."""
+
+    def mean(values):
+        error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+        return {"mean": float(np.mean(values)), "std_error": error}
+
+    who = ("bayes", "point", "ensemble")
+    table = {name: {w: mean([r[w][name] for r in results]) for w in who} for name in results[0]["bayes"]}
+    for name, row in table.items():
+        row["bayes - point"] = mean([r["bayes"][name] - r["point"][name] for r in results])
+        row["bayes - ensemble"] = mean([r["bayes"][name] - r["ensemble"][name] for r in results])
+    return table
+
+
+def figure(results: list[dict], path: Path) -> None:
+    """Calibration, entropies, and the scores split by split."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(13, 4), layout="constrained")
+    left, middle, right = fig.subplots(1, 3)
+    colours = {"Bayes": "#1b5e9c", "point estimate": "#c8641b"}
+    stack = lambda i, pick=lambda x: x: np.concatenate([pick(r["predictions"][i]) for r in results])
+    first, digits = (lambda x: x[0]), stack(4)
+    test = {"Bayes": stack(0), "point estimate": stack(2, first)}
+    unseen = {"Bayes": stack(1), "point estimate": stack(3, first)}
+    left.plot([0.2, 1], [0.2, 1], color="0.6", linewidth=1)
+    for name, colour in colours.items():
+        rows, error = calibration(test[name], digits)
+        rows = [row for row in rows if row[2] >= 20]
+        left.plot(
+            *zip(*[row[:2] for row in rows], strict=True), "o-", color=colour, label=f"{name} (error {error:.3f})"
+        )
+        middle.hist(entropy(test[name]), bins=30, range=(0, np.log(SEEN)), density=True, histtype="step", color=colour)
+        middle.hist(
+            entropy(unseen[name]),
+            bins=30,
+            range=(0, np.log(SEEN)),
+            density=True,
+            histtype="stepfilled",
+            alpha=0.3,
+            color=colour,
+        )
+    left.set(xlabel="confidence", ylabel="accuracy", title="Calibration on test images")
+    left.legend(frameon=False)
+    middle.plot([], [], color="0.3", label="0 to 7 (line)")
+    middle.fill_between([], [], color="0.3", alpha=0.3, label="8 and 9, never shown (filled)")
+    middle.set(xlabel="entropy of the prediction", ylabel="density", title="What is unknown")
+    middle.legend(frameon=False)
+    for x, (name, title) in enumerate([("brier", "Brier"), ("log_score", "log score")]):
+        for r in results:
+            values = [r["point"][name], r["bayes"][name]]
+            right.plot([3 * x, 3 * x + 1], values, color="0.7", zorder=1)
+            right.scatter([3 * x, 3 * x + 1], values, color=[colours["point estimate"], colours["Bayes"]], zorder=2)
+    right.set_xticks([0, 1, 3, 4], ["point", "Bayes", "point", "Bayes"])
+    right.set(title="Brier (left) and log score (right), a line per split", ylabel="lower is better", ylim=(0, None))
+    fig.savefig(path, dpi=110)
+
+
+def report(results: list[dict], settings: Settings) -> str:
+    lines = [f"{'':18}{'Bayes':>18}{'point estimate':>18}{'ensemble':>18}{'Bayes - point':>20}"]
+    for name, row in summary(results).items():
+        cells = [
+            f"{row[w]['mean']:.4f}" + (f" ± {row[w]['std_error']:.4f}" if row[w]["std_error"] is not None else "")
+            for w in ("bayes", "point", "ensemble", "bayes - point")
+        ]
+        lines.append(f"{name:18}" + "".join(f"{c:>18}" for c in cells[:3]) + f"{cells[3]:>20}")
+    last = results[-1]
+    lines.append(
+        f"\nsplit {last['seed']}: posterior expectations by HFHR, {settings.chains} chains, with 95 % intervals"
+    )
+    for name, value in last["observables"].items():
+        lines.append(f"  {name:45}{value['mean']:.4f}  [{value['interval_95'][0]:.4f}, {value['interval_95'][1]:.4f}]")
+    temperatures = ", ".join(f"{r['momentum_temperature']:.3f}" for r in results)
+    lines.append(f"mean r² of the momenta, 1 without discretisation and mini-batch error: {temperatures}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="how many splits to compare on (default 5)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one split and short chains: shows that it works, measures nothing"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/digits"), help="folder for digits.json and digits.png"
+    )
+    for field in dataclasses.fields(Settings):
+        if isinstance(field.default, int | float):
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(
+                flag, type=type(field.default), default=field.default, help=f"default {field.default:g}"
+            )
+    options = vars(parser.parse_args(arguments))
+    seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
+    settings = Settings(**options).quick() if quick else Settings(**options)
+    results = []
+    for seed in range(1, (1 if quick else seeds) + 1):
+        results.append(compare(seed, settings))
+        r = results[-1]
+        scores = ", ".join(f"{w} {r[w]['brier']:.4f} {r[w]['log_score']:.4f}" for w in ("bayes", "point", "ensemble"))
+        print(
+            f"split {seed}: Brier and log score: {scores} ({sum(r['seconds'].values()):.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    figure(results, out / "digits.png")
+    plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
+    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
+    (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(report(results, settings))
+    print(f"\n{out / 'digits.json'}\n{out / 'digits.png'}")
+
+
+if __name__ == "__main__":
+    main()
