@@ -69,7 +69,7 @@ class Linear(Family):
     """y = t + N(0, 1): the rows are divided by the noise's standard deviation before they come here."""
 
     def target(self, X, y, prior_scale):
-        return LinearRegression(X, y, prior_scale)
+        return LinearRegression(X, y, prior_scale=prior_scale)  # type: ignore[call-arg]
 
     def losses(self, t, y):
         return 0.5 * (t[..., 0] - y) ** 2
