@@ -167,6 +167,11 @@ class Estimates(Mapping[str, Estimate]):
         return len(self.rows)
 
     @property
+    def biases(self) -> dict[str, Bias]:
+        """The bias of each observable, to be given to `estimate` for another run of the same plan."""
+        return {name: row.discretisation for name, row in self.rows.items()}
+
+    @property
     def divergences(self) -> int:
         """How many chains failed and were left out."""
         return len(self.run.failures)
@@ -199,7 +204,7 @@ class Estimates(Mapping[str, Estimate]):
         return as_html(self)
 
 
-def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: float = 0.95) -> Estimates:
+def estimate(run: Run, method: str = "auto", bias: str | Run | Mapping[str, Bias] = "auto", level: float = 0.95) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and what says whether to believe them.
 
     **Arguments:**
@@ -208,8 +213,8 @@ def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: fl
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (T3, needs
       draws), or `"auto"`, which chooses for each observable and says why.
     - `bias`: where the discretisation bias comes from: `"predict"`; `"step sizes"`, a second run of the same time at twice the
-      step size; another `Run` of the same model at another step size; `"none"`; or `"auto"`: predicted where that is possible
-      within seconds, from a second run otherwise.
+      step size; another `Run` of the same model at another step size; `"none"`; the `biases` of earlier estimates of the same
+      plan; or `"auto"`: predicted where that is possible within seconds, from a second run otherwise.
     - `level`: of the intervals.
 
     **Returns:** `Estimates`: by name, each with `mean`, `std_error`, `interval`, `bias`, `corrected`, `recommended`, `verdict`, …
@@ -230,7 +235,7 @@ def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: fl
     known = ("auto", *errors.METHODS)
     require(method in known, f"`method` must be one of {', '.join(known)}: got {method!r}.")
     require(
-        isinstance(bias, Run) or bias in biases.METHODS,
+        isinstance(bias, Run | Mapping) or bias in biases.METHODS,
         f"`bias` must be one of {', '.join(biases.METHODS)}, or a run at another step size: got {bias!r}.",
     )
     require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
@@ -273,8 +278,12 @@ def _error(run: Run, name: str, method: str) -> MonteCarloError:
     return errors.monte_carlo_error(material, method, reason)
 
 
-def _biases(run: Run, bias: str | Run) -> dict[str, Bias]:
+def _biases(run: Run, bias: str | Run | Mapping[str, Bias]) -> Mapping[str, Bias]:
     names = list(run.plan.observables)
+    if isinstance(bias, Mapping):
+        missing = set(names) - set(bias)
+        require(not missing, f"The mapping given as `bias` lacks {', '.join(sorted(missing))}.")
+        return bias
     if isinstance(bias, Run):
         return _from_runs(run, bias, names)
     if bias == "none":

@@ -22,6 +22,7 @@ from gyromc.theory.routes import MOST_PARAMETERS
 from gyromc.theory.stability import stability
 
 METHODS = ("auto", "predict", "step sizes", "none")
+EXACT = ("exact finite-step", "finite-step law")
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
 
 
@@ -47,8 +48,8 @@ class Bias:
 def predicted(run: Run) -> dict[str, Bias]:
     """The bias of one chain's average as `predict` knows it, without a new run.
 
-    To first order in η a remainder of order η is left out: relative to the bias it is taken as η over the largest stable step
-    size, which is what it is for a Gaussian target, and counted as an error.
+    What is not exact leaves out a remainder: relative to the bias it is taken as η over the largest stable step size, which is
+    what the term of second order in η is for a Gaussian target, and counted as an error.
     """
     plan = run.plan.replace(num_steps=max(1, run.steps_done))
     pred = predict(plan)
@@ -59,8 +60,8 @@ def predicted(run: Run) -> dict[str, Bias]:
         if value is None or not math.isfinite(value):
             found[name] = Bias(None, "unknown: no formula gives it")
             continue
-        first_order = method.startswith("first order") and limit > 0
-        remainder = abs(value) * plan.step_size / limit if first_order else 0.0
+        known = method in EXACT or not limit > 0
+        remainder = 0.0 if known else abs(value) * float(plan.step_size) / limit  # type: ignore[arg-type]
         found[name] = Bias(value, f"predicted, {method}", math.hypot(pred.bias_error[name], remainder))
     return found
 
