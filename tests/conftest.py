@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from browsing import browser  # noqa: F401  # a fixture
 
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 

@@ -4,27 +4,19 @@ import csv
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from browsing import Markup, needs_chromium, open_page
 from gyromc.cli import app
 from gyromc.experiments import reproduce
 from gyromc.experiments.report import COLUMNS, write_report
 from test_experiments_execution import TINY
 
 SAMPLE = Path(__file__).parent.parent / "docs" / "reproduction" / "results.json"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
-)
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +32,6 @@ def sample(tmp_path_factory) -> Path:
 def live(tmp_path_factory):
     """Two experiments run now, one of each kind of report section."""
     return reproduce(["linear-gaul", "logistic-nld"], TINY, out=tmp_path_factory.mktemp("live"), seed=5)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield launched
-        launched.close()
-
-
-def open_page(browser, path: Path, width: int = 1280, scheme: str = "light"):
-    """A page with everything it asked for and complained about."""
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page, requests, complaints = context.new_page(), [], []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(path.as_uri(), wait_until="load")
-    return page, [url for url in requests if not url.startswith(("data:", path.as_uri()))], complaints
 
 
 @needs_chromium
@@ -133,30 +102,8 @@ def test_the_keyboard_reaches_links_and_tables(browser, live):
     page.context.close()
 
 
-class _Check(HTMLParser):
-    """Headings, images and addresses of a page, without a browser."""
-
-    def __init__(self):
-        super().__init__()
-        self.levels, self.alts, self.addresses, self.anchors, self.ids = [], [], [], [], set()
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self.ids.add(attributes.get("id"))
-        if re.fullmatch("h[1-6]", tag):
-            self.levels.append(int(tag[1]))
-        if tag == "img":
-            self.alts.append(attributes.get("alt"))
-        for key in ("src", "href"):
-            value = attributes.get(key)
-            if value and value.startswith("#"):
-                self.anchors.append(value[1:])
-            elif value:
-                self.addresses.append(value)
-
-
 def test_the_page_is_self_contained_and_well_formed(live):
-    check = _Check()
+    check = Markup()
     text = live.report.read_text()
     check.feed(text)
     assert check.levels[0] == 1

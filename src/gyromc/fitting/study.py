@@ -18,6 +18,7 @@ from gyromc.checks import positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.fitting.encoding import Encoding, counted
 from gyromc.fitting.judgement import held_out_rows
+from gyromc.fitting.progress import Watch, watch
 from gyromc.fitting.recognition import Wishes, complete_rows, recognise, recognise_response
 from gyromc.fitting.report import SCHEMA, SCHEMA_VERSION, results_folder, write
 from gyromc.fitting.tables import Table, read_table
@@ -121,8 +122,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     notes = (*table.notes, *left_out, *_split_note(request, table, test))
     for note in notes:
         say(note)
-    with results_folder(request.directory) as folder:
-        results, tables = _findings(request, table, encoding, (train, test), y, new, say)
+    with watch(say) as seen, results_folder(request.directory) as folder:
+        results, tables = _findings(request, table, encoding, (train, test), y, new, seen)
         results = {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
@@ -137,7 +138,9 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
             },
         }
         results["data"]["notes"] = [*notes, *results["data"]["notes"]]
+        seen.stage("writing the report")
         write(results, tables, folder)
+        seen.check()
     return request.directory, results
 
 
@@ -158,7 +161,7 @@ def _split_note(request: Request, table: Table, test: np.ndarray) -> list[str]:
 
 
 def _findings(
-    request: Request, table: Table, encoding: Encoding, split, y, new, say
+    request: Request, table: Table, encoding: Encoding, split, y, new, seen: Watch
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Both fits and what they say: the content of fit.json and the tables beside it."""
     from gyromc.fitting import findings
@@ -168,11 +171,11 @@ def _findings(
     spent = {}
     held_out = judged = None
     if test.size:
-        say(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
-        judged, spent["judging"] = _fit(request, encoding, X[train], y[train], say)
+        seen.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
+        judged, spent["judging"] = _fit(request, encoding, X[train], y[train], seen)
         held_out = findings.held_out(judged, encoding, X[test], y[test], y[train])
-    say(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, encoding, X, y, say)
+    seen.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
+    fit, spent["fitting"] = _fit(request, encoding, X, y, seen)
     coefficients = findings.coefficients(fit, encoding, X)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(coefficients)}
     predictions = []
@@ -188,7 +191,7 @@ def _findings(
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
 
-def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, say):
+def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, seen: Watch):
     """A fit and the seconds it took; Ctrl-C ends the study."""
     from gyromc.fitting.regression import EFFORTS, fit
 
@@ -210,10 +213,11 @@ def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, say
             classes=encoding.response.classes or None,
             effort=effort,
             seed=request.seed,
-            progress=None,
+            progress=seen.advance,
         )
     if found.run.partial:
         raise KeyboardInterrupt
+    seen.check()
     for warning in caught:
-        say(f"warning: {warning.message}")
+        seen.describe(f"warning: {warning.message}")
     return found, time.perf_counter() - began

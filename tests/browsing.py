@@ -1,0 +1,62 @@
+"""Pages in a real browser, and read without one: what the tests of every report share."""
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+def open_page(browser, path: Path, width: int = 1280, scheme: str = "light"):
+    """A page with everything it asked for and complained about."""
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page, requests, complaints = context.new_page(), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri(), wait_until="load")
+    return page, [url for url in requests if not url.startswith(("data:", path.as_uri()))], complaints
+
+
+class Markup(HTMLParser):
+    """Headings, images and addresses of a page, without a browser."""
+
+    def __init__(self):
+        super().__init__()
+        self.levels, self.alts, self.addresses, self.anchors, self.ids = [], [], [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.ids.add(attributes.get("id"))
+        if re.fullmatch("h[1-6]", tag):
+            self.levels.append(int(tag[1]))
+        if tag == "img":
+            self.alts.append(attributes.get("alt"))
+        for key in ("src", "href"):
+            value = attributes.get(key)
+            if value and value.startswith("#"):
+                self.anchors.append(value[1:])
+            elif value:
+                self.addresses.append(value)
