@@ -121,13 +121,12 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
     def fit(self, X, y):
         """Sample the posterior of the coefficients given the rows of X and their responses y."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=False)
-        self._fit(X, np.asarray(y, float), "linear", 1)
+        rows: Any = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._fit(rows[0], np.asarray(rows[1], float), "linear", 1)
         units = self.posterior_.units
         self.noise_scale_ = units.noise * units.y_scale
-        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_"):
-            setattr(self, name, getattr(self, name)[0])
-        self.intercept_, self.intercept_std_ = float(self.intercept_[0]), float(self.intercept_std_[0])
+        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_", "intercept_", "intercept_std_"):
+            setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
         return self
 
     def predict(self, X, return_std: bool = False):
@@ -164,16 +163,16 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
 
     def fit(self, X, y):
         """Sample the posterior of the coefficients given the rows of X and their classes y."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, code = np.unique(y, return_inverse=True)
+        rows: Any = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(rows[1])
+        self.classes_, code = np.unique(rows[1], return_inverse=True)
         count = len(self.classes_)
         if count < 2:
             raise InvalidInput(
                 f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
                 "Add rows of another class."
             )
-        self._fit(X, code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
+        self._fit(rows[0], code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
         return self
 
     def predict_proba(self, X, return_std: bool = False):
