@@ -46,7 +46,7 @@ def agree(a, b):
     assert abs(a.var() - b.var()) < LIMIT * np.hypot(*spread)
 
 
-BY_DEFAULT = ("nld-quadratic", "gaul-nonquadratic", "linear-hfhr")
+BY_DEFAULT = ("nld-quadratic", "gaul-nonquadratic", "linear-nld")
 SOME = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in CATALOGUE]
 
 
