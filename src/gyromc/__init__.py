@@ -16,6 +16,8 @@ _NAMES = {
     "Prediction": "gyromc.theory.prediction",
     "run": "gyromc.engines",
     "Run": "gyromc.results",
+    "estimate": "gyromc.intervals",
+    "Estimates": "gyromc.intervals",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from gyromc import dynamics, observables, oracles, schemes, targets, theory
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
+    from gyromc.intervals import Estimates, estimate
     from gyromc.plan import Plan
     from gyromc.results import Run
     from gyromc.theory.prediction import Prediction, predict

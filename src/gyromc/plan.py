@@ -334,6 +334,7 @@ def _check_functions(plan: Plan, template) -> None:
                 f"{f'of shape {shape}' if shape is not None else 'a pytree'}"
                 f"{'' if shape is not None else ': use `function(f)`'}.",
             )
+            continue
         value = _shape_of(f"Observable {name!r}", h, params)
         require(
             getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.number),

@@ -45,6 +45,7 @@ class EngineState:
     failed_at: np.ndarray
     generator: np.ndarray | None = None  # for engines whose random numbers have a state
     snapshots: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)  # sums after so many steps
+    clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)  # the time then
 
     @property
     def sums(self) -> np.ndarray:
@@ -60,7 +61,9 @@ class Run:
 
     - `plan`: what was asked for; `engine`: who did it; `engine_reason`: why that one.
     - `averages[name]`: μ̂(h) of each chain; NaN for a chain that failed.
-    - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`.
+    - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`; `error_method`.
+    - `r_hat`, `ess`: by name, whether the chains agree and how many independent draws they are worth.
+    - `blocks[name]`: chains × blocks, averages over equal stretches of each chain.
     - `failures`: the chains that failed, with step and reason; `partial`: whether it was interrupted.
     - `steps_done`: how many states were averaged; `gradient_evaluations`; `wall_time` and `compile_time` in seconds.
     - `draws`: kept states, chains × draws, shaped like the parameters; `None` unless asked for.
@@ -118,34 +121,90 @@ class Run:
         return {name: a[~self.diverged] for name, a in self.averages.items()}
 
     @functools.cached_property
-    def _spread(self) -> Mapping[str, tuple[float, int]]:
+    def _spread(self) -> Mapping[str, statistics.Spread]:
         """The variance of one chain's average, and its degrees of freedom."""
         if self.error_method == "replicate chains":
             return {name: statistics.replicate_variance(a) for name, a in self._good.items()}
-        batches = self._batch_averages()
-        return {name: statistics.batch_means_variance(batches[..., j]) for j, name in enumerate(self.plan.observables)}
+        return {name: self.batch_variance(name) for name in self.plan.observables}
 
     @property
     def error_method(self) -> str:
-        """Where the errors come from: `replicate chains`, or `batch means` when there is only one chain."""
-        return "replicate chains" if np.sum(~self.diverged) > 1 else "batch means"
+        """Where the errors come from: `replicate chains`; `lugsail batch means` or `batch means` when there is only one chain."""
+        if np.sum(~self.diverged) > 1:
+            return "replicate chains"
+        return "lugsail batch means" if self._can_lugsail else "batch means"
 
-    def _batch_averages(self) -> np.ndarray:
-        marks = [0, *sorted(self.state.snapshots)]
-        sums = np.stack([np.zeros_like(self.state.sums), *(self.state.snapshots[k] for k in marks[1:])], axis=1)
-        return (np.diff(sums, axis=1) / np.diff(marks)[None, :, None])[~self.diverged]
+    @property
+    def _can_lugsail(self) -> bool:
+        return not callable(self.plan.step_size) and len(self.state.snapshots) >= statistics.FEWEST_BLOCKS
+
+    @functools.cached_property
+    def blocks(self) -> Mapping[str, np.ndarray]:
+        """Averages over equal, consecutive stretches of each chain that did not fail: chains × blocks."""
+        _, weights = self._block_lengths
+        if not len(weights):
+            return {name: np.zeros((int(np.sum(~self.diverged)), 0)) for name in self.plan.observables}
+        sums = np.stack([self.state.snapshots[k] for k in sorted(self.state.snapshots)], axis=1)
+        averages = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[~self.diverged]
+        return {name: averages[..., j] for j, name in enumerate(self.plan.observables)}
+
+    @functools.cached_property
+    def _block_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """The time each block lasts, and what it counts in the average."""
+        marks = sorted(self.state.snapshots)
+        steps = np.diff(marks, prepend=0).astype(float)
+        times = np.diff([self.state.clocks[k] for k in marks], prepend=0.0)
+        return times, times if self.plan.weighting == "step_size" else steps
+
+    def batch_variance(self, name: str) -> statistics.Spread:
+        """The variance of one chain's average from its own blocks, by lugsail batch means where there are enough (T3)."""
+        durations, weights = self._block_lengths
+        if self._can_lugsail:
+            found = statistics.lugsail_variance(self.blocks[name])
+        else:
+            found = statistics.scheduled_variance(self.blocks[name], durations, weights)
+        return dataclasses.replace(found, variance=found.variance * self.covered)
+
+    @property
+    def covered(self) -> float:
+        """The share of the averaged time that the blocks cover; the last stretch may be shorter than a block."""
+        durations, _ = self._block_lengths
+        return float(durations.sum()) / sum(self.state.clock) if len(durations) else 1.0
+
+    @functools.cached_property
+    def r_hat(self) -> Mapping[str, float]:
+        """Split R-hat over the blocks of all chains: 1 when their halves agree; NaN when there are too few blocks."""
+        return {name: statistics.split_r_hat(blocks) for name, blocks in self.blocks.items()}
+
+    @functools.cached_property
+    def ess(self) -> Mapping[str, float]:
+        """How many independent draws have the same error: Var_μ(h)/std_error²; NaN where Var_μ(h) is not known.
+
+        Var_μ(h) comes from a formula, from kept draws, or from the last states of at least 50 chains.
+        """
+        from gyromc.theory.spread import observable_variances
+
+        spread = observable_variances(self.plan, self._rows())
+        return {name: _ratio(spread[name], self.std_error[name] ** 2) for name in self.plan.observables}
+
+    def _rows(self) -> np.ndarray | None:
+        """Draws of θ as rows: kept ones, else the last states of many chains, else None."""
+        if self.draws is not None:
+            return flat_draws(self)
+        last = self.state.z[~self.diverged][:, : self.plan.dim]
+        return last if len(last) >= 50 and self.steps_done > 1 else None
 
     @functools.cached_property
     def std_error(self) -> Mapping[str, float]:
         """The Monte Carlo standard error of `mean` (the discretisation bias is no part of it)."""
         chains = int(np.sum(~self.diverged))
-        return {name: math.sqrt(v / chains) if chains else math.nan for name, (v, _) in self._spread.items()}
+        return {name: math.sqrt(s.variance / chains) if chains else math.nan for name, s in self._spread.items()}
 
     @functools.cached_property
     def variance(self) -> Mapping[str, float]:
         """The estimated fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
         time = sum(self.state.clock)
-        return {name: time * v for name, (v, _) in self._spread.items()}  # E6: Var ≈ V / (Nη)
+        return {name: time * s.variance for name, s in self._spread.items()}  # E6: Var ≈ V / (Nη)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The two-sided confidence interval of `mean[name]`, from Student's distribution.
@@ -157,7 +216,7 @@ class Run:
         """
         require(name in self.averages, f"No observable {name!r} in this run: it has {', '.join(self.averages)}.")
         require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
-        return statistics.interval(self.mean[name], self.std_error[name], level, self._spread[name][1])
+        return statistics.interval(self.mean[name], self.std_error[name], level, self._spread[name].dof)
 
     def continue_(self, more_steps: int | None = None) -> "Run":
         """Go on from where the chains stand; the result equals one longer run exactly.
@@ -185,6 +244,7 @@ class Run:
                     "std_error": _plain(self.std_error[name]),
                     "interval_95": [_plain(end) for end in self.interval(name)],
                     "variance": _plain(self.variance[name]),
+                    "r_hat": _plain(self.r_hat[name]),
                 }
                 for name in plan.observables
             },
@@ -242,6 +302,18 @@ class Run:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def flat_draws(run: Run) -> np.ndarray:
+    """The kept draws of all chains that did not fail, as rows of θ, in float64."""
+    import jax
+
+    leaves = [np.asarray(x, float)[~run.diverged] for x in jax.tree.leaves(run.draws)]
+    return np.concatenate([x.reshape(x.shape[0] * x.shape[1], -1) for x in leaves], axis=1)
+
+
+def _ratio(a: float | None, b: float) -> float:
+    return math.nan if a is None or not b > 0 else a / b
 
 
 def _plain(value: float) -> float | None:

@@ -30,7 +30,8 @@ __all__ = ["ENGINES", "draws_bytes", "run"]
 ENGINES = {"pallas": pallas, "lanes": lanes, "scan": scan}
 """The engines by name, the fastest first: modules with `why_not(plan)`, `initial_state(plan)` and `Session`."""
 CHUNK_SECONDS = 0.25  # how often progress moves and Ctrl-C is heard
-SNAPSHOT_CHAINS = 64  # with more chains than this, errors come from the spread between chains
+FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
+BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
 SANE_RANGE = 1e8  # times the start's own size
 
 
@@ -43,6 +44,7 @@ class _Options:
     on_divergence: str
     keep_draws: int | None
     sane_range: float
+    keep_blocks: int
 
 
 def run(
@@ -54,6 +56,7 @@ def run(
     on_divergence: str = "raise",
     keep_draws: int | None = None,
     sane_range: float | None = None,
+    keep_blocks: int | None = None,
 ) -> Run:
     """Do what the plan says: the averages (E4) over chains moved by (E3).
 
@@ -70,6 +73,8 @@ def run(
     - `on_divergence`: `"raise"`, or `"report"` to leave failed chains out, name them in `run.failures` and warn.
     - `keep_draws`: keep every n-th state as `run.draws`; the memory it takes is said on standard error before the run.
     - `sane_range`: a chain with a coordinate beyond this has diverged; left out: 10⁸ times the size of the start, at least 10⁸.
+    - `keep_blocks`: keep averages over about so many (between half of it and all) equal stretches of each chain, from which the
+      error of single chains comes; left out: 128, or 8 for more than 64 chains, whose errors come from the spread between them.
 
     **Returns:** a `Run`.
 
@@ -96,6 +101,9 @@ def run(
         on_divergence=on_divergence,
         keep_draws=None if keep_draws is None else whole(keep_draws, "keep_draws", least=1),
         sane_range=_sane_range(plan) if sane_range is None else positive(sane_range, "sane_range"),
+        keep_blocks=BLOCKS[plan.num_chains > FEW_CHAINS]
+        if keep_blocks is None
+        else whole(keep_blocks, "keep_blocks", least=2, most=2**16),
     )
     return _execute(plan, None, options)
 
@@ -133,7 +141,7 @@ def _sane_range(plan: Plan) -> float:
 def _execute(plan: Plan, before: Run | None, options: _Options) -> Run:
     began = time.perf_counter()
     if options.keep_draws is not None:
-        _announce_draws(plan, options.keep_draws)
+        _announce_draws(plan, options.keep_draws, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -183,8 +191,9 @@ class _Loop:
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
-        self.length = statistics.batch_length(plan.num_steps) if plan.num_chains <= SNAPSHOT_CHAINS else None
-        self.snapshots = {k: v for k, v in state.snapshots.items() if self.length and k % self.length == 0}
+        self.length = statistics.batch_length(plan.num_steps, options.keep_blocks)
+        self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
+        self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0 if options.keep_draws is None else _slots(plan, options.keep_draws)
         self.kept: list[np.ndarray] = []
         self.pace = options.chunk_size or 64
@@ -195,8 +204,7 @@ class _Loop:
         burn_in, thin = self.plan.burn_in, self.options.keep_draws
         count = min(self.pace, self.total - self.step)
         done = self.step - burn_in
-        if self.length is not None:
-            count = min(count, -done if done < 0 else self.length - done % self.length)
+        count = min(count, -done if done < 0 else self.length - done % self.length)
         first_slot = 0
         if thin is not None:
             first_slot = max(0, -(-done // thin))
@@ -207,8 +215,9 @@ class _Loop:
         self.step += count
         if self.options.chunk_size is None:
             self.pace = max(1, min(2 * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
-        if self.length is not None and self.step > burn_in and (self.step - burn_in) % self.length == 0:
-            self.snapshots[self.step - burn_in] = self.session.state().sums
+        if self.step > burn_in and (self.step - burn_in) % self.length == 0:
+            state = self.session.state()
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
         if thin is not None:
             filled = max(0, -(-(self.step - burn_in) // thin)) - first_slot
             self.kept.append(self.session.kept(filled))
@@ -219,7 +228,7 @@ class _Loop:
             raise DivergenceError(_explain(self.plan, _failures(self.plan, self.state()), self.options))
 
     def state(self) -> EngineState:
-        return dataclasses.replace(self.session.state(), snapshots=dict(self.snapshots))
+        return dataclasses.replace(self.session.state(), snapshots=dict(self.snapshots), clocks=dict(self.clocks))
 
     def draws(self, before: Run | None) -> Any:
         """Kept states, chains × draws, shaped like the parameters."""
@@ -239,7 +248,7 @@ def _slots(plan: Plan, thin: int, most_bytes: int = 2**26) -> int:
     return max(1, min(-(-plan.num_steps // thin), most_bytes // row))
 
 
-def _announce_draws(plan: Plan, thin: int) -> None:
+def _announce_draws(plan: Plan, thin: int, quiet: bool) -> None:
     size, free = draws_bytes(plan, thin), _free_memory()
     count = -(-plan.num_steps // thin)
     text = f"{count} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): {size / 2**20:.1f} MiB"
@@ -248,7 +257,8 @@ def _announce_draws(plan: Plan, thin: int) -> None:
         f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
         f"Pass `keep_draws={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
     )
-    print(f"gyromc: keeping {text}", file=sys.stderr)
+    if not quiet:
+        print(f"gyromc: keeping {text}", file=sys.stderr)
 
 
 def _free_memory() -> int:

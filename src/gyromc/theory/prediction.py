@@ -95,6 +95,11 @@ class Prediction:
         return self._words("bias_method")
 
     @property
+    def bias_error(self) -> dict[str, float]:
+        """The standard error of the bias where it is sampled; 0 where it is not."""
+        return self._numbers("bias_error")
+
+    @property
     def expectation_method(self) -> dict[str, str]:
         """How μ(h) is known."""
         return self._words("expectation_method")

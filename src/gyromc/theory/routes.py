@@ -37,6 +37,7 @@ class Answer:
     expectation_method: str = "unknown"
     bias: float | None = None  # of one chain's average
     bias_method: str = "unknown"
+    bias_error: float = 0.0  # standard error of the bias, where it is sampled
     std: float | None = None  # of one chain's average
     rmse: float | None = None
     rmse_method: str = "unknown"
@@ -228,6 +229,7 @@ def _asymptotic(
     return dataclasses.replace(
         base,
         bias=bias,
+        bias_error=eta * slope_error,
         bias_method="first order in η"
         + (f" (se {eta * slope_error:.1g})" if slope_error else "")
         + (", start left out" if transient is None or plan.burn_in else ""),

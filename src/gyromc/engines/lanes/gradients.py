@@ -7,6 +7,7 @@ update multiplies out. `part` says what s is:
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
+- `FULL_SOFTMAX`: the sum over all rows of a softmax regression (`softmax`);
 - `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
   products, which needs sums of rows only;
 - `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
@@ -23,8 +24,8 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, SCALAR = range(8)
-SIGNED_LOGISTIC, AFFINE, USERS = range(3)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
+SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = 512  # rows of a batch, up to which comparing each with all others is the quickest way to distinct ones
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
 
@@ -38,6 +39,8 @@ def known_slope(code, t, y):
     """∂ loss/∂t. Rows of a logistic model are multiplied by ±1, after which σ(t) - y is -1/(1 + eᵗ) for both classes."""
     if code == SIGNED_LOGISTIC:
         return -1.0 / (exp(t) + 1.0)
+    if code == POISSON:
+        return exp(t) - y
     return t - y
 
 

@@ -37,6 +37,7 @@ from gyromc.engines.lanes.gradients import (
     wide_batch_moments,
 )
 from gyromc.engines.lanes.random import normal_pair
+from gyromc.engines.lanes.softmax import full_softmax
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
@@ -309,6 +310,13 @@ def _kernels(stamp: int) -> tuple:
         )
 
     @compiled
+    def advance_softmax(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        _ = stamp
+        advance(
+            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_softmax
+        )
+
+    @compiled
     def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
         _ = stamp
         only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
@@ -321,6 +329,7 @@ def _kernels(stamp: int) -> tuple:
         advance_wide,
         advance_moments,
         advance_wide_moments,
+        advance_softmax,
     )
     return kernels, random_numbers
 

@@ -23,12 +23,19 @@ from gyromc.targets import (
     GeneralizedLinear,
     LinearRegression,
     LogisticRegression,
+    PoissonRegression,
     Quadratic,
     Separable,
+    SoftmaxRegression,
 )
 
 MAX_SIZE = 256  # entries of z; beyond, matrix products of all chains at once are better
 MAX_BATCH = 4096
+KNOWN = {
+    LinearRegression: gradients.AFFINE,
+    LogisticRegression: gradients.SIGNED_LOGISTIC,
+    PoissonRegression: gradients.POISSON,
+}
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of them beats dot products
 
 
@@ -66,8 +73,11 @@ def why_not(plan: Plan) -> str | None:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
-    if type(target) in (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression):
+    if type(target) in (Quadratic, CosinePerturbed, *KNOWN):
         return None
+    if type(target) is SoftmaxRegression:
+        batches = not isinstance(oracle, Exact | Gaussian)
+        return f"mini-batches of a {type(target).__name__} are not known here" if batches else None
     if not isinstance(target, GeneralizedLinear | Separable):
         return f"target is a general {type(target).__name__}"
     try:
@@ -98,6 +108,8 @@ def form(plan: Plan) -> Form:
         return Form(K=target.matrix, m=target.mean, a=zero, c=target.weights, part=gradients.SCALAR)
     if isinstance(target, CosinePerturbed):
         return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
+    if isinstance(target, SoftmaxRegression):
+        return _softmax_form(target)
     assert isinstance(target, GeneralizedLinear)
     X, y, code = _signed_rows(target)
     K = float(target.prior_precision) * np.eye(plan.dim)
@@ -105,12 +117,28 @@ def form(plan: Plan) -> Form:
     return Form(K=K, m=zero, a=zero, c=1.0, part=gradients.FULL_SUM, slope_code=code, table=table)
 
 
+def _softmax_form(target: SoftmaxRegression) -> Form:
+    """Rows (x, 1/√(k(k+1)) for k = 1 … C-1); what y gives is constant."""
+    (X, y), B = target.design, target.basis
+    k = np.arange(1, B.shape[0])
+    table = _padded(np.concatenate([X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k)))], axis=1))
+    return Form(
+        K=float(target.prior_precision) * np.eye(target.dim),
+        m=np.zeros(target.dim),
+        a=-(B[y.astype(int)].T @ X).ravel(),
+        c=1.0,
+        part=gradients.FULL_SOFTMAX,
+        slope_code=gradients.SOFTMAX + len(k),
+        table=table,
+    )
+
+
 def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows and responses as `gradients.slope` takes them, and its code."""
     X, y = target.design
     if type(target) is LogisticRegression:
         return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
-    return X, y, gradients.AFFINE if type(target) is LinearRegression else gradients.USERS
+    return X, y, KNOWN.get(type(target), gradients.USERS)
 
 
 def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
@@ -132,7 +160,7 @@ def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
             return Form(**common, part=gradients.BATCH_MOMENTS, table=table)
         table = _padded(np.column_stack([X, y]))
         return Form(**common, part=gradients.BATCH, slope_code=code, uses_response=True, table=table)
-    if code == gradients.USERS:
+    if code in (gradients.USERS, gradients.POISSON):
         at_center = np.zeros(N) if center is None else np.asarray(target.slope(X @ center, y), float)
         table = _padded(np.column_stack([X, y, at_center]))
         return Form(

@@ -1,0 +1,103 @@
+"""From the user's columns to standardised ones and back: what a prior on θ in U(θ) (E1) can be the same number for.
+
+Receives X and y as they came; hands on rows with mean 0 and standard deviation 1 and an intercept's column, and the affine map
+from θ to coefficients in the user's units. A column that never changes is left as it is: its coefficient keeps its prior.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy import linalg, optimize
+
+__all__ = ["INTERCEPT_SCALE", "Units", "noise_scale"]
+
+INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """How standardised columns and responses belong to the user's.
+
+    **Attributes:**
+
+    - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
+    - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
+    - `noise`: σ of a linear model, in units of `y_scale`; 1 for the others.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    y_center: float
+    y_scale: float
+    intercept: float
+    noise: float = 1.0
+
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool) -> "Units":
+        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
+        center, scale = _standard(X, intercept)
+        y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept)
+        return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
+
+    def rows(self, X: np.ndarray) -> np.ndarray:
+        """Standardised rows, the intercept's column first."""
+        Z = (X - self.center) / self.scale
+        if not self.intercept:
+            return Z
+        return np.concatenate([np.full((len(Z), 1), self.intercept), Z], axis=1)
+
+    def coefficients(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns.
+
+        **Arguments:**
+
+        - `basis`: outputs × q, how the outputs' weights come from Θ.
+        """
+        p = len(self.scale)
+        one = np.diag(self.y_scale / self.scale)
+        offset = np.zeros(p)
+        if self.intercept:
+            one = np.block([[np.zeros((1, 1)), np.zeros((1, p))], [np.zeros((p, 1)), one]])
+            one[0] = np.concatenate([[self.y_scale * self.intercept], -self.y_scale * self.center / self.scale])
+            offset = np.concatenate([[self.y_center], offset])
+        return np.kron(basis, one), np.tile(offset, len(basis))
+
+
+def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and scale of each column; 1 for the scale of one that never changes."""
+    size = np.maximum(
+        np.abs(columns).max(axis=0), np.finfo(float).tiny
+    )  # so that squares of huge entries do not overflow
+    unit = columns / size
+    center = unit.mean(axis=0) if centred else np.zeros(columns.shape[1])
+    spread = np.sqrt(np.mean((unit - center) ** 2, axis=0))
+    return size * center, np.where(spread > 1e-10, size * spread, 1.0)
+
+
+def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float) -> float:
+    """σ of a linear model y = Xθ + σN(0, I): where the evidence ∫ p(y | θ, σ) p(θ) dθ, times a weak prior on σ, is largest.
+
+    The prior counts as one more observation, with a residual of a thousandth of y's standard deviation: it keeps σ positive where
+    the columns explain y without an error.
+
+    **Arguments:**
+
+    - `rows`, `y`: standardised, the intercept's column included.
+    - `prior_scale`: σ₀.
+
+    **Returns:** σ, in units of y's standard deviation.
+    """
+    values, vectors = linalg.eigh(rows.T @ rows)
+    seen = values > 1e-12 * max(float(values[-1]), 1e-300)
+    along = (vectors[:, seen].T @ (rows.T @ y)) ** 2 / values[seen]  # squares of y along the left singular vectors
+    signal, apart = prior_scale**2 * values[seen], max(0.0, float(y @ y - along.sum()))
+
+    def misfit(log_sigma: float) -> float:
+        variance = np.exp(2 * log_sigma)
+        explained = np.sum(np.log(variance + signal) + along / (variance + signal))
+        return float(explained + (len(y) - seen.sum() + 1) * 2 * log_sigma + (apart + 1e-6) / variance)
+
+    grid = np.linspace(np.log(1e-6), np.log(10.0), 100)
+    best = int(np.argmin([misfit(x) for x in grid]))
+    low, high = grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)]
+    return float(np.exp(optimize.minimize_scalar(misfit, bounds=(low, high), method="bounded").x))  # type: ignore[attr-defined]

@@ -1,0 +1,214 @@
+"""Bayesian regressions as scikit-learn estimators: averages over the posterior (E4) behind `fit` and `predict`.
+
+Receives arrays or data frames as scikit-learn does; hands on estimators that go into pipelines, grid searches and
+cross-validation, and are pickled as plain arrays. What is behind them is `gyromc.fitting`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.fitting.posterior import Predictions
+from gyromc.fitting.regression import Fit, fit
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+except ImportError as error:
+    raise ImportError("`gyromc.sklearn` needs scikit-learn. Install it with: pip install 'gyromc[sklearn]'") from error
+
+__all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
+
+
+class _BayesianRegression(BaseEstimator):
+    """What both estimators share: their parameters, the fit and what is read off it."""
+
+    def __init__(
+        self,
+        *,
+        prior_scale: float = 2.5,
+        fit_intercept: bool = True,
+        effort: str | float = "quick",
+        num_draws: int = 2048,
+        dynamics: str = "reversible",
+        random_state: Any = 0,
+    ):
+        self.prior_scale = prior_scale
+        self.fit_intercept = fit_intercept
+        self.effort = effort
+        self.num_draws = num_draws
+        self.dynamics = dynamics
+        self.random_state = random_state
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, model: str, num_outputs: int) -> None:
+        """Sample the posterior and keep it as arrays."""
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        found = fit(
+            X,
+            y,
+            model,
+            prior_scale=self.prior_scale,
+            intercept=self.fit_intercept,
+            classes=None if model in ("linear", "poisson") else [str(c) for c in self.classes_],  # type: ignore[attr-defined]
+            effort=self.effort,
+            num_draws=self.num_draws,
+            dynamics=self.dynamics,
+            seed=int(seed),
+            progress=False,
+        )
+        self.posterior_ = found.posterior
+        self.reason_ = found.choice.reason
+        self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
+        self._read(found, num_outputs)
+
+    def _read(self, found: Fit, num_outputs: int) -> None:
+        """coef_ and the like from the table of coefficients."""
+        columns = {
+            name: np.array([getattr(c, name) for c in found.coefficients]).reshape(num_outputs, -1)
+            for name in ("mean", "sd", "mc_error", "bias")
+        }
+        first = int(self.fit_intercept)
+        self.coef_, self.coef_std_ = columns["mean"][:, first:], columns["sd"][:, first:]
+        self.coef_mc_error_, self.coef_bias_ = columns["mc_error"][:, first:], columns["bias"][:, first:]
+        zero = np.zeros(num_outputs)
+        self.intercept_ = columns["mean"][:, 0] if self.fit_intercept else zero
+        self.intercept_std_ = columns["sd"][:, 0] if self.fit_intercept else zero
+
+    def predictions(self, X) -> Predictions:
+        """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.fitting.posterior.Predictions`).
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        """
+        check_is_fitted(self)
+        return self.posterior_.predict(validate_data(self, X, reset=False, dtype=np.float64))
+
+
+class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
+    """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
+
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
+    intercept in standard deviations of y; σ is where the evidence is largest, and is not averaged over.
+
+    **Arguments:**
+
+    - `prior_scale`: the prior's standard deviation.
+    - `fit_intercept`: whether there is an intercept.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error of each coefficient to aim at, in posterior
+      standard deviations.
+    - `num_draws`: how many posterior draws predictions are averaged over.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.fitting.choice`.
+    - `random_state`: a seed, a generator or None.
+
+    **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
+    `coef_mc_error_`, `coef_bias_` (Monte Carlo errors, and the discretisation bias that was taken off), `noise_scale_` (σ),
+    `posterior_` (weighted draws), `reason_` (the sampler and why), `n_iter_`, `n_features_in_`.
+
+    ```python
+    import numpy as np
+    from gyromc.sklearn import BayesianLinearRegression
+    X = np.arange(20.0)[:, None]
+    model = BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]))
+    mean, sd = model.predict([[30.0]], return_std=True)
+    assert abs(mean[0] - 18.0) < 3 * sd[0]
+    ```
+    """
+
+    def fit(self, X, y):
+        """Sample the posterior of the coefficients given the rows of X and their responses y."""
+        rows: Any = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._fit(rows[0], np.asarray(rows[1], float), "linear", 1)
+        units = self.posterior_.units
+        self.noise_scale_ = units.noise * units.y_scale
+        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_"):
+            setattr(self, name, getattr(self, name)[0])
+        self.intercept_, self.intercept_std_ = float(self.intercept_[0]), float(self.intercept_std_[0])
+        return self
+
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row; with `return_std` also the predictive standard deviation, noise included.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (mean, standard deviation).
+        """
+        found = self.predictions(X)
+        return (found.mean, found.sd) if return_std else found.mean
+
+
+class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
+    """Bayesian logistic regression, for two classes or more (softmax): probabilities averaged over the posterior.
+
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column, N(0, 10²) for the intercept; for
+    more than two classes that is the prior of the difference between any two.
+
+    **Arguments:** as for `BayesianLinearRegression`.
+
+    **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_mc_error_`, `coef_bias_`: one row, or one per class where there are
+    more than two (rows that sum to zero); `intercept_`, `intercept_std_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
+
+    ```python
+    import numpy as np
+    from gyromc.sklearn import BayesianLogisticRegression
+    X = np.linspace(-2, 2, 40)[:, None]
+    model = BayesianLogisticRegression().fit(X, np.where(X[:, 0] + 0.3 * np.sin(9 * X[:, 0]) > 0, "up", "down"))
+    assert model.predict([[1.5]]) == "up" and 0.9 < model.predict_proba([[1.5]])[0, 1] < 1
+    ```
+    """
+
+    def fit(self, X, y):
+        """Sample the posterior of the coefficients given the rows of X and their classes y."""
+        rows: Any = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(rows[1])
+        self.classes_, code = np.unique(rows[1], return_inverse=True)
+        count = len(self.classes_)
+        if count < 2:
+            raise InvalidInput(
+                f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
+                "Add rows of another class."
+            )
+        self._fit(rows[0], code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
+        return self
+
+    def predict_proba(self, X, return_std: bool = False):
+        """The posterior predictive probability of each class at each row: rows × classes, in the order of `classes_`.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (probabilities, their posterior standard deviations).
+        """
+        found = self.predictions(X)
+        if len(self.classes_) > 2:
+            p, spread = found.mean / found.mean.sum(axis=1, keepdims=True), found.spread
+        else:
+            p, spread = np.stack([1 - found.mean, found.mean], axis=1), np.stack([found.spread] * 2, axis=1)
+        return (p, spread) if return_std else p
+
+    def predict_log_proba(self, X):
+        """The logarithms of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+    def decision_function(self, X):
+        """A score per row, positive for the second class, or one per class: the log odds, or logarithms, of `predict_proba`."""
+        p = np.maximum(self.predict_proba(X), np.finfo(float).tiny)
+        return np.log(p[:, 1]) - np.log(p[:, 0]) if len(self.classes_) == 2 else np.log(p)
+
+    def predict(self, X, return_std: bool = False):
+        """The most probable class at each row; with `return_std` also the posterior standard deviation of its probability.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (classes, standard deviations).
+        """
+        p, spread = self.predict_proba(X, return_std=True)
+        best = p.argmax(axis=1)
+        labels = self.classes_[best]
+        return (labels, spread[np.arange(len(best)), best]) if return_std else labels
