@@ -28,7 +28,7 @@ from gyromc.targets.separable import why_not_in_jax
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
-PIECE = 2**15
+PIECE = 2**15  # numbers drawn at once; states beyond it count as large
 
 
 def why_not(plan: Plan) -> str | None:
@@ -280,12 +280,12 @@ def _keep(program: Program, carry: Carry, theta, counted, first_slot):
 
 
 def normals(key, shape: tuple[int, int], dtype, filling: Any = 0.0):
-    """ξ, chains × size. Long vectors are drawn in pieces: the generator's working memory is four times what it draws at once.
+    """ξ, chains × size. On a CPU long vectors are drawn in pieces: the generator needs room for four times what it draws at once.
 
     All of the buffer they go into is overwritten; `filling` it with a number that comes late keeps XLA from making it early.
     """
     num_chains, size = shape
-    if size <= PIECE:
+    if size <= PIECE or jax.default_backend() != "cpu":
         return jax.random.normal(key, shape, dtype)
     keys = jax.random.split(key, -(-size // PIECE))
 
