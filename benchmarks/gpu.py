@@ -47,6 +47,9 @@ def plans() -> dict[str, gm.Plan]:
         "linear nld": gm.Plan(dynamics=D.nonreversible(0.3377 * J1), observables=u, **linear),
         "linear hfhr": gm.Plan(dynamics=D.hfhr(3, 0.5, 6.0), observables=u, **linear),
         "logistic nld": gm.Plan(dynamics=D.nonreversible(pairs), observables=one, **logistic),
+        "logistic nld, distinct rows": gm.Plan(
+            dynamics=D.nonreversible(pairs), observables=one, **{**logistic, "oracle": O.Minibatch(32, replace=False)}
+        ),
         "logistic gaul": gm.Plan(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5), observables=one, **logistic),
         "logistic gaul 68 rows": gm.Plan(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5), observables=rows, **logistic),
     }

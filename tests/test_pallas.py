@@ -163,7 +163,8 @@ def reference_step(plan, z, k):
     xi = np.stack(philox.normals([drawn[:, i] for i in range(drawn.shape[1])], native=False), 1)[:, :n]
     gradient = plan.flat_target.gradient
     if isinstance(plan.oracle, O.Minibatch):
-        index = philox.row_numbers(words(plan.oracle.size, philox.ROWS), plan.target.num_data)[:, : plan.oracle.size]
+        drawn = words(plan.oracle.size, philox.ROWS)[:, : plan.oracle.size]
+        index = batches(plan.oracle, drawn, plan.target.num_data)
         g = jax.vmap(lambda t, i: plan.oracle.gradient(plan.flat_target, t, i))(
             jnp.asarray(z[:, :d], jnp.float32), index
         )
@@ -174,6 +175,20 @@ def reference_step(plan, z, k):
     if isinstance(plan.oracle, O.Gaussian):
         cov = cov + (eta * float(plan.oracle.tau)) ** 2 * G[:, :d] @ G[:, :d].T
     return z - eta * g @ G.T + xi @ np.linalg.cholesky(cov).T
+
+
+def batches(oracle, words, num_rows):
+    """Row numbers from words; distinct ones by Floyd's rule, one chain at a time."""
+    if oracle.replace:
+        return philox.row_numbers(words, num_rows)
+    rows = []
+    for row in np.asarray(words).astype(object):
+        taken = []
+        for last, word in zip(range(num_rows - oracle.size, num_rows), row, strict=True):
+            drawn = word * (last + 1) >> 32
+            taken.append(last if drawn in taken else drawn)
+        rows.append(taken)
+    return jnp.asarray(np.array(rows, np.int32))
 
 
 def finite_sum():
@@ -210,6 +225,7 @@ def step_cases():
         ),
         "linear, batch 16": (T.LinearRegression(X, y), D.nonreversible(J1), O.Minibatch(16), None),
         "linear, batch 10": (T.LinearRegression(X, y), D.hfhr(3, 1.0, 2.0), O.Minibatch(10), None),
+        "linear, 5 distinct": (T.LinearRegression(X[:7], y[:7]), D.overdamped(3), O.Minibatch(5, replace=False), None),
         "linear, all rows": (T.LinearRegression(X[:101], y[:101]), D.overdamped(3), O.Exact(), None),
         "logistic, gaul": (logistic, D.gaul(5 * np.ones(14), 0.1, 73.5), O.Minibatch(32), None),
         "logistic, dense": (few, dense, O.Minibatch(32), None),

@@ -158,7 +158,7 @@ def interpreted(plan):
 
 @pytest.mark.parametrize("engine", ["scan", "lanes", "pallas"])
 def test_engines_have_the_exact_moments_and_would_be_caught_with_replacement(engine):
-    size = 6
+    size = 8  # two threads to a chain on a GPU, which share the rows
     plan = of_three(gm.oracles.Minibatch(size, replace=False))
     exact = exact_moments(plan)["u"]
     with_replacement = exact_moments(plan.replace(oracle=gm.oracles.Minibatch(size)))["u"]
@@ -175,17 +175,6 @@ def test_lanes_agrees_with_theory_for_anchored_and_padded_batches(oracle):
     exact = exact_moments(plan)["u"]
     averages = gm.run(plan, "lanes").averages["u"]
     assert max(map(abs, reference.z_scores(averages, exact.mean, exact.variance))) < LIMIT
-
-
-def test_pallas_gives_each_thread_of_a_team_its_rows():
-    plan = of_three(gm.oracles.Minibatch(6, replace=False), num_chains=30, num_steps=3)
-    layout = Layout(32, 1, interpret=True)
-    ends = []
-    for team in (1, 2):
-        session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, team, layout)
-        session.advance(3)
-        ends.append(session.state().z)
-    assert np.allclose(*ends, atol=1e-5)
 
 
 # --- edges

@@ -63,7 +63,7 @@ def bench(
     repeats: int = typer.Option(5, help="Timings of each competitor."),
     seconds: float = typer.Option(0.5, help="About how long one timing takes."),
     growth: bool = typer.Option(False, "--growth", help="Also vary chains, dimension and steps."),
-    out: Annotated[str | None, typer.Option(help="Directory for bench.json and bench.png.")] = None,
+    out: Annotated[str | None, typer.Option(help="Directory for bench.json, bench.png and growth.png.")] = None,
     json: Json = False,
 ) -> None:
     """Measure the engines beside the peers and the limit, in chain-steps per second."""
@@ -77,6 +77,7 @@ def bench(
         Path(out).mkdir(parents=True, exist_ok=True)
         (Path(out) / "bench.json").write_text(writer.dumps(benchmark.report(results), indent=2))
         benchmark.plot(results, Path(out) / "bench.png")
+        benchmark.plot_growth(results, Path(out) / "growth.png")
     _answer(benchmark.report(results) if json else benchmark.table(results))
 
 

@@ -12,8 +12,13 @@ __all__ = ["SCHEMES", "euler"]
 
 
 def euler(dynamics: Dynamics, z, gradient, xi, eta):
-    """Euler-Maruyama, the paper's SG-GNLMC step."""
-    return z - eta * dynamics.drift(gradient) + jnp.sqrt(2 * eta) * dynamics.noise(xi)  # E3
+    """Euler-Maruyama, the paper's SG-GNLMC step.
+
+    Drift and noise are added up before they meet z: where z is large, a drift below its last place would be rounded away alone,
+    step after step, while together with the noise it is only rounded up or down.
+    """
+    increment = jnp.sqrt(2 * eta) * dynamics.noise(xi) - eta * dynamics.drift(gradient)
+    return z + increment  # E3
 
 
 SCHEMES = {"euler": euler}

@@ -17,8 +17,11 @@ from pathlib import Path
 import gyromc
 from gyromc.benchmark.peers import COMPETITORS, GROWTH, WORK, Work
 from gyromc.checks import require
+from gyromc.engines import scan
 
-__all__ = ["Measurement", "measure", "plot", "report", "table"]
+__all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
+
+LARGE = 10**5  # parameters, from which on memory counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Measurement:
     terms: int  # data terms (or 1) that one gradient reads
     compile_seconds: float
     seconds: tuple[float, ...]
+    dim: int
+    varied: str = ""  # chains, dimension or steps, where this is one of a series
+    memory: float | None = None  # what a step holds over state + gradient + noise, for large states in engine scan
 
     @property
     def chain_steps(self) -> float:
@@ -103,7 +109,7 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
         go = competitor.prepare(work)
         go(work.first_steps)
         compiled = time.perf_counter() - began
-        steps = _enough_steps(go, work.first_steps, seconds)
+        steps = work.steps or _enough_steps(go, work.first_steps, seconds)
         ready[name] = (go, steps, compiled)
         say(f"  {name}: {steps} steps")
     timings: dict[str, list[float]] = {name: [] for name in ready}
@@ -113,9 +119,28 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
             go(steps)
             timings[name].append(time.perf_counter() - began)
     return [
-        Measurement(work.name, name, work.chains, steps, work.terms, compiled, tuple(timings[name]))
+        Measurement(
+            work.name,
+            name,
+            work.chains,
+            steps,
+            work.terms,
+            compiled,
+            tuple(timings[name]),
+            work.plan.dim,
+            work.varied,
+            _memory(work, name),
+        )
         for name, (_, steps, compiled) in ready.items()
     ]
+
+
+def _memory(work: Work, competitor: str) -> float | None:
+    """How many times the room for state, gradient and noise a step of engine `scan` takes, where it matters."""
+    if competitor != "gyromc scan" or work.plan.dim < LARGE:
+        return None
+    held, needed = scan.step_memory(work.plan)
+    return held / needed
 
 
 def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
@@ -146,6 +171,7 @@ def table(results: Sequence[Measurement]):
         "compile, s",
         "× BlackJAX SGLD",
         "× lax.scan",
+        "memory",
     ):
         view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
     for m in results:
@@ -158,7 +184,11 @@ def table(results: Sequence[Measurement]):
             f"{low / 1e6:.3g} … {high / 1e6:.3g}",
             f"{m.compile_seconds:.1f}",
             *(_ratio(m, results, peer) for peer in ("BlackJAX SGLD", "lax.scan")),
+            "" if m.memory is None else f"{m.memory:.2f}",
         )
+    view.caption = (
+        "memory: what a step holds, over state + gradient + noise" if any(m.memory for m in results) else None
+    )
     return view
 
 
@@ -167,10 +197,34 @@ def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:
     return f"{m.chain_steps / found[0].chain_steps:.1f}" if found else ""
 
 
-def plot(results: Sequence[Measurement], path: str | Path) -> None:
-    """Bars of chain-steps per second for each piece of work, with their spread."""
+def plot_growth(results: Sequence[Measurement], path: str | Path) -> bool:
+    """Chain-steps per second against chains, dimension and steps, a panel each; False where nothing was varied."""
     from matplotlib.figure import Figure
 
+    series = list(dict.fromkeys(m.varied for m in results if m.varied))
+    if not series:
+        return False
+    figure = Figure(figsize=(3.4 * len(series), 3.2), layout="constrained")
+    for axes, varied in zip(figure.subplots(1, len(series), squeeze=False, sharey=True)[0], series, strict=True):
+        for number, name in enumerate(dict.fromkeys(m.competitor for m in results if m.varied == varied)):
+            rows = [m for m in results if m.varied == varied and m.competitor == name]
+            x = [{"chains": m.chains, "dimension": m.dim, "steps": m.steps}[varied] for m in rows]
+            y = [m.chain_steps for m in rows]
+            spread = [[m.chain_steps - m.spread[0] for m in rows], [m.spread[1] - m.chain_steps for m in rows]]
+            axes.errorbar(x, y, spread, marker="o", color=f"C{number}", label=name, capsize=2)
+        axes.set(xscale="log", yscale="log", xlabel=varied)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("chain-steps per second")
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(path)
+    return True
+
+
+def plot(results: Sequence[Measurement], path: str | Path) -> None:
+    """Bars of chain-steps per second for each piece of work, with their spread; what was varied has a plot of its own."""
+    from matplotlib.figure import Figure
+
+    results = [m for m in results if not m.varied] or results
     works = list(dict.fromkeys(m.work for m in results))
     figure = Figure(figsize=(8, 1.2 + 0.28 * len(results)), layout="constrained")
     panels = figure.subplots(len(works), 1, squeeze=False, sharex=True)[:, 0]

@@ -30,6 +30,8 @@ class Work:
     terms: int = 1
     first_steps: int = 50
     only: tuple[str, ...] = ()
+    steps: int | None = None  # so many; None: as many as the time allows
+    varied: str = ""  # what differs from work to work in a series
 
     @property
     def chains(self) -> int:
@@ -269,11 +271,20 @@ COMPETITORS = {
 WORK = (_nonquadratic(), _regression("linear"), _regression("logistic"), _quadratic(), _network())
 """What every competitor does."""
 
+ENGINES_ALONE = ("gyromc lanes", "gyromc scan")
 GROWTH = [
     *[
-        _nonquadratic(R, 3, max(10, 20_000 // R), f"chains {R}", only=("gyromc lanes", "gyromc scan"))
-        for R in (10, 100, 10_000, 100_000, 1_000_000)
+        _nonquadratic(R, 3, max(10, 20_000 // R), f"chains {R}", only=ENGINES_ALONE, varied="chains")
+        for R in (10, 100, 1000, 10_000, 100_000, 1_000_000)
     ],
-    *[_nonquadratic(2000, d, 20, f"dimension {d}", only=("gyromc lanes", "gyromc scan")) for d in (10, 30, 100)],
+    *[
+        _nonquadratic(2000, d, 20, f"dimension {d}", only=ENGINES_ALONE, varied="dimension")
+        for d in (3, 10, 30, 100, 300)
+    ],
+    *[
+        _nonquadratic(2000, 3, 10, f"steps {N}", only=ENGINES_ALONE, varied="steps", steps=N)
+        for N in (10, 100, 1000, 10_000)
+    ],
+    _nonquadratic(2000, 3, 10, "steps 100000", only=("gyromc lanes",), varied="steps", steps=100_000),
 ]
-"""The same work with other numbers of chains and dimensions."""
+"""The same work with other numbers of chains, dimensions and steps; from 257 on, a dimension is `scan`'s alone."""

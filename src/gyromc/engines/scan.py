@@ -28,6 +28,7 @@ from gyromc.targets.separable import why_not_in_jax
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
+PIECE = 2**15  # numbers drawn at once; states beyond it count as large
 
 
 def why_not(plan: Plan) -> str | None:
@@ -138,6 +139,19 @@ def initial_state(plan: Plan) -> EngineState:
     )
 
 
+def step_memory(plan: Plan) -> tuple[int, int]:
+    """(what a step holds: the state and all that XLA sets aside beside it; three times the state: itself, a gradient, noise).
+
+    In bytes, from XLA's own analysis of the compiled loop: nothing is run. Data are not counted.
+    """
+    with _full_precision():
+        counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
+        carry = _to_device(initial_state(plan), plan, 0)
+        lowered: Any = advance.lower(compile_program(plan, 1e8, None), carry, *counts)  # type: ignore[attr-defined]
+        memory = lowered.compile().compiled.memory_analysis()
+    return memory.temp_size_in_bytes + carry.z.nbytes, 3 * carry.z.nbytes
+
+
 class Session:
     """The chains of one plan on the device, moved on a number of steps at a time."""
 
@@ -215,33 +229,71 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(program.key, k))
     eta = program.step_size(k) if callable(program.step_size) else program.step_size
     eta = jnp.asarray(eta, dtype)
-    theta = z[:, : program.dim]
+    zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
+    values, size, gradient = _before(lambda *args: _look(program, *args), k, z, zeta)
 
-    values = [_each_chain(lambda t, h=h: h(program.unravel(t)), theta) for h in program.observables]
-    values = jnp.stack(values, axis=1).astype(dtype)
-    insane = ~(jnp.max(jnp.abs(z), axis=1) <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
+    insane = ~(size <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
-
     counted = k >= program.burn_in
     weight = eta if program.weighting == "step_size" else jnp.ones((), dtype)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
+    kept = _keep(program, carry, z[:, : program.dim], counted, first_slot)
 
-    zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
+    xi = normals(key_noise, z.shape, dtype, filling=size[0])
+    step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
+    moved = _each_chain(step, z, gradient, xi).astype(dtype)
+    return Carry(k + 1, moved, high, low, clock, failed_at, kept)
+
+
+def _look(program: Program, z, zeta):
+    """What a step reads from z: the observables, the largest coordinate and the stochastic gradient of H, for every chain."""
+    theta = z[:, : program.dim]
+    values = [_each_chain(lambda t, h=h: h(program.unravel(t)), theta) for h in program.observables]
     gradient = _each_chain(lambda t, s: program.oracle.gradient(program.target, t, s), theta, zeta)
     if program.augmented:
         gradient = jnp.concatenate([gradient, z[:, program.dim :]], axis=1)  # ∇H = (∇U, r)
-    xi = jax.random.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
-    moved = _each_chain(step, z, gradient, xi).astype(dtype)
+    return jnp.stack(values, axis=1).astype(z.dtype), jnp.max(jnp.abs(z), axis=1), gradient
 
-    kept = carry.kept
-    if kept is not None:
-        since = k - program.burn_in
-        slot = since // program.thin - first_slot
-        due = counted & (since % program.thin == 0)
-        kept = jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, kept)
-    return Carry(k + 1, moved, high, low, clock, failed_at, kept)
+
+def _before(look: Callable, k, z, zeta):
+    """`look(z, zeta)`.
+
+    For large states on a CPU inside a conditional that always goes one way: XLA has to finish with it before z is overwritten and
+    noise is drawn, so z is overwritten in place, and noise takes the room that parts of the gradient had.
+    """
+    if z.shape[1] <= PIECE or jax.default_backend() != "cpu":
+        return look(z, zeta)
+    shapes = jax.eval_shape(look, z, zeta)
+    nothing = lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
+    return jax.lax.cond(k >= 0, look, nothing, z, zeta)
+
+
+def _keep(program: Program, carry: Carry, theta, counted, first_slot):
+    """The slots, with this step's draw in its own where one is due."""
+    if carry.kept is None:
+        return None
+    since = carry.step - program.burn_in
+    slot = since // program.thin - first_slot
+    due = counted & (since % program.thin == 0)
+    return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, carry.kept)
+
+
+def normals(key, shape: tuple[int, int], dtype, filling: Any = 0.0):
+    """ξ, chains × size. On a CPU long vectors are drawn in pieces: the generator needs room for four times what it draws at once.
+
+    All of the buffer they go into is overwritten; `filling` it with a number that comes late keeps XLA from making it early.
+    """
+    num_chains, size = shape
+    if size <= PIECE or jax.default_backend() != "cpu":
+        return jax.random.normal(key, shape, dtype)
+    keys = jax.random.split(key, -(-size // PIECE))
+
+    def draw(i, buffer):
+        return buffer.at[i].set(jax.random.normal(keys[i], (num_chains, PIECE), dtype))
+
+    pieces = jax.lax.fori_loop(0, len(keys), draw, jnp.full((len(keys), num_chains, PIECE), filling, dtype))
+    return jnp.moveaxis(pieces, 0, 1).reshape(num_chains, -1)[:, :size]
 
 
 def _each_chain(function: Callable, *arrays):

@@ -200,7 +200,7 @@ class _Block:
             part = self.product(recipe.noise[j], shared)
             if own is not None:
                 part = part + self.product(tuple(c for c in recipe.drift[j] if c[0] < recipe.dim), own)
-            moved.append(x + self.product(recipe.drift[j], gradient) + self.total(part))  # E3
+            moved.append(x + (self.product(recipe.drift[j], gradient) + self.total(part)))  # E3, z last as in `schemes`
         return tuple(moved)
 
     def product(self, row: Row, x):

@@ -1,0 +1,77 @@
+"""What float32 does to averages: runs of both precisions against exact moments, in standard errors (T1).
+
+Run as `PYTHONPATH=src python3 benchmarks/float32.py [--steps N] [--chains R] [--engines lanes scan]`. A Gaussian target whose
+mean m is far from 0 makes the state large against its steps, which is where rounding shows. Runs of one engine and
+precision share their random numbers, so the average less that of m = 0 is rounding alone, without Monte Carlo error; the
+last place of m, the smallest change that float32 can hold there, is given beside it.
+"""
+
+import argparse
+import json
+
+import numpy as np
+
+import gyromc as gm
+from gyromc.theory.moments import exact_moments
+
+STEP_SIZES = (0.01, 0.001)
+MEANS = (0.0, 1.0, 100.0, 1e4, 1e6)
+
+
+def averages(mean: float, step_size: float, steps: int, chains: int, dtype: str, engine: str) -> dict:
+    """The averages' errors, and the exact standard errors of their means over chains."""
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 2.0], [mean, 0.0]),
+        dynamics=gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]]),
+        oracle=gm.oracles.Gaussian(1.0),
+        observables={"x": gm.observables.linear([1.0, 0.0]), "y²": gm.observables.square([0.0, 1.0])},
+        step_size=step_size,
+        num_steps=steps,
+        num_chains=chains,
+        start=[mean, 0.0],
+        dtype=dtype,
+        seed=5,
+    )
+    run, exact = gm.run(plan, engine, progress=False), exact_moments(plan)
+    found = {}
+    for name, moments in exact.items():
+        found[f"error of {name}"] = float(np.mean(run.averages[name] - moments.mean))
+        found[f"standard error of {name}"] = float(np.sqrt(moments.variance / chains))
+    return found
+
+
+def study(engine: str, dtype: str, step_size: float, steps: int, chains: int):
+    """A row for each mean."""
+    at_zero: dict = {}
+    for mean in MEANS:
+        found = averages(mean, step_size, steps, chains, dtype, engine)
+        at_zero = at_zero or found
+        yield {
+            "engine": engine,
+            "dtype": dtype,
+            "step_size": step_size,
+            "steps": steps,
+            "chains": chains,
+            "mean": mean,
+            **found,
+            "rounding of x": found["error of x"] - at_zero["error of x"],
+            "rounding of y²": found["error of y²"] - at_zero["error of y²"],
+            "last place": float(np.spacing(np.float32(mean))) if mean else 0.0,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--chains", type=int, default=1024)
+    parser.add_argument("--engines", nargs="+", default=["lanes", "scan"])
+    options = parser.parse_args()
+    for engine in options.engines:
+        for dtype in ("float32", "float64"):
+            for step_size in STEP_SIZES:
+                for row in study(engine, dtype, step_size, options.steps, options.chains):
+                    print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What a step of engine `scan` holds in memory, by XLA's own count, and that drawing noise in pieces changes nothing else."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import gyromc as gm
+from gyromc.engines import scan
+
+
+def network(sizes, **changes):
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.standard_normal((100, sizes[0])).astype(np.float32), rng.integers(0, sizes[-1], 100)
+
+    def log_likelihood(weights, datum):
+        x, label = datum
+        for W in weights[:-1]:
+            x = jnp.tanh(W @ x)
+        return jax.nn.log_softmax(weights[-1] @ x)[label]
+
+    start = [rng.standard_normal((b, a)).astype(np.float32) / np.sqrt(a) for a, b in itertools.pairwise(sizes)]
+    return gm.Plan(
+        target=gm.targets.FiniteSum(log_likelihood, lambda w: sum(-0.5 * jnp.sum(W**2) for W in w), (pixels, labels)),
+        dynamics=gm.dynamics.overdamped(start),
+        oracle=gm.oracles.Minibatch(16),
+        observables={"h": gm.observables.function(lambda weights: weights[-1][0, 0])},
+        start=start,
+        **{"step_size": 1e-5, "num_steps": 3, "num_chains": 1, "dtype": "float32", **changes},
+    )
+
+
+def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
+    plan = network((784, 1100, 120, 10))
+    held, needed = scan.step_memory(plan)
+    assert needed == 3 * 4 * 995_600
+    assert held <= 1.2 * needed
+
+
+def test_pieces_of_noise_are_normal_and_different():
+    size = 3 * scan.PIECE + 7
+    xi = np.asarray(jax.jit(scan.normals, static_argnums=(1, 2))(jax.random.key(1), (2, size), jnp.float32))
+    assert xi.shape == (2, size)
+    assert abs(xi.mean()) < 4 / np.sqrt(xi.size)
+    assert abs(xi.var() - 1) < 4 * np.sqrt(2 / xi.size)
+    flat = np.concatenate([xi[0], xi[1]])
+    assert len(np.unique(flat[:: len(flat) // 1000])) > 990
+    for lag in (scan.PIECE, size):  # no piece and no chain repeats another
+        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 4 / np.sqrt(len(flat) - lag)
+
+
+def test_large_states_move_by_the_equation():
+    """Three steps of a quadratic in 40,000 dimensions with the same keys, written out."""
+    chains, d, eta = 1, scan.PIECE + 7000, 0.1
+    plan = gm.Plan(
+        target=gm.targets.Quadratic(np.linspace(0.5, 2, d)),
+        dynamics=gm.dynamics.overdamped(d),
+        observables={"h": gm.observables.function(lambda x: x[-1])},
+        step_size=eta,
+        num_steps=3,
+        num_chains=chains,
+        dtype="float32",
+        start=np.ones(d),
+    )
+    run = gm.run(plan, "scan", chunk_size=2)
+    z, total = np.ones((chains, d)), np.zeros(chains)
+    for k in range(3):
+        total += z[:, -1]
+        key = jax.random.split(jax.random.fold_in(scan._keys(0)[1], k))[0]
+        xi = np.asarray(scan.normals(key, (chains, d), jnp.float32))
+        z = z - eta * z * np.linspace(0.5, 2, d) + np.sqrt(2 * eta) * xi
+    assert np.allclose(run.state.z, z, atol=2e-6)
+    assert np.allclose(run.averages["h"], total / 3, atol=2e-6)
