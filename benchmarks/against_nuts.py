@@ -1,7 +1,8 @@
 """Posterior means by gyromc's mini-batch chains beside NumPyro's NUTS, on the four models of examples/numpyro_models.py.
 
-Run as `PYTHONPATH=src python benchmarks/against_nuts.py [--out FILE] [--only NAME]`. Each model is run at two step sizes, so that the
-bias of the step size is seen and not guessed; NUTS runs with full gradients. One JSON record per model, and a table for docs/numpyro.md.
+Run as `PYTHONPATH=src python benchmarks/against_nuts.py [--out FILE] [--only NAME]`. Each model is run at two step sizes, so that
+the bias of the step size is seen and not guessed; NUTS runs with full gradients. One JSON record per model, and the rows of the
+table in docs/numpyro.md.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import gyromc as gm
 from gyromc.interop import numpyro as gnp
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-from numpyro_models import Example, examples  # noqa: E402
+from numpyro_models import Example, examples
 
 
 def by_element(values: dict) -> dict:
@@ -32,20 +33,20 @@ def by_element(values: dict) -> dict:
     return found
 
 
-def nuts(example: Example, sites: tuple, draws: int, seed: int = 0) -> dict:
+def nuts(example: Example, sites: tuple, draws: int, warmup: int = 1000, chains: int = 4) -> dict:
     """NUTS on all data, in float64: mean, its standard error and the posterior sd of each element; gradients and seconds."""
     with jax.enable_x64(True):
         began = time.perf_counter()
         mcmc = MCMC(
             NUTS(example.model),
-            num_warmup=1000,
+            num_warmup=warmup,
             num_samples=draws,
-            num_chains=4,
+            num_chains=chains,
             chain_method="vectorized",
             progress_bar=False,
         )
         given = [jax.numpy.asarray(value) for value in example.args]
-        mcmc.run(jax.random.key(seed), *given, extra_fields=("num_steps",))
+        mcmc.run(jax.random.key(0), *given, extra_fields=("num_steps",))
         samples = jax.device_get(mcmc.get_samples(group_by_chain=True))
         steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
         seconds = time.perf_counter() - began

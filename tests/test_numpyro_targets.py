@@ -68,9 +68,15 @@ def varied():
     return gnp.target(everything, *EVERYTHING, rows=2)
 
 
+@pytest.fixture(scope="module")
+def logistic():
+    return gnp.target(by_index, X, Y)
+
+
 @pytest.mark.parametrize("model", [by_index, by_subsample])
-def test_a_logistic_model_has_the_gradients_of_the_logistic_target(model):
-    target, same = gnp.target(model, X, Y), gm.targets.LogisticRegression(X, Y, prior_scale=0.5)
+def test_a_logistic_model_has_the_gradients_of_the_logistic_target(model, logistic):
+    target = logistic if model is by_index else gnp.target(model, X, Y)
+    same = gm.targets.LogisticRegression(X, Y, prior_scale=0.5)
     assert target.num_data == 7
     assert target.dim == 2
     theta = jnp.asarray([0.4, -1.3])
@@ -86,33 +92,36 @@ def test_a_logistic_model_has_the_gradients_of_the_logistic_target(model):
 
     for found, expected in zip(*(jax.tree.leaves(gradients(t, theta)) for t in (target, same)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(target.gradient({"beta": theta})["beta"], same.gradient(theta), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "oracle", [gm.oracles.Minibatch(2), gm.oracles.Minibatch(4), gm.oracles.ControlVariate(2, center=np.full(6, 0.1))]
-)
+@pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(4), gm.oracles.ControlVariate(2, center=np.full(6, 0.1))])
 def test_the_mean_over_all_mini_batches_is_the_full_gradient(varied, oracle):
     unravelled = flatten(varied, varied.unravel, varied.dim)
     prepared = oracle.prepared(unravelled, varied.dim)
     theta = jnp.asarray([0.3, -0.2, 0.5, 0.1, -0.4, 0.2])[: varied.dim]
     batches = jnp.asarray(list(itertools.product(range(4), repeat=oracle.size)))
-    gradients = eqx.filter_jit(lambda o, t, x, b: jax.vmap(lambda i: o.gradient(t, x, i))(b))(
-        prepared, on_device(unravelled), theta, batches
-    )
-    np.testing.assert_allclose(gradients.mean(axis=0), unravelled.gradient(theta), rtol=1e-9, atol=1e-11)
+
+    @eqx.filter_jit
+    def both(oracle, target):
+        return jax.vmap(lambda b: oracle.gradient(target, theta, b))(batches), target.gradient(theta)
+
+    gradients, full = map(np.asarray, both(prepared, on_device(unravelled)))
+    np.testing.assert_allclose(gradients.mean(axis=0), full, rtol=1e-9, atol=1e-11)
     assert np.ptp(gradients, axis=0).max() > 0.1  # batches do differ
 
 
-def test_drawn_mini_batches_are_unbiased():
+def test_drawn_mini_batches_are_unbiased(logistic):
     """20 000 batches of 3: every component of the mean within 4.5 standard errors of the full gradient."""
-    target, oracle = gnp.target(by_index, X, Y), gm.oracles.Minibatch(3)
+    target, oracle = logistic, gm.oracles.Minibatch(3)
     theta = jnp.asarray([0.4, -1.3])
     drawn = oracle.draw(jax.random.key(1), target, 20_000, 2, jnp.float64)
-    gradients = jax.jit(jax.vmap(lambda b: oracle.gradient(target, theta, b)))(drawn)
-    gap = (gradients.mean(axis=0) - target.gradient(theta)) / (gradients.std(axis=0) / np.sqrt(20_000))
-    assert np.abs(gap).max() < 4.5
-    assert np.all(np.asarray(gradients.std(axis=0)) > 0.5)
+    gradients = np.asarray(jax.jit(jax.vmap(lambda b: oracle.gradient(target, theta, b)))(drawn))
+    full, error = (
+        gm.targets.LogisticRegression(X, Y, prior_scale=0.5).gradient(theta),
+        gradients.std(axis=0) / np.sqrt(20_000),
+    )
+    assert np.abs((gradients.mean(axis=0) - np.asarray(full)) / error).max() < 4.5
+    assert np.all(error < 0.02 * np.abs(full))
 
 
 def test_the_jacobian_of_a_constrained_site_is_part_of_the_potential():
@@ -299,8 +308,8 @@ def test_bad_models_are_named(case):
         gnp.target(model, *args, **kwargs)
 
 
-def test_wrong_starts_oracles_and_sites_are_named():
-    target = gnp.target(by_index, X, Y)
+def test_wrong_starts_oracles_and_sites_are_named(logistic):
+    target = logistic
     pieces = {
         "target": target,
         "dynamics": gm.dynamics.overdamped(2),

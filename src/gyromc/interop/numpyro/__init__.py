@@ -2,23 +2,6 @@
 
 Receives a NumPyro model and its arguments; hands on a target over the unconstrained sites, a plan for it, and the results back
 in the model's own terms. Needs the extra `numpyro`; the packages are imported with this module and not before.
-
-```python
-import numpy as np
-import numpyro
-from numpyro import distributions as dist
-import gyromc as gm
-from gyromc.interop import numpyro as gnp
-
-def model(x, y):
-    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", len(y), subsample_size=2) as index:
-        numpyro.sample("count", dist.Poisson(rate * x[index]), obs=y[index])
-
-target = gnp.target(model, np.array([1.0, 2.0, 1.0, 3.0]), np.array([2, 3, 0, 4]))
-run = gm.run(gnp.plan(target, batch_size=2, num_steps=500, num_chains=16))
-assert 0.7 < run.mean["rate"] < 2.5
-```
 """
 
 try:
