@@ -11,6 +11,7 @@ networks. 8 and 9 are never shown: what do they say about them?
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -42,19 +43,19 @@ class Settings:
     gamma: float = 2.0
     step_size: float = 2e-3
     batch: int = 32
-    chains: int = 16
-    burn_in: int = 2500
-    steps: int = 5000
-    thin: int = 100
+    chains: int = 32
+    burn_in: int = 1500
+    steps: int = 2000
+    thin: int = 50
     scales: tuple[float, ...] = (2.0, 5.0, 12.0, 36.0)  # the point estimate chooses its own scale_out: its weight decay
-    rates: tuple[float, ...] = (1e-3, 4e-3, 1.6e-2)
+    rates: tuple[float, ...] = (5e-3, 1.5e-2, 4e-2)
     folds: int = 4
     epochs: int = 60
     restarts: int = 5
 
     def quick(self) -> "Settings":
         return dataclasses.replace(
-            self, chains=4, burn_in=200, steps=400, thin=40, scales=(12.0,), rates=(1.6e-2,), epochs=8, restarts=2
+            self, chains=4, burn_in=200, steps=400, thin=40, scales=(12.0,), rates=(1.5e-2,), epochs=8, restarts=2
         )
 
 
@@ -169,9 +170,8 @@ def bayes(model: Model, split: Split, seed: int):
     return np.asarray(average(draws, split.test[0])), np.asarray(average(draws, split.unseen)), run
 
 
-def train(model: Model, data, scale_out, rate, epochs: int, key, validation=None):
-    """Adam on the penalised likelihood. Returns the parameters after the last epoch, and the validation score of every epoch."""
-    images, digits = (jnp.asarray(x) for x in data)
+def train(model: Model, images, digits, scale_out, rate, last, key, validation=None):
+    """Adam on the penalised likelihood for `last` epochs: the parameters, and the validation score after every epoch."""
     count, size = len(digits), model.settings.batch
 
     def score(params, x, y):
@@ -187,42 +187,58 @@ def train(model: Model, data, scale_out, rate, epochs: int, key, validation=None
         change, memory = optimiser.update(jax.grad(loss)(params, images[rows], digits[rows]), memory)
         return (jax.tree.map(lambda p, c: p - rate * c, params, change), memory), None
 
-    def epoch(carry, key):
+    def epoch(carry, now):
+        number, key = now
         rows = jax.random.permutation(key, count)[: count // size * size].reshape(-1, size)
-        carry, _ = jax.lax.scan(step, carry, rows)
+        moved, _ = jax.lax.scan(step, carry, rows)
+        carry = jax.tree.map(lambda new, old: jnp.where(number < last, new, old), moved, carry)
         return carry, jnp.inf if validation is None else score(carry[0], *validation)
 
     key_start, key_epochs = jax.random.split(key)
-    params = model.draw(key_start, 0.3)
-    (params, _), scores = jax.lax.scan(epoch, (params, optimiser.init(params)), jax.random.split(key_epochs, epochs))
+    params, epochs = model.draw(key_start, 0.3), model.settings.epochs
+    now = jnp.arange(epochs), jax.random.split(key_epochs, epochs)
+    (params, _), scores = jax.lax.scan(epoch, (params, optimiser.init(params)), now)
     return params, scores
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def cross_validate(model: Model, images, digits, grid, key):
+    """The held-out log score after every epoch, settings × epochs, averaged over folds; the images are in random order."""
+    s = model.settings
+    folds = np.arange(s.labelled).reshape(s.folds, -1)
+    others = np.array([np.setdiff1d(np.arange(s.labelled), fold) for fold in folds])
+
+    def held_out(setting, rest, fold, key):
+        validation = images[fold], digits[fold]
+        return train(model, images[rest], digits[rest], setting[0], setting[1], s.epochs, key, validation)[1]
+
+    over_folds = jax.vmap(held_out, (None, 0, 0, 0))
+    return jax.vmap(over_folds, (0, None, None, None))(grid, others, folds, jax.random.split(key, s.folds)).mean(1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def train_and_predict(model: Model, images, digits, setting, last, key, *places):
+    """The network trained on all images from several starts: probabilities at each of the places, starts × images × classes."""
+
+    def one(key):
+        params, _ = train(model, images, digits, setting[0], setting[1], last, key)
+        return tuple(jax.nn.softmax(model.logits(params, x, setting[0])) for x in places)
+
+    return jax.vmap(one)(jax.random.split(key, model.settings.restarts))
+
+
 def point(model: Model, split: Split, seed: int):
-    """The tuned point estimate from several starts: starts × images × classes for test and unseen, and what was chosen."""
+    """The tuned point estimate from several starts: probabilities for test and unseen images, and what was chosen."""
     s = model.settings
     grid = np.array([(scale, rate) for scale in s.scales for rate in s.rates], np.float32)
-    folds = np.arange(s.labelled).reshape(s.folds, -1)  # the images are in random order
-    others = np.array([np.setdiff1d(np.arange(s.labelled), fold) for fold in folds])
     key_folds, key_final = jax.random.split(jax.random.key(seed))
-
-    def held_out_scores(setting, others, fold, key):
-        images, digits = (jnp.asarray(x) for x in split.labelled)
-        data, validation = (images[others], digits[others]), (images[fold], digits[fold])
-        return train(model, data, setting[0], setting[1], s.epochs, key, validation)[1]
-
-    over_folds = jax.vmap(held_out_scores, (None, 0, 0, 0))
-    scores = jax.jit(jax.vmap(over_folds, (0, None, None, None)))(
-        grid, others, folds, jax.random.split(key_folds, s.folds)
-    )
-    curves = np.asarray(scores).mean(1)  # settings × epochs
+    curves = np.asarray(cross_validate(model, *split.labelled, grid, key_folds))
     best, last = np.unravel_index(int(curves.argmin()), curves.shape)
-    scale, rate = (float(x) for x in grid[best])
-    final = jax.vmap(lambda key: train(model, split.labelled, scale, rate, int(last) + 1, key)[0])
-    params = jax.jit(final)(jax.random.split(key_final, s.restarts))
-    predict = jax.jit(jax.vmap(lambda p, x: jax.nn.softmax(model.logits(p, x, scale)), (0, None)))
-    chosen = {"scale_out": scale, "learning_rate": rate, "epochs": int(last) + 1, "held_out_score": float(curves.min())}
-    return np.asarray(predict(params, split.test[0])), np.asarray(predict(params, split.unseen)), chosen
+    places = split.test[0], split.unseen
+    test, unseen = train_and_predict(model, *split.labelled, grid[best], last + 1, key_final, *places)
+    chosen = dict(zip(("scale_out", "learning_rate"), map(float, grid[best]), strict=True))
+    chosen |= {"epochs": int(last) + 1, "held_out_score": float(curves.min())}
+    return np.asarray(test), np.asarray(unseen), chosen
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
@@ -254,9 +270,9 @@ def calibration(p: np.ndarray, digits: np.ndarray, bins: int = 10):
     return rows, float(sum(n * abs(c - a) for c, a, n in rows) / len(digits))
 
 
-def compare(seed: int, settings: Settings) -> dict:
+def compare(seed: int, model: Model) -> dict:
     """Both on one split: scores, intervals of the streamed observables, and predictions for the figure."""
-    split, model, began = load(seed, settings), Model(settings), time.perf_counter()
+    split, began = load(seed, model.settings), time.perf_counter()
     bayes_test, bayes_unseen, run = bayes(model, split, seed)
     sampled = time.perf_counter()
     point_test, point_unseen, chosen = point(model, split, seed)
@@ -328,13 +344,13 @@ def figure(results: list[dict], path: Path) -> None:
     middle.fill_between([], [], color="0.3", alpha=0.3, label="8 and 9, never shown (filled)")
     middle.set(xlabel="entropy of the prediction", ylabel="density", title="What is unknown")
     middle.legend(frameon=False)
+    right.axhline(0, color="0.6", linewidth=1)
     for x, name in enumerate(("brier", "log_score")):
-        for r in results:
-            values = [r["point"][name], r["bayes"][name]]
-            right.plot([3 * x, 3 * x + 1], values, color="0.7", zorder=1)
-            right.scatter([3 * x, 3 * x + 1], values, color=[colours["point estimate"], colours["Bayes"]], zorder=2)
-    right.set_xticks([0, 1, 3, 4], ["point", "Bayes", "point", "Bayes"])
-    right.set(title="Brier (left) and log score (right), a line per split", ylabel="lower is better", ylim=(0, None))
+        differences = [r["bayes"][name] - r["point"][name] for r in results]
+        right.scatter(x + np.linspace(-0.1, 0.1, len(results)), differences, color=colours["Bayes"], alpha=0.7)
+        right.plot([x - 0.2, x + 0.2], [np.mean(differences)] * 2, color="0.2")
+    right.set_xticks([0, 1], ["Brier score", "log score"])
+    right.set(title="Bayes minus point estimate, a dot per split", ylabel="below 0: Bayes is better", xlim=(-0.5, 1.5))
     fig.savefig(path, dpi=110)
 
 
@@ -375,9 +391,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = vars(parser.parse_args(arguments))
     seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
     settings = Settings(**options).quick() if quick else Settings(**options)
-    results = []
+    results, model = [], Model(settings)
     for seed in range(1, (1 if quick else seeds) + 1):
-        results.append(compare(seed, settings))
+        results.append(compare(seed, model))
         r = results[-1]
         scores = ", ".join(f"{w} {r[w]['brier']:.4f} {r[w]['log_score']:.4f}" for w in ("bayes", "point", "ensemble"))
         print(

@@ -237,11 +237,19 @@ def test_control_variates_of_blackjax_are_those_of_gyromc():
 
 
 def test_a_plan_with_blackjax_gradients_is_the_plan_with_our_own():
-    """Also where the mode has to be found, for which the log density is asked for."""
-    ours = plan_for(SAMPLERS["SGNLMC"][0], oracle=gm.oracles.ControlVariate(BATCH), num_chains=20)
-    density = gradients.logdensity_estimator(log_prior, log_likelihood, ROWS)
-    theirs = ours.replace(target=interop.target(estimator, DATA, density))
+    """With the oracle that asks for the most: the full gradient, batches at two points and the prior's part."""
+    center = [0.4, -0.3, 0.2]
+    ours = plan_for(SAMPLERS["SGNLMC"][0], oracle=gm.oracles.ControlVariate(BATCH, center), num_chains=20)
+    theirs = ours.replace(target=interop.target(estimator, DATA))
     np.testing.assert_allclose(gm.run(ours, "scan").averages["h"], gm.run(theirs).averages["h"], atol=5e-6)
+
+
+def test_the_density_and_its_gradient_agree_in_sign_and_size():
+    density = gradients.logdensity_estimator(log_prior, log_likelihood, ROWS)
+    target, theta = interop.target(estimator, DATA, density), jnp.array([0.4, -0.3, 0.2])
+    ours = gm.targets.LinearRegression(X, Y, prior_scale=PRIOR)
+    np.testing.assert_allclose(jax.grad(target.potential)(theta), target.gradient(theta), rtol=1e-5)
+    np.testing.assert_allclose(target.gradient(theta), ours.gradient(theta), rtol=1e-4)
 
 
 def test_a_plan_with_blackjax_gradients_on_a_pytree_matches_exact_moments():
