@@ -63,7 +63,7 @@ def theta_of(state):
 
 
 @functools.cache
-def chain_averages(name, temperature=1.0, chains=40_000, steps=20, eta=0.08):
+def chain_averages(name, temperature=1.0, chains=30_000, steps=20, eta=0.08):
     """The average of h over each chain of a BlackJAX loop with fresh mini-batches, and the last states, chains × d."""
     sampler = SAMPLERS[name][1](estimator)
     u = jnp.array([1.0, -1.0, 0.5])
@@ -95,7 +95,7 @@ def z_scores(name, dynamics, temperature=1.0):
     return np.array(z)
 
 
-MOVED = ["SGLD", "SGNLMC", "SGHFHRMC", "SGGAULMC"]
+MOVED = ["SGNLMC", "SGHFHRMC", "SGGAULMC"]  # SGLD is compared with BlackJAX's own, step by step
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -103,7 +103,7 @@ def test_moments_are_exact(name):
     assert np.abs(z_scores(name, SAMPLERS[name][0])).max() < 4.5
 
 
-@pytest.mark.parametrize("name", MOVED[1:])
+@pytest.mark.parametrize("name", MOVED)
 def test_moments_would_show_a_turned_sign(name):
     dynamics = SAMPLERS[name][0]
     assert np.abs(z_scores(name, gm.dynamics.general(dynamics.D, -dynamics.Q))).max() > 20
@@ -121,25 +121,28 @@ def tree_model():
     return {"w": jnp.array([[0.3], [-0.2]]), "b": jnp.array(0.1)}, g
 
 
-@pytest.mark.parametrize("temperature", [None, 0.3])
-def test_overdamped_is_blackjax_sgld_step_by_step(temperature):
+def test_overdamped_is_blackjax_sgld_step_by_step():
     position, g = tree_model()
-    position = {"b": position["b"], "w": position["w"]}
-    extra = () if temperature is None else (temperature,)
     ours, theirs = interop.kernel(gm.dynamics.overdamped(position))(g), blackjax.sgld(g)
 
-    def path(sampler):
-        def step(state, key):
-            state = sampler.step(key, state, DATA, 0.05, *extra)
-            return state, state
+    @jax.jit
+    def paths():
+        def step(states, key):
+            warm, mine, other = states
+            mine, other = (s.step(key, x, DATA, 0.05) for s, x in ((ours, mine), (theirs, other)))
+            warm = tuple(s.step(key, x, DATA, 0.05, 0.3) for s, x in zip((ours, theirs), warm, strict=True))
+            return (warm, mine, other), (*warm, mine, other)
 
-        return jax.lax.scan(step, sampler.init(position), jax.random.split(jax.random.key(2), 60))[1]
+        start = ours.init(position), theirs.init(position)
+        return jax.lax.scan(step, (start, *start), jax.random.split(jax.random.key(2), 60))[1]
 
-    for a, b in zip(jax.tree.leaves(path(ours)), jax.tree.leaves(path(theirs)), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    cold_ours, cold_theirs, mine, other = paths()
+    for a, b in ((cold_ours, cold_theirs), (mine, other)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-6), a, b)
+    assert np.abs(mine["w"] - cold_ours["w"]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["SGGAULMC", "general"])
+@pytest.mark.parametrize("name", ["general"])
 def test_a_step_is_that_of_the_scan_engine(name):
     """With the engine's keys and mini-batches, one chain ends where `gm.run` ends it."""
     dynamics, make = SAMPLERS[name]
@@ -168,19 +171,22 @@ def test_pytrees_and_vmap_change_nothing():
     vector_g = lambda v, m: (lambda t: jnp.concatenate([t["b"][None], t["w"].ravel()]))(g(back(v), m))  # noqa: E731
     tree, vector = make(g), make(vector_g)
     assert isinstance(tree, SamplingAlgorithm)
-    key, keys = jax.random.key(3), jax.random.split(jax.random.key(4), 5)
-    one = tree.step(key, tree.init(position, key), DATA, 0.05)
-    two = vector.step(key, vector.init(ordered, key), DATA, 0.05)
-    assert jax.tree.structure(theta_of(one)) == jax.tree.structure(position)
-    flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(one)])
-    np.testing.assert_allclose(flat, np.concatenate([np.ravel(x) for x in jax.tree.leaves(two)]), atol=1e-6)
-
+    keys = jax.random.split(jax.random.key(4), 5)
     starts = jax.tree.map(lambda x: jnp.stack([x] * 5), position)
-    states = jax.vmap(tree.init)(starts, keys)
-    together = jax.jit(jax.vmap(tree.step, (0, 0, None, None)))(keys, states, DATA, 0.05)
-    alone = tree.step(keys[2], jax.tree.map(lambda x: x[2], states), DATA, 0.05)
-    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(a[2], b, atol=1e-6)
+
+    @jax.jit
+    def moved():
+        states = jax.vmap(tree.init)(starts, keys)
+        together = jax.vmap(tree.step, (0, 0, None, None))(keys, states, DATA, 0.05)
+        alone = tree.step(keys[2], jax.tree.map(lambda x: x[2], states), DATA, 0.05)
+        two = vector.step(keys[2], vector.init(ordered, keys[2]), DATA, 0.05)
+        return alone, two, jax.tree.map(lambda x: x[2], together)
+
+    alone, two, together = moved()
+    assert jax.tree.structure(theta_of(alone)) == jax.tree.structure(position)
+    flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(alone)])
+    np.testing.assert_allclose(flat, np.concatenate([np.ravel(x) for x in jax.tree.leaves(two)]), atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), together, alone)
 
 
 def test_momentum_starts_at_rest_or_drawn():
@@ -230,19 +236,20 @@ def test_control_variates_of_blackjax_are_those_of_gyromc():
     np.testing.assert_allclose(moved.position, full.position, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "oracle",
-    [
-        gm.oracles.Exact(),
-        gm.oracles.ControlVariate(BATCH),
-    ],
-    ids=lambda oracle: type(oracle).__name__,
-)
-def test_a_plan_with_blackjax_gradients_is_the_plan_with_our_own(oracle):
-    ours = plan_for(SAMPLERS["SGNLMC"][0], oracle=oracle, num_chains=20)
-    density = gradients.logdensity_estimator(log_prior, log_likelihood, ROWS)
-    theirs = ours.replace(target=interop.target(estimator, DATA, density))
+def test_a_plan_with_blackjax_gradients_is_the_plan_with_our_own():
+    """With the oracle that asks for the most: the full gradient, batches at two points and the prior's part."""
+    center = [0.4, -0.3, 0.2]
+    ours = plan_for(SAMPLERS["SGNLMC"][0], oracle=gm.oracles.ControlVariate(BATCH, center), num_chains=20)
+    theirs = ours.replace(target=interop.target(estimator, DATA))
     np.testing.assert_allclose(gm.run(ours, "scan").averages["h"], gm.run(theirs).averages["h"], atol=5e-6)
+
+
+def test_the_density_and_its_gradient_agree_in_sign_and_size():
+    density = gradients.logdensity_estimator(log_prior, log_likelihood, ROWS)
+    target, theta = interop.target(estimator, DATA, density), jnp.array([0.4, -0.3, 0.2])
+    ours = gm.targets.LinearRegression(X, Y, prior_scale=PRIOR)
+    np.testing.assert_allclose(jax.grad(target.potential)(theta), target.gradient(theta), rtol=1e-5)
+    np.testing.assert_allclose(target.gradient(theta), ours.gradient(theta), rtol=1e-4)
 
 
 def test_a_plan_with_blackjax_gradients_on_a_pytree_matches_exact_moments():
