@@ -16,12 +16,14 @@ import numpy as np
 
 from gyromc.checks import positive, require, whole
 from gyromc.errors import GyromcWarning
-from gyromc.fitting.encoding import Encoding, counted
+from gyromc.fitting.encoding import Encoding
 from gyromc.fitting.judgement import held_out_rows
 from gyromc.fitting.progress import Watch, watch
-from gyromc.fitting.recognition import Wishes, complete_rows, recognise, recognise_response
+from gyromc.fitting.recognition import complete_rows, recognise
 from gyromc.fitting.report import SCHEMA, SCHEMA_VERSION, results_folder, write
+from gyromc.fitting.response import Wishes, recognise_response
 from gyromc.fitting.tables import Table, read_table
+from gyromc.fitting.values import counted
 
 __all__ = ["Request", "study"]
 
