@@ -121,8 +121,8 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
     def fit(self, X, y):
         """Sample the posterior of the coefficients given the rows of X and their responses y."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=False)
-        self._fit(X, np.asarray(y, float), "linear", 1)
+        rows: Any = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._fit(rows[0], np.asarray(rows[1], float), "linear", 1)
         units = self.posterior_.units
         self.noise_scale_ = units.noise * units.y_scale
         for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_"):
@@ -164,16 +164,16 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
 
     def fit(self, X, y):
         """Sample the posterior of the coefficients given the rows of X and their classes y."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, code = np.unique(y, return_inverse=True)
+        rows: Any = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(rows[1])
+        self.classes_, code = np.unique(rows[1], return_inverse=True)
         count = len(self.classes_)
         if count < 2:
             raise InvalidInput(
                 f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
                 "Add rows of another class."
             )
-        self._fit(X, code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
+        self._fit(rows[0], code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
         return self
 
     def predict_proba(self, X, return_std: bool = False):

@@ -1,8 +1,8 @@
 """A plan for a regression, chosen by theory: dynamics (T4), oracle, step size, burn-in, number of steps (E6).
 
 Receives a `Problem` and the Monte Carlo error wanted, as a fraction of each posterior standard deviation; hands on a `Choice`:
-the plan, the samplers that were weighed, and the reasons in a sentence. With K = ∇²U at the mode, coordinates
-x = K^{1/2}(θ - mode) make the posterior nearly standard normal, so that all follows from one 1 × 1 or 2 × 2 block, whatever K is.
+the plan, the samplers that were weighed, and the reasons in a sentence. With N(m, K⁻¹) the Gaussian nearest to the posterior,
+coordinates x = K^{1/2}(θ - m) make it nearly standard normal, so that all follows from one 1 × 1 or 2 × 2 block, whatever K is.
 """
 
 import dataclasses
@@ -13,6 +13,8 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.dynamics import Dynamics
+from gyromc.fitting.families import Softmax
+from gyromc.fitting.gaussian import Gaussian, nearest_gaussian
 from gyromc.fitting.merit import REVERSIBLE, ROTATING, Block, merits
 from gyromc.fitting.problem import Problem
 from gyromc.observables import Observable
@@ -26,7 +28,10 @@ DYNAMICS = {"reversible": REVERSIBLE, "rotating": ROTATING}
 EXCESS = 0.05  # relative excess of the variance that the step size may cause, before it is corrected for
 MOST_WEIGHT_VARIANCE = 0.1  # of the weights that take the excess off again
 LARGE_DATA = 4000  # rows from which on mini-batches pay
-MOST_WORK = 3e8  # rows × dim² × points spent on looking at the curvature away from the mode
+MILD, STEEPEST = (
+    1.2,
+    30.0,
+)  # how much the curvature may vary before steps become smaller, and how much smaller they start
 POINTS = 16
 
 
@@ -37,6 +42,7 @@ class Choice:
     **Attributes:**
 
     - `plan`: what to run.
+    - `shape`: the Gaussian nearest to the posterior; D is its covariance.
     - `block`: the dynamics in whitened coordinates.
     - `inflation`: the variance that the chain has where the posterior has 1, on a Gaussian; what the draws' weights take off.
     - `candidates`: gradients needed at equal error, relative to D = K⁻¹, by sampler.
@@ -46,6 +52,7 @@ class Choice:
     """
 
     plan: Plan
+    shape: Gaussian
     block: Block
     inflation: float
     candidates: Mapping[str, float]
@@ -93,15 +100,16 @@ def choose(
         f"`dynamics` must be one of {', '.join(DYNAMICS)}: got {dynamics!r}. The first is the safe one.",
     )
     block = DYNAMICS[dynamics]
-    steepest, flattest = _curvature(problem, seed)
-    eta = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / problem.dim), 1 / steepest)
-    oracle, noise = _oracle(problem, eta, seed)
-    num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2 * flattest))  # E6: Var ≈ V / (Nη)
-    burn_in = math.ceil(5 / (eta * block.rate * flattest))
+    shape = nearest_gaussian(problem, seed)
+    wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / problem.dim))
+    eta = wanted / max(1.0, min(shape.steepest / MILD, STEEPEST))
+    oracle, noise = _oracle(problem, shape, eta, seed)
+    num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2))  # E6: Var ≈ V / (Nη)
+    burn_in = math.ceil(5 / (eta * block.rate))
     thin = max(1, num_steps * num_chains // num_draws)
     plan = Plan(
         target=problem.target,
-        dynamics=_dynamics(problem, block),
+        dynamics=_dynamics(shape, block),
         oracle=oracle,
         observables=observables,
         step_size=eta,
@@ -109,30 +117,16 @@ def choose(
         burn_in=burn_in,
         num_chains=num_chains,
         seed=seed,
-        start=problem.laplace_draws(num_chains, seed),
-        dtype="float64" if np.linalg.cond(problem.precision) > 1e5 else "float32",
+        start=shape.draws(num_chains, seed),
+        dtype="float64" if np.linalg.cond(shape.precision) > 1e5 else "float32",
     )
     inflation = block.inflation(eta, noise)
-    candidates = merits(np.linalg.eigvalsh(problem.precision))
-    reason = _reason(plan, block, inflation, candidates, relative_error, steepest > 1 / block.step_size(EXCESS))
-    return Choice(plan, block, inflation, candidates, thin, relative_error, reason)
+    candidates = merits(np.linalg.eigvalsh(shape.precision))
+    reason = _reason(plan, block, inflation, candidates, relative_error, eta < wanted)
+    return Choice(plan, shape, block, inflation, candidates, thin, relative_error, reason)
 
 
-def _curvature(problem: Problem, seed: int) -> tuple[float, float]:
-    """The steepest curvature around the mode and the flattest one on average, in units of that at the mode.
-
-    The first bounds the step size, the second says how much longer a skewed posterior takes; 1 and 1 on a Gaussian, and for
-    data too large to look at, where the posterior is one.
-    """
-    if problem.target.gaussian() is not None or POINTS * problem.X.shape[0] * problem.dim**2 > MOST_WORK:
-        return 1.0, 1.0
-    R = problem.root
-    whitened = np.stack([R.T @ problem.hessian(theta) @ R for theta in problem.laplace_draws(POINTS, seed + 1)])
-    steepest = float(np.linalg.eigvalsh(whitened)[:, -1].max())
-    return max(1.0, steepest), min(1.0, float(np.linalg.eigvalsh(whitened.mean(axis=0))[0]))
-
-
-def _oracle(problem: Problem, eta: float, seed: int, most_rows: int = 2000) -> tuple[Oracle, float]:
+def _oracle(problem: Problem, shape: Gaussian, eta: float, seed: int, most_rows: int = 2000) -> tuple[Oracle, float]:
     """All rows, or mini-batches anchored at the mode, large enough to add a tenth to the excess; and their noise variance."""
     N = len(problem.y)
     if N < LARGE_DATA or problem.target.gaussian() is not None:
@@ -141,23 +135,23 @@ def _oracle(problem: Problem, eta: float, seed: int, most_rows: int = 2000) -> t
     part = dataclasses.replace(problem, X=problem.X[rows], y=problem.y[rows])
     center = problem.family.slopes(part.predictors(problem.mode), part.y)
     total = np.zeros((problem.dim, problem.dim))
-    points = problem.laplace_draws(POINTS, seed + 2)
+    points = shape.draws(POINTS, seed + 2)
     for theta in points:
         excess = problem.family.slopes(part.predictors(theta), part.y) - center
-        terms = (excess[:, :, None] * part.X[:, None, :]).reshape(len(rows), -1) @ problem.root
+        terms = (excess[:, :, None] * part.X[:, None, :]).reshape(len(rows), -1) @ shape.root
         terms = terms - terms.mean(axis=0)
         total += terms.T @ terms / len(rows)
     one = N**2 * total / len(points)  # the variance of a batch of one, in whitened coordinates
     size = math.ceil(float(np.linalg.eigvalsh(one)[-1]) * eta / (0.2 * EXCESS) / 16) * 16  # Σ̃ - 1 ≈ η(1 + noise)/2
-    if 4 * size > N:
+    if (40 if isinstance(problem.family, Softmax) else 4) * size > N:  # the fast engine has no batches of a softmax
         return Exact(), 0.0
     size = max(32, size)
     return ControlVariate(size, center=problem.mode), float(np.trace(one)) / problem.dim / size
 
 
-def _dynamics(problem: Problem, block: Block) -> Dynamics:
-    """The block in every direction of x = K^{1/2}(θ - mode), written in θ."""
-    R, d = problem.root, problem.dim
+def _dynamics(shape: Gaussian, block: Block) -> Dynamics:
+    """The block in every direction of x = K^{1/2}(θ - m), written in θ."""
+    R, d = shape.root, len(shape.mean)
     D = as_operator(block.G[0, 0] * R @ R.T, "D")
     if len(block.G) == 1:
         return Dynamics(D, Scaled(0.0, d), block.name, augmented=False)
@@ -176,7 +170,7 @@ def _reason(plan: Plan, block: Block, inflation: float, candidates, relative_err
     size = getattr(plan.oracle, "size", None)
     source = "all rows" if size is None else f"mini-batches of {size} rows anchored at the mode"
     bound = (
-        "kept that small because the curvature grows away from the mode"
+        "kept that small because the curvature varies over the posterior"
         if limited
         else f"which widens posterior variances by {100 * (inflation - 1):.2g} % before the correction"
     )

@@ -7,6 +7,7 @@ would cost more than it saves; the sampler's gradients are those of `gyromc.targ
 
 import abc
 import dataclasses
+import functools
 
 import numpy as np
 from scipy import special
@@ -170,11 +171,13 @@ class Softmax(Family):
 
     def curvatures(self, t):
         p, B = self.means(t), self.basis
-        middle = p @ B
-        return np.einsum("...c,ca,cb->...ab", p, B, B) - middle[..., :, None] * middle[..., None, :]
+        middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(len(B), -1)
+        return (p @ squares).reshape(*t.shape, -1) - middle[..., :, None] * middle[..., None, :]
 
     def means(self, t):
-        return special.softmax(t @ self.basis.T, axis=-1)
+        weights = np.moveaxis(t @ self.basis.T, -1, 0)  # a few long arrays are quicker than many short ones
+        p = np.exp(weights - functools.reduce(np.maximum, weights))
+        return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
 
     def noise(self, means):
         return means * (1 - means)

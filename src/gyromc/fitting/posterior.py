@@ -8,16 +8,18 @@ one observation (which nothing reduces), each apart. Plain arrays, so that it ca
 import dataclasses
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
 from gyromc.checks import numbers, require
 from gyromc.fitting.families import Family, Linear
+from gyromc.fitting.gaussian import Gaussian
 from gyromc.fitting.problem import Problem
 from gyromc.fitting.units import Units
 
 __all__ = ["Posterior", "Predictions", "bias_weights"]
 
 AT_ONCE = 2_000_000  # numbers held while predicting
+MOST_WORK = 2e7  # draws × rows × linear predictors looked at for the weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,7 +133,7 @@ class Posterior:
         return offset + unit * mean, unit * error, unit * np.sqrt(variance), unit * np.sqrt(noise)
 
 
-def bias_weights(problem: Problem, theta: np.ndarray, inflation: float, most: float = 3e8) -> np.ndarray:
+def bias_weights(problem: Problem, shape: Gaussian, theta: np.ndarray, inflation: float) -> np.ndarray:
     """Weights that take Euler-Maruyama's bias off draws of θ: chains × draws, with mean 1.
 
     With D = K⁻¹ and Q = 0 the chain's law is exp(-U)(1 + η f) to first order, f = ¼∇UᵀD∇U - ½tr(D∇²U) (the bias of T4 for all
@@ -140,27 +142,27 @@ def bias_weights(problem: Problem, theta: np.ndarray, inflation: float, most: fl
 
     **Arguments:**
 
-    - `problem`: for U.
+    - `problem`: for U; for very many rows it is taken as quadratic, which it then is.
+    - `shape`: for D = K⁻¹.
     - `theta`: chains × draws × dim.
     - `inflation`: of the variance, on a Gaussian.
-    - `most`: beyond so many products of draws, rows and columns U is taken as quadratic, which for so many rows it is.
     """
     rows = theta.reshape(-1, problem.dim)
-    if len(rows) * problem.X.size * problem.family.outputs > most:
-        f = np.sum(((rows - problem.mode) @ np.linalg.inv(problem.root).T) ** 2, axis=1)
+    if len(rows) * len(problem.y) * problem.family.outputs > MOST_WORK:
+        f = np.sum(linalg.solve_triangular(shape.root, (rows - shape.mean).T) ** 2, axis=0)
     else:
         chunk = max(1, int(1e6 // len(problem.y)))
-        f = np.concatenate([_excess(problem, rows[i : i + chunk]) for i in range(0, len(rows), chunk)])
+        f = np.concatenate([_excess(problem, shape, rows[i : i + chunk]) for i in range(0, len(rows), chunk)])
     log_weights = -0.5 * (1 - 1 / inflation) * (f - f.mean())
     weights = np.exp(log_weights - log_weights.max())
     return (weights / weights.mean()).reshape(theta.shape[:-1])
 
 
-def _excess(problem: Problem, theta: np.ndarray) -> np.ndarray:
+def _excess(problem: Problem, shape: Gaussian, theta: np.ndarray) -> np.ndarray:
     """4f = ∇UᵀK⁻¹∇U - 2 tr(K⁻¹∇²U), up to a constant."""
-    slope = problem.gradients(theta) @ problem.root
+    slope = problem.gradients(theta) @ shape.root
     q, p = problem.family.outputs, problem.X.shape[1]
-    K_inverse = (problem.root @ problem.root.T).reshape(q, p, q, p)
+    K_inverse = (shape.root @ shape.root.T).reshape(q, p, q, p)
     leverage = np.stack(
         [
             np.einsum("ni,ij,nj->n", problem.X, K_inverse[a, :, b], problem.X, optimize=True)

@@ -61,8 +61,9 @@ class Problem:
         return (slopes @ self.X).reshape(theta.shape) + theta / self.prior_scale**2
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """∇²U(θ)."""
+        """∇²U(θ); its mean where several θ are given, for the price of one."""
         w, (q, p) = self.family.curvatures(self.predictors(theta)), (self.family.outputs, self.X.shape[1])
+        w = w.reshape(-1, len(self.y), q, q).mean(axis=0)
         K = np.empty((q, p, q, p))
         for a in range(q):
             for b in range(a, q):
@@ -86,15 +87,6 @@ class Problem:
     def precision(self) -> np.ndarray:
         """K = ∇²U at the mode."""
         return self.hessian(self.mode)
-
-    @functools.cached_property
-    def root(self) -> np.ndarray:
-        """Upper triangular R with R Rᵀ = K⁻¹: θ = mode + Rx has the Laplace approximation's law when x is standard normal."""
-        return linalg.solve_triangular(linalg.cholesky(self.precision, lower=True), np.eye(self.dim), lower=True).T
-
-    def laplace_draws(self, count: int, seed: int) -> np.ndarray:
-        """Points of the Laplace approximation N(mode, K⁻¹)."""
-        return self.mode + np.random.default_rng(seed).standard_normal((count, self.dim)) @ self.root.T
 
 
 def _newton(problem: Problem, theta: np.ndarray, most: int = 200) -> np.ndarray:

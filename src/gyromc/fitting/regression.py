@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gyromc import engines
 from gyromc.checks import numbers, positive, require, whole
-from gyromc.errors import DivergenceError
 from gyromc.fitting import families
-from gyromc.fitting.choice import Choice, choose
-from gyromc.fitting.posterior import Posterior, Predictions, bias_weights
+from gyromc.fitting.choice import Choice
+from gyromc.fitting.posterior import Posterior, Predictions
 from gyromc.fitting.problem import Problem
+from gyromc.fitting.sampling import Sampled, sample
 from gyromc.fitting.units import Units, noise_scale
-from gyromc.observables import linear
 from gyromc.results import Run
 
 __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit"]
@@ -27,7 +25,6 @@ __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit"]
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Monte Carlo errors aimed at, in posterior standard deviations."""
-MOST_LENGTHENING = 16.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,27 +178,27 @@ def fit(
         rows, y = rows / units.noise, y / units.noise
     scale = prior_scale / math.sqrt(2) if model == "softmax" else prior_scale
     problem = Problem(family, rows, y, scale)
-    T, offset = units.coefficients(family.basis)
-    keys = [f"{i}: {name}" for i, name in enumerate(_keys(labels, intercept))]
-    choice = choose(
+    sampled = sample(
         problem,
-        {key: linear(direction) for key, direction in zip(keys, T, strict=True)},
+        units,
+        [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
         relative_error,
+        engine,
+        progress,
         num_chains=num_chains,
         num_draws=num_draws,
         seed=whole(seed, "seed", least=0),
         dynamics=dynamics,
     )
-    choice, run, posterior = _sample(problem, units, choice, engine, progress)
     return Fit(
         model=model,
         names=labels[0],
         classes=labels[1],
-        coefficients=_table(run, posterior, offset, labels, intercept, level),
-        posterior=posterior,
+        coefficients=_table(sampled, _rows(labels, intercept), level),
+        posterior=sampled.posterior,
         problem=problem,
-        choice=choice,
-        run=run,
+        choice=sampled.choice,
+        run=sampled.run,
         level=level,
     )
 
@@ -244,59 +241,24 @@ def _labels(X: np.ndarray, names, family: families.Family, classes) -> tuple[tup
     return tuple(names), None
 
 
-def _keys(labels, intercept: bool) -> list[str]:
-    """The coefficients' names, by output."""
+def _rows(labels, intercept: bool) -> list[tuple[str, str | None]]:
+    """The coefficients' names and outputs, in the table's order."""
     one = [*(["intercept"] if intercept else []), *labels[0]]
-    if labels[1] is None or len(labels[1]) == 2:
-        return one
-    return [f"{name} ({output})" for output in labels[1] for name in one]
+    outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]
+    return [(name, output) for output in outputs for name in one]
 
 
-def _sample(problem, units, choice: Choice, engine: str, progress) -> tuple[Choice, Run, Posterior]:
-    """The run, with smaller steps where it diverged, and longer where its errors are larger than asked for."""
-    for _ in range(6):
-        try:
-            run = engines.run(choice.plan, engine, keep_draws=choice.thin, progress=progress)
-            break
-        except DivergenceError:  # curvature that the look around the mode did not show: the next η is half of this one
-            choice = _halved(choice)
-    else:
-        run = engines.run(choice.plan, engine, keep_draws=choice.thin, progress=progress)
-    sd = (run.draws @ units.coefficients(problem.family.basis)[0].T).std(axis=(0, 1))
-    worst = float(np.max(np.array(list(run.std_error.values())) / np.maximum(sd, 1e-300)))
-    if worst > 1.5 * choice.relative_error and not run.partial:
-        factor = min(MOST_LENGTHENING, (worst / choice.relative_error) ** 2)
-        run = run.continue_(math.ceil((factor - 1) * run.steps_done))
-    theta = np.asarray(run.draws, float)
-    return choice, run, Posterior(problem.family, units, theta, bias_weights(problem, theta, choice.inflation))
-
-
-def _halved(choice: Choice) -> Choice:
-    plan = choice.plan
-    eta = float(plan.step_size) / 2  # type: ignore[arg-type]
-    return dataclasses.replace(
-        choice,
-        plan=plan.replace(step_size=eta, num_steps=2 * plan.num_steps, burn_in=2 * plan.burn_in),
-        thin=2 * choice.thin,
-        inflation=choice.block.inflation(eta),
-        reason=f"{choice.reason} Chains diverged; the step size was halved to {eta:.3g}.",
-    )
-
-
-def _table(run: Run, posterior: Posterior, offset, labels, intercept: bool, level: float) -> tuple[Coefficient, ...]:
+def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
     """The table of coefficients."""
-    draws, weights = posterior.coefficients(), posterior.weights
+    posterior = sampled.posterior
+    draws = posterior.coefficients()
     average = posterior.average(draws)[0]
-    bias = draws.mean(axis=(0, 1)) - average
     sd = np.sqrt(posterior.average((draws - average) ** 2)[0])
-    low, high = weighted_quantiles(draws, weights, [(1 - level) / 2, (1 + level) / 2])
-    mean = np.array(list(run.mean.values())) + offset - bias
-    one = [*(["intercept"] if intercept else []), *labels[0]]
-    outputs = [None] if labels[1] is None or len(labels[1]) == 2 else list(labels[1])
-    rows = [(name, output) for output in outputs for name in one]
+    low, high = weighted_quantiles(draws, posterior.weights, [(1 - level) / 2, (1 + level) / 2])
+    columns = sampled.mean, sd, low, high, sampled.mc_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
-        for (name, output), *values in zip(rows, mean, sd, low, high, run.std_error.values(), bias, strict=True)
+        for (name, output), *values in zip(rows, *columns, strict=True)
     )
 
 
