@@ -109,6 +109,7 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
     of_r, b = np.unique(closed[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
+    down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
     same, level = np.eye(len(of_r))[np.ix_(b, b)], np.all(of_r == 0, axis=1)[b]  # ψ with r in it has mean zero, exactly
     steps = [step.toarray()[np.ix_(b, b)] for step in r_down]
     known = {place: _momentum_averages(C, d, r_down, b) for place, C in ((4, D), (5, -Q)) if r_down}

@@ -214,6 +214,10 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
     first = corrections(plan, sample, found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
         return _asymptotic(plan, base, floor=first.floor)
+    if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
+        lower = plugin.plug_in(sample, values, D, Q, max(2, found.degree - 2))
+        missing = first.bias_slope - corrections(plan, sample, lower.poisson).bias_slope
+        first = dataclasses.replace(first, bias_slope_error=math.hypot(first.bias_slope_error, missing))
     return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 
