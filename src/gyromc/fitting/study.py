@@ -150,9 +150,9 @@ def _new_rows(request: Request, encoding: Encoding) -> tuple[Table, np.ndarray] 
     """The rows to predict for, encoded."""
     if request.predict is None:
         return None
-    table = read_table(
-        request.predict, columns=[f for f in encoding.needs], encoding=request.encoding, decimal=request.decimal
-    )
+    needs = encoding.needs
+    options = {"encoding": request.encoding, "decimal": request.decimal}
+    table = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **options)  # and nothing else
     return table, encoding.design(table)
 
 
