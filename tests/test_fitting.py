@@ -111,7 +111,7 @@ def test_skewed_posteriors_against_quadrature(name):
 def test_the_bias_is_what_the_weights_say():
     """A large step: the uncorrected mean is off by many standard errors, the corrected one is not."""
     x, y = np.arange(8.0)[:, None], [0, 0, 0, 0, 1, 1, 1, 1]
-    found = fit(x, y, "logistic", effort=0.005, num_draws=2**15)
+    found = fit(x, y, "logistic", effort=0.0015, num_draws=2**15)
     slope = found.coefficients[1]
     _, _, theta, w = quadrature(found.problem)
     T, offset = found.posterior.units.coefficients(np.eye(1))
@@ -171,7 +171,7 @@ def test_more_columns_than_rows():
         ([[1.0, 2.0]], [3.0], "linear"),
         ([[1.0, 5.0], [2.0, 5.0]], [0, 1], "logistic"),
         (np.column_stack([np.arange(6.0), np.arange(6.0), np.ones(6)]), [0, 1, 2, 0, 1, 2], "softmax"),
-        (np.full((4, 1), 1e140), [1.0, 2.0, 3.0, 4.0], "linear"),
+        (np.full((4, 1), 1e60), [1.0, 2.0, 3.0, 4.0], "linear"),
         (np.arange(5.0)[:, None], [7.0] * 5, "linear"),
         (np.arange(5.0)[:, None], [0] * 5, "poisson"),
     ],

@@ -125,9 +125,8 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
         self._fit(rows[0], np.asarray(rows[1], float), "linear", 1)
         units = self.posterior_.units
         self.noise_scale_ = units.noise * units.y_scale
-        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_"):
-            setattr(self, name, getattr(self, name)[0])
-        self.intercept_, self.intercept_std_ = float(self.intercept_[0]), float(self.intercept_std_[0])
+        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_", "intercept_", "intercept_std_"):
+            setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
         return self
 
     def predict(self, X, return_std: bool = False):

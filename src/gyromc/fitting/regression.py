@@ -170,14 +170,7 @@ def fit(
     relative_error = EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
     num_chains = whole(num_chains, "num_chains", least=2)
     labels = _labels(X, names, family, classes)
-    units = Units.of(X, y if model == "linear" else None, prior_scale, intercept)
-    rows = units.rows(X)
-    if model == "linear":
-        y = (y - units.y_center) / units.y_scale
-        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
-        rows, y = rows / units.noise, y / units.noise
-    scale = prior_scale / math.sqrt(2) if model == "softmax" else prior_scale
-    problem = Problem(family, rows, y, scale)
+    problem, units = _posed(X, y, family, prior_scale, intercept)
     sampled = sample(
         problem,
         units,
@@ -201,6 +194,20 @@ def fit(
         run=sampled.run,
         level=level,
     )
+
+
+def _posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
+    """The problem in standardised coordinates, and the way back; rows of a linear model are divided by its noise."""
+    is_linear = isinstance(family, families.Linear)
+    units = Units.of(X, y if is_linear else None, prior_scale, intercept)
+    rows = units.rows(X)
+    if is_linear:
+        y = (y - units.y_center) / units.y_scale
+        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
+        rows, y = rows / units.noise, y / units.noise
+    if isinstance(family, families.Softmax):
+        prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
+    return Problem(family, rows, y, prior_scale), units
 
 
 def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, families.Family]:
