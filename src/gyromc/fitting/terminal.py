@@ -36,11 +36,16 @@ def tables(results: dict[str, Any]) -> Iterator[Any]:
 
 
 def _table(title: str, *columns: str, left: int = 1):
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    table.pad_edge, table.collapse_padding = False, True
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < left else "right", overflow="fold")
+        if i < left:
+            table.add_column(name, overflow="fold", min_width=4 if left > 1 else 14)
+        else:  # numbers stay on one line; so that they fit, their headings do not
+            table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True, vertical="top")
     return table
 
 
@@ -58,7 +63,7 @@ def _columns(results: dict[str, Any]):
 
 def _coefficients(results: dict[str, Any]):
     table = _table(
-        "Coefficients, in the units of the file", "coefficient", "mean", "95 % credible interval", "posterior spread",
+        "Coefficients, in the units of the file", "coefficient", "mean", "95 % credible interval", "posterior spread",
         "Monte Carlo error", "step-size bias",
     )  # fmt: skip
     shown = results["coefficients"]
