@@ -225,6 +225,7 @@ TROUBLE = {
     "missing values": (GOOD + ",u,no\n", ["-t", "y"], r"x \(1\).*--impute"),
     "duplicate header": (GOOD.replace("x,kind", "x,x"), ["-t", "y"], "must differ: 'x'"),
     "new category": (GOOD, ["-t", "y", "--predict", "{new}"], "new.csv, line 2: column 'kind' has the category 'w'"),
+    "new rows lack a column": (GOOD, ["-t", "y", "--predict", "{lacking}"], "no column 'x' .needed by the fit"),
     "effort": (GOOD, ["-t", "y", "--effort", "much"], "`--effort` is one of quick, standard, thorough"),
     "prior": (GOOD, ["-t", "y", "--prior-scale", "-1"], "`prior_scale` must be positive"),
     "fraction": (GOOD, ["-t", "y", "--test-fraction", "2"], "test fraction must lie between"),
@@ -237,12 +238,13 @@ def test_trouble_is_a_sentence_and_leaves_nothing_behind(tmp_path, case):
     content, options, message = TROUBLE[case]
     (tmp_path / "d.csv").write_text(content)
     (tmp_path / "new.csv").write_text("kind,x\nw,1\n")
-    options = [text.format(new=tmp_path / "new.csv") for text in options]
+    (tmp_path / "lacking.csv").write_text("kind,z\nu,1\n")
+    options = [text.format(new=tmp_path / "new.csv", lacking=tmp_path / "lacking.csv") for text in options]
     with pytest.raises(InvalidInput, match=message):
         CliRunner().invoke(
             app, ["fit", str(tmp_path / "d.csv"), *options, "--out", str(tmp_path / "out")], catch_exceptions=False
         )
-    assert sorted(os.listdir(tmp_path)) == ["d.csv", "new.csv"]
+    assert sorted(os.listdir(tmp_path)) == ["d.csv", "lacking.csv", "new.csv"]
 
 
 def test_the_entry_point_says_errors_in_a_sentence(tmp_path):
@@ -251,6 +253,18 @@ def test_the_entry_point_says_errors_in_a_sentence(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("error: There is no file")
     assert done.stdout == ""
+
+
+def test_nothing_heavy_is_imported_before_it_is_used_and_what_lacks_is_named(tmp_path):
+    (tmp_path / "d.csv").write_text(GOOD)
+    script = (
+        "import sys, gyromc.cli; print([m for m in ('jax', 'pandas', 'scipy', 'matplotlib') if m in sys.modules]);"
+        "sys.modules['pandas'] = None; sys.argv = ['gyromc', 'fit', 'd.csv', '-t', 'y']; gyromc.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[]\n"
+    assert done.returncode == 2
+    assert "needs pandas and pyarrow: pip install 'gyromc[fit]'" in done.stderr
 
 
 def test_the_tables_say_what_was_done(tmp_path, monkeypatch):

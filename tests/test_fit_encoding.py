@@ -7,7 +7,8 @@ import pytest
 
 from gyromc.errors import InvalidInput
 from gyromc.fitting.encoding import Encoding
-from gyromc.fitting.recognition import Wishes, complete_rows, recognise
+from gyromc.fitting.recognition import complete_rows, recognise
+from gyromc.fitting.response import Wishes
 from gyromc.fitting.tables import read_table
 
 
@@ -132,6 +133,10 @@ REFUSED = {
     "infinite": (dict(x=[*FINE[:-1], "inf"], y=FINE), {}, "line 25: column 'x' .*'inf'"),
     "thousands": (dict(x=[f'"1,{i:03d}"' for i in range(24)], y=FINE), {}, "'1,000', which looks like a number.*--decimal"),
     "percent": (dict(x=[f"{i}%" for i in range(24)], y=FINE), {}, "'0%', which looks like a number"),
+    "huge": (dict(x=[f"{v}e40" for v in FINE], y=FINE), {}, "Column 'x' runs from .* too large to compute with.*other"),
+    "tiny": (dict(x=[f"{v}e-40" for v in FINE], y=FINE), {}, "too small to compute with"),
+    "offset": (dict(x=[1700000000000000000 + i for i in range(24)], y=FINE), {}, "after its first nine digits. Subtract"),
+    "huge-target": (dict(x=FINE, y=[f"{v}e40" for v in FINE]), {}, "The target 'y' runs from .* too large"),
     "dates": (dict(x=[f"2024-01-{i + 1:02d}" for i in range(24)], y=FINE), {}, "dates or times.*--drop x"),
     "ids": (dict(x=[f"id{i}" for i in range(24)], y=FINE), {}, "different text in every row.*--drop x"),
     "many-levels": (

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gyromc.fitting.encoding import counted
 from gyromc.fitting.regression import Coefficient, Fit
+from gyromc.fitting.values import counted
 
 __all__ = ["checkup"]
 

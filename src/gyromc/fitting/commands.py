@@ -29,7 +29,9 @@ def fit(
     target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
     model: Annotated[
         str | None,
-        typer.Option(help="linear, logistic (two or more classes) or poisson; chosen from the target when left out."),
+        typer.Option(
+            help="linear, logistic (softmax for several classes) or poisson; chosen from the target when left out."
+        ),
     ] = None,
     predict: Annotated[
         str | None, typer.Option(metavar="FILE", help="New rows to predict for: predictions.csv.")

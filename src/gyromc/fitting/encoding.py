@@ -13,8 +13,9 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.fitting.tables import Table
+from gyromc.fitting.values import as_numbers, as_text, counted
 
-__all__ = ["Categorical", "Encoding", "Numeric", "Response", "as_text", "counted"]
+__all__ = ["Categorical", "Encoding", "Numeric", "Response"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,32 +203,6 @@ class Encoding:
         features = tuple(kinds[entry["kind"]](**_fields(entry)) for entry in value["features"])
         dropped = tuple((name, reason) for name, reason in value["dropped"])
         return cls(features, Response(**_fields(value["response"])), dropped, tuple(value["notes"]))
-
-
-def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
-    """A column as float64 (missing: NaN), and which values are there but no finite numbers."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
-        values = column.to_numpy(float)
-        return values, np.isinf(values)
-    values = np.asarray(pandas.to_numeric(column, errors="coerce"), float)
-    return values, (column.notna().to_numpy() & np.isnan(values)) | np.isinf(values)
-
-
-def as_text(column):
-    """A column as texts (missing: NaN); whole numbers without a decimal point, so that 3 and 3.0 are one category."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
-        return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
-    return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
-
-
-def counted(number: int, noun: str) -> str:
-    """ "1 row", "2 rows", "3 categories"."""
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def _some(texts: Sequence[str], most: int = 6) -> str:

@@ -38,34 +38,31 @@ class Panel:
 
 
 def panels(results: dict[str, Any]) -> list[Panel]:
-    """The panels of a fit: `coefficients`, `calibration` where rows were held out, `trace`.
+    """The panels of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
 
     **Arguments:**
 
     - `results`: the content of fit.json.
     """
-    found = [_panel("coefficients", *_coefficients(results))]
-    if results["held_out"] is not None:
-        found.append(_panel("calibration", *_calibration(results)))
-    if results["trace"]["parameters"]:
-        found.append(_panel("trace", *_trace(results)))
-    return found
+    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
+    if results["held_out"] is None:
+        del draw["calibration"]
+    with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
+        return [_panel(kind, *function(results)) for kind, function in draw.items()]
 
 
 def _panel(kind: str, figure: Figure, alt: str, caption: str) -> Panel:
-    with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
-        svg = picture(figure, "svg", transparent=True, metadata={"Date": None})
+    svg = picture(figure, "svg", transparent=True, metadata={"Date": None})
     width, height = (int(96 * inches) for inches in figure.get_size_inches())
     return Panel(kind, svg, alt, caption, width, height)
 
 
-def _axes(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1):
-    with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        if rows * columns == 1:
-            axes[0, 0].set_title(title, loc="left")
-    return figure, axes.ravel()
+def _axes(size: tuple[float, float], title: str, rows: int = 1):
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, squeeze=False).ravel()
+    if title:
+        axes[0].set_title(title, loc="left")
+    return figure, axes
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
@@ -113,8 +110,9 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     alt = f"Calibration plot, predicted against observed: {says}. {off} of {len(points)} intervals miss the diagonal."
     missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
     what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
+    shared = "" if of_classes else ", which share the rows and so err together"
     pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
-    caption = f"{what}{pooled}; bars are 95 % intervals of the observed share. {missed}"
+    caption = f"{what}{pooled}{shared}; bars are 95 % intervals of the observed share. {missed}"
     return figure, alt, caption
 
 

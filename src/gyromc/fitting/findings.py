@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gyromc.fitting.encoding import Encoding, counted
+from gyromc.fitting.encoding import Encoding
 from gyromc.fitting.judgement import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.fitting.regression import Fit
 from gyromc.fitting.tables import Table
+from gyromc.fitting.values import counted
 from gyromc.fitting.wording import model_words
 
 __all__ = ["coefficient_table", "coefficients", "held_out", "part", "predictions", "results"]

@@ -70,7 +70,7 @@ def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, see
 
     ```python
     import numpy as np
-    from gyromc.fitting.scores import held_out_rows
+    from gyromc.fitting.judgement import held_out_rows
     assert held_out_rows(np.arange(100) % 2, 100, 0.25, seed=0).size == 26  # 13 of each class
     ```
     """

@@ -1,7 +1,8 @@
 """What a study shows while it works on its averages (E4), and how it hears Ctrl-C.
 
-Receives stages and counts of steps; writes to standard error. An interrupt is remembered: one that strikes where Python drops
-exceptions (a garbage collector's callback, say) still ends the study at the next chunk of steps.
+Receives stages and counts of steps; writes to standard error. The first Ctrl-C is remembered and ends the study at the next chunk
+of steps: raised at once it could strike where Python drops exceptions, such as a garbage collector's callback. A second one is
+raised at once.
 """
 
 import contextlib
@@ -52,8 +53,10 @@ def watch(say: Callable[[str], object]) -> Iterator[Watch]:
             previous = signal.getsignal(signal.SIGINT)
 
             def press(number, frame):
+                if seen.interrupted:
+                    raise KeyboardInterrupt
                 seen.interrupted = True
-                raise KeyboardInterrupt
+                say("stopping (Ctrl-C again to stop at once)")
 
             signal.signal(signal.SIGINT, press)
             stack.callback(signal.signal, signal.SIGINT, previous)

@@ -4,51 +4,25 @@ Receives a `Table`, the target and what the user insists on; hands on an `Encodi
 and remedy. What is ambiguous is refused rather than guessed, what is decided is said.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.fitting.encoding import Categorical, Encoding, Numeric, Response, as_numbers, as_text, counted
+from gyromc.fitting.encoding import Categorical, Encoding, Numeric
+from gyromc.fitting.response import Wishes, recognise_response
 from gyromc.fitting.tables import MAX_COLUMNS, Table
+from gyromc.fitting.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
 
-__all__ = ["MODELS", "Wishes", "complete_rows", "recognise"]
+__all__ = ["complete_rows", "recognise"]
 
-MODELS = ("linear", "logistic", "softmax", "poisson")
 MAX_LEVELS = 50
 """A text column with more categories than this is refused unless `--categorical` insists."""
-MAX_CLASSES = 50
 MOST_PROBLEMS = 12
-FEW_VALUES = 10
-"""A target of so few different whole numbers could be counts or classes: the user has to say."""
-DATES = (
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
-    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2,4}"
-)
+FEW_VALUES = 10  # rows: too few to say that a text in each identifies it
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
 """Numbers that are not written as numbers: 1,234 or 3,14 or 12 % or $5."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Wishes:
-    """What the user insists on.
-
-    **Attributes:**
-
-    - `model`: one of `MODELS`; `None`: chosen from the target.
-    - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
-    - `categorical`: columns that are categories although they look like numbers, or have many levels.
-    - `positive`: the class whose probability is wanted.
-    - `reference`: reference levels by column.
-    """
-
-    model: str | None = None
-    impute: bool = False
-    categorical: tuple[str, ...] = ()
-    positive: str | None = None
-    reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple[str, ...]]:
@@ -133,100 +107,6 @@ def _features(
     return tuple(features)
 
 
-def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
-    """The model and the classes, from the target's values and what the user insists on."""
-    column = table.columns[target]
-    model = wishes.model
-    require(model in (None, *MODELS), f"Unknown model {model!r}: there are {', '.join(MODELS)}.")
-    require(
-        not _is_dates(column),
-        f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
-    )
-    values, bad = as_numbers(column)
-    labels = as_text(column)
-    distinct = _ordered(labels)
-    require(
-        len(distinct) > 1,
-        f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
-        "learn. Check that the file holds all classes.",
-    )
-    reason = "asked for"
-    if model is None:
-        model, reason = _choose_model(target, table, values, bad, distinct)
-    if model in ("linear", "poisson"):
-        require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
-        return _numeric_response(table, target, model, values, bad, reason)
-    return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
-
-
-def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
-    """The model for a target, and why."""
-    if len(distinct) == 2:
-        return "logistic", f"chosen because {target!r} has two values"
-    if bad.all():
-        require(
-            len(distinct) <= MAX_CLASSES,
-            f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}: too many classes (at most "
-            f"{MAX_CLASSES}), and no numbers. Is it the right column?",
-        )
-        return "softmax", f"chosen because {target!r} has {len(distinct)} classes"
-    if bad.any():
-        return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
-    whole = np.all(values == np.round(values))
-    if whole and len(distinct) <= FEW_VALUES:
-        counts = ", counts (`--model poisson`)" if values.min() >= 0 else ""
-        raise InvalidInput(
-            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): say whether they are "
-            f"classes (`--model logistic`){counts} or measurements (`--model linear`)."
-        )
-    hint = "; if it counts events, pass `--model poisson`" if whole and values.min() >= 0 else ""
-    return "linear", f"chosen because {target!r} holds numbers{hint}"
-
-
-def _numeric_response(table: Table, target: str, model: str, values, bad, reason: str) -> Response:
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
-        raise InvalidInput(
-            f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
-            f"but there stands {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
-        )
-    if model == "poisson":
-        odd = (values < 0) | (values != np.round(values))
-        if odd.any():
-            row = int(np.flatnonzero(odd)[0])
-            raise InvalidInput(
-                f"{table.path}, {table.place(row)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
-                f"is {values[row]:g} there. Pass `--model linear` for measurements."
-            )
-    return Response(target, model, (), reason)
-
-
-def _class_response(
-    table: Table, target: str, model: str, distinct, labels, positive: str | None, reason: str
-) -> Response:
-    require(
-        len(distinct) <= MAX_CLASSES,
-        f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
-        "Pass `--model linear` for numbers.",
-    )
-    if positive is not None:
-        require(
-            positive in distinct,
-            f"`--positive` {positive!r} is no class of the target {target!r}: its classes are {', '.join(map(repr, distinct))}.",
-        )
-        require(
-            len(distinct) == 2,
-            f"`--positive` is for two classes; {target!r} has {len(distinct)}, and every class gets a probability.",
-        )
-        distinct = [c for c in distinct if c != positive] + [positive]
-    if model == "logistic" and len(distinct) > 2:
-        model, reason = "softmax", f"{reason}; more than two classes: softmax"
-    if model == "softmax" and len(distinct) == 2:
-        model, reason = "logistic", f"{reason}; two classes: logistic"
-    return Response(target, model, tuple(distinct), reason)
-
-
 def _useless(table: Table, name: str, impute: bool) -> str | None:
     """Why a column can be left out without loss, or None."""
     column = table.columns[name]
@@ -259,7 +139,7 @@ def _missing(table: Table, names: Sequence[str]) -> list[str]:
 def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
     column = table.columns[name]
     insisted = name in wishes.categorical or name in wishes.reference
-    if _is_dates(column):
+    if is_dates(column):
         raise InvalidInput(
             f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Turn them into numbers that mean "
             f"something (days since a start, month, hour), or pass `--drop {name}`."
@@ -275,6 +155,7 @@ def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Nume
 
 def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> Numeric:
     known = values[~np.isnan(values)]
+    require_scale(known, f"Column {name!r}")
     distinct = np.unique(known)
     note = ""
     if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
@@ -318,7 +199,7 @@ def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> Non
 
 def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
     column = as_text(table.columns[name])
-    levels = _ordered(column.dropna())
+    levels = ordered(column.dropna())
     known = int(column.notna().sum())
     if not insisted:
         require(
@@ -343,26 +224,3 @@ def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, ins
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
         note = _imputed(len(column) - known, f"{fill!r}, the most frequent")
     return Categorical(name, tuple(levels), reference, fill, note)
-
-
-def _is_dates(column) -> bool:
-    """Whether most values look like dates or times."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
-        return False
-    if not pandas.api.types.is_string_dtype(column):
-        return True  # typed columns are numbers, texts or dates
-    known = column.dropna()
-    return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
-
-
-def _ordered(texts) -> list[str]:
-    """The different values in order: numbers by size, texts by the alphabet, capitals beside small letters."""
-    import pandas
-
-    distinct = [str(t) for t in pandas.unique(texts)]
-    values = np.asarray(pandas.to_numeric(pandas.Series(distinct, dtype="str"), errors="coerce"), float)
-    if not np.isnan(values).any():
-        return [distinct[i] for i in np.argsort(values, kind="stable")]
-    return sorted(distinct, key=lambda t: (t.casefold(), t))

@@ -16,12 +16,14 @@ import numpy as np
 
 from gyromc.checks import positive, require, whole
 from gyromc.errors import GyromcWarning
-from gyromc.fitting.encoding import Encoding, counted
+from gyromc.fitting.encoding import Encoding
 from gyromc.fitting.judgement import held_out_rows
 from gyromc.fitting.progress import Watch, watch
-from gyromc.fitting.recognition import Wishes, complete_rows, recognise, recognise_response
+from gyromc.fitting.recognition import complete_rows, recognise
 from gyromc.fitting.report import SCHEMA, SCHEMA_VERSION, results_folder, write
+from gyromc.fitting.response import Wishes, recognise_response
 from gyromc.fitting.tables import Table, read_table
+from gyromc.fitting.values import counted
 
 __all__ = ["Request", "study"]
 
@@ -148,9 +150,9 @@ def _new_rows(request: Request, encoding: Encoding) -> tuple[Table, np.ndarray] 
     """The rows to predict for, encoded."""
     if request.predict is None:
         return None
-    table = read_table(
-        request.predict, columns=[f for f in encoding.needs], encoding=request.encoding, decimal=request.decimal
-    )
+    needs = encoding.needs
+    options = {"encoding": request.encoding, "decimal": request.decimal}
+    table = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **options)  # and nothing else
     return table, encoding.design(table)
 
 

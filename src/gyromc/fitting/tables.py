@@ -78,6 +78,7 @@ def read_table(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     *,
+    role: str = "target",
     encoding: str = "utf-8",
     decimal: str = ".",
 ) -> Table:
@@ -89,7 +90,7 @@ def read_table(
       (comma, semicolon, tab or bar) is the one the header has most of; quotes and a byte-order mark are understood.
     - `columns`: only these, and `keep`; all when left out. Several names may stand in one text, with commas between.
     - `drop`: not these.
-    - `keep`: columns that are wanted in any case, such as the target.
+    - `keep`: columns that are wanted in any case, such as the target; `role`: what they are, for messages.
     - `encoding`: of a CSV file.
     - `decimal`: `","` where numbers are written 3,14.
 
@@ -111,7 +112,7 @@ def read_table(
     require(first, f"{path} is empty: a table needs a header line and rows.")
     for mark, sentence in MARKS.items():
         require(not first.startswith(mark), f"{path} is {sentence}.")
-    wanted = _Wanted(str(path), tuple(columns), tuple(drop), tuple(keep))
+    wanted = _Wanted(str(path), tuple(columns), tuple(drop), tuple(keep), role)
     if first.startswith(b"PAR1"):
         return _read_parquet(path, wanted)
     columns_by_name, lines, notes = read_csv(path, wanted.select, encoding, decimal)
@@ -126,17 +127,18 @@ class _Wanted:
     columns: tuple[str, ...]
     drop: tuple[str, ...]
     keep: tuple[str, ...]
+    role: str
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
         """The places of the wanted columns, after checking the names."""
         known = set(names)
         if len(known) < len(names):
             _refuse_duplicates(self.path, names)
+        _require_names(self.keep, names, self.path, self.role)
         only = self._names(self.columns, known, "--columns")
         drop = self._names(self.drop, known, "--drop")
         for name in self.keep:
-            _require_names([name], names, self.path, "target")
-            require(name not in drop, f"{name!r} is the target and cannot be dropped too.")
+            require(name not in drop, f"{name!r} is the {self.role} and cannot be dropped too.")
         keep = set(self.keep)
         places = [
             i for i, name in enumerate(names) if name in keep or (name not in drop and (not only or name in only))

@@ -12,6 +12,7 @@ from gyromc.pages import bounds, number, plus_minus
 __all__ = ["tables"]
 
 SHOWN = 6  # predictions
+MOST_COEFFICIENTS = 60
 
 
 def tables(results: dict[str, Any]) -> Iterator[Any]:
@@ -35,11 +36,16 @@ def tables(results: dict[str, Any]) -> Iterator[Any]:
 
 
 def _table(title: str, *columns: str, left: int = 1):
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    table.pad_edge, table.collapse_padding = False, True
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < left else "right", overflow="fold")
+        if i < left:
+            table.add_column(name, overflow="fold", min_width=4 if left > 1 else 14)
+        else:  # numbers stay on one line; so that they fit, their headings do not
+            table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True, vertical="top")
     return table
 
 
@@ -57,14 +63,20 @@ def _columns(results: dict[str, Any]):
 
 def _coefficients(results: dict[str, Any]):
     table = _table(
-        "Coefficients, in the units of the file", "coefficient", "mean", "95 % credible interval", "posterior spread",
+        "Coefficients, in the units of the file", "coefficient", "mean", "95 % credible interval", "posterior spread",
         "Monte Carlo error", "step-size bias",
     )  # fmt: skip
-    for c in results["coefficients"]:
+    shown = results["coefficients"]
+    if len(shown) > MOST_COEFFICIENTS:
+        clearest = sorted(shown, key=lambda c: abs(c["mean"]) / max(c["std"], 1e-300), reverse=True)[:MOST_COEFFICIENTS]
+        shown = [c for c in shown if c in clearest]
+    for c in shown:
         sure = c["interval_95"][0] > 0 or c["interval_95"][1] < 0
         cells = [number(c["mean"], 4), _plain(bounds(c["interval_95"])), number(c["std"]), number(c["std_error"], 2)]
         table.add_row(_plain(c["label"]), *cells, number(c["bias"], 2), style=None if sure else "dim")
     lines = [results["model"]["prior"]]
+    if len(shown) < len(results["coefficients"]):
+        lines.insert(0, f"the clearest {len(shown)} of {len(results['coefficients'])}; all are in coefficients.csv")
     if results["model"]["noise"]:
         lines.append(results["model"]["noise"])
     table.caption = _plain("\n".join(lines))

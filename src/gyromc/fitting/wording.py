@@ -56,19 +56,18 @@ WORDS = {
 def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """The part of fit.json that says what was fitted.
 
-        **Arguments:**
+    **Arguments:**
 
-        - `response`: the target and its model.
-        - `prior_scale`: of the prior.
-        - `noise_scale`: σ of a linear model, in the target's units; None for the others.
+    - `response`: the target and its model.
+    - `prior_scale`: of the prior.
+    - `noise_scale`: σ of a linear model, in the target's units; None for the others.
 
-        ```python
-        from gyromc.fitting.encoding import Response
-    from gyromc.pages import number
-        from gyromc.fitting.wording import model_words
-        words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
-        assert words["sentence"].startswith("The log-odds of ill = yes")
-        ```
+    ```python
+    from gyromc.fitting.encoding import Response
+    from gyromc.fitting.wording import model_words
+    words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
+    assert words["sentence"].startswith("The log-odds of ill = yes")
+    ```
     """
     words = WORDS[response.model]
 
