@@ -42,6 +42,7 @@ class Estimate:
     - `variance`: V(h) as the error implies it; `r_hat`; `ess` and `ess_per_gradient`, NaN where Var_μ(h) is not known.
     """
 
+    run: Run = dataclasses.field(repr=False)
     name: str
     mean: float
     error: MonteCarloError
@@ -49,8 +50,16 @@ class Estimate:
     level: float
     variance: float
     r_hat: float
-    ess: float
-    ess_per_gradient: float
+
+    @functools.cached_property
+    def ess(self) -> float:
+        """How many independent draws have the same error; NaN where Var_μ(h) is not known."""
+        return self.run.posterior_variance[self.name] / self.std_error**2 if self.std_error > 0 else math.nan
+
+    @property
+    def ess_per_gradient(self) -> float:
+        """`ess` per gradient evaluation, those of failed chains and of the burn-in counted."""
+        return self.ess / self.run.gradient_evaluations
 
     @property
     def std_error(self) -> float:
@@ -120,8 +129,8 @@ class Estimate:
 
     @property
     def bias_dominates(self) -> bool:
-        """Whether the bias is larger than the standard error, beyond its own."""
-        return self.bias is not None and abs(self.bias) > max(self.std_error, 2 * self.bias_error)
+        """Whether the bias is larger than the standard error, and than three of its own."""
+        return self.bias is not None and abs(self.bias) > max(self.std_error, 3 * self.bias_error)
 
     @property
     def recommended(self) -> tuple[float, float]:
@@ -167,6 +176,11 @@ class Estimates(Mapping[str, Estimate]):
         return len(self.rows)
 
     @property
+    def biases(self) -> dict[str, Bias]:
+        """The bias of each observable, to be given to `estimate` for another run of the same plan."""
+        return {name: row.discretisation for name, row in self.rows.items()}
+
+    @property
     def divergences(self) -> int:
         """How many chains failed and were left out."""
         return len(self.run.failures)
@@ -199,7 +213,9 @@ class Estimates(Mapping[str, Estimate]):
         return as_html(self)
 
 
-def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: float = 0.95) -> Estimates:
+def estimate(
+    run: Run, method: str = "auto", bias: str | Run | Mapping[str, Bias] = "auto", level: float = 0.95
+) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and what says whether to believe them.
 
     **Arguments:**
@@ -208,8 +224,8 @@ def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: fl
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (T3, needs
       draws), or `"auto"`, which chooses for each observable and says why.
     - `bias`: where the discretisation bias comes from: `"predict"`; `"step sizes"`, a second run of the same time at twice the
-      step size; another `Run` of the same model at another step size; `"none"`; or `"auto"`: predicted where that is possible
-      within seconds, from a second run otherwise.
+      step size; another `Run` of the same model at another step size; `"none"`; the `biases` of earlier estimates of the same
+      plan; or `"auto"`: predicted where that is possible within seconds, from a second run otherwise.
     - `level`: of the intervals.
 
     **Returns:** `Estimates`: by name, each with `mean`, `std_error`, `interval`, `bias`, `corrected`, `recommended`, `verdict`, …
@@ -230,7 +246,7 @@ def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: fl
     known = ("auto", *errors.METHODS)
     require(method in known, f"`method` must be one of {', '.join(known)}: got {method!r}.")
     require(
-        isinstance(bias, Run) or bias in biases.METHODS,
+        isinstance(bias, Run | Mapping) or bias in biases.METHODS,
         f"`bias` must be one of {', '.join(biases.METHODS)}, or a run at another step size: got {bias!r}.",
     )
     require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
@@ -240,9 +256,8 @@ def estimate(run: Run, method: str = "auto", bias: str | Run = "auto", level: fl
         + ("every chain failed." if run.steps_done else "no state was averaged."),
     )
     found = {name: _error(run, name, method) for name in run.plan.observables}
-    bias_of = _biases(run, bias)
-    spread = _observable_variances(run)
-    rows = {name: _row(run, name, found[name], bias_of[name], level, spread[name]) for name in run.plan.observables}
+    bias_of = _biases(run, bias, found)
+    rows = {name: _row(run, name, found[name], bias_of[name], level) for name in run.plan.observables}
     estimates = Estimates(run, level, rows, tuple(_notes(run, rows)))
     _warn(estimates)
     return estimates
@@ -273,44 +288,42 @@ def _error(run: Run, name: str, method: str) -> MonteCarloError:
     return errors.monte_carlo_error(material, method, reason)
 
 
-def _biases(run: Run, bias: str | Run) -> dict[str, Bias]:
+def _biases(run: Run, bias: str | Run | Mapping[str, Bias], known: Mapping[str, MonteCarloError]) -> Mapping[str, Bias]:
     names = list(run.plan.observables)
+    if isinstance(bias, Mapping):
+        missing = set(names) - set(bias)
+        require(not missing, f"The mapping given as `bias` lacks {', '.join(sorted(missing))}.")
+        return bias
     if isinstance(bias, Run):
         return _from_runs(run, bias, names)
     if bias == "none":
         return {name: Bias(None, "not asked for") for name in names}
-    found = {name: Bias(None, "unknown: a prediction would take too long") for name in names}
-    if bias == "predict" or (bias == "auto" and biases.affordable(run.plan)):
-        found = biases.predicted(run)
-        if bias == "predict":
-            return found
-    lacking = [name for name in names if found[name].value is None]
+    if bias == "predict":
+        return biases.predicted(run)
+    found = biases.predicted_or_not(run) if bias == "auto" else {name: Bias(None, "unknown") for name in names}
+    lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
     if not lacking:
         return found
     other, why = biases.second_run(run, lacking)
     if other is None:
-        return {**found, **{name: Bias(None, why) for name in lacking}}
+        return {**{name: Bias(None, why) for name in names}, **{n: b for n, b in found.items() if b.value is not None}}
     return {**found, **_from_runs(run, other, lacking)}
 
 
 def _from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
-    ratio = biases.ratio_of(run, other, names)
+    ratio, limit = biases.ratio_of(run, other, names), biases.largest_step_size(run.plan)
     found = {}
     for name in names:
         error = _error(other, name, "auto")
-        found[name] = biases.from_step_sizes(run.mean[name], other.mean[name], error.std_error, error.dof, ratio)
+        away = other.mean[name] - run.mean[name]
+        found[name] = biases.from_step_sizes(away, error.std_error, error.dof, ratio, run.plan.step_size / limit)
     return found
 
 
-def _observable_variances(run: Run) -> Mapping[str, float]:
-    """Var_μ(h), from the effective sample size the run counts with its own errors."""
-    return {name: run.ess[name] * run.std_error[name] ** 2 for name in run.plan.observables}
-
-
-def _row(run: Run, name: str, error: MonteCarloError, bias: Bias, level: float, spread: float) -> Estimate:
+def _row(run: Run, name: str, error: MonteCarloError, bias: Bias, level: float) -> Estimate:
     chains = int(np.sum(~run.diverged))
-    ess = spread / error.std_error**2 if error.std_error > 0 else math.nan
     return Estimate(
+        run=run,
         name=name,
         mean=run.mean[name],
         error=error,
@@ -318,8 +331,6 @@ def _row(run: Run, name: str, error: MonteCarloError, bias: Bias, level: float, 
         level=level,
         variance=chains * error.std_error**2 * sum(run.state.clock),  # E6
         r_hat=run.r_hat[name],
-        ess=ess,
-        ess_per_gradient=ess / run.gradient_evaluations,
     )
 
 

@@ -10,11 +10,13 @@ import math
 import numpy as np
 
 from gyromc import statistics
+from gyromc.oracles import Exact
+from gyromc.plan import Plan
 from gyromc.results import Run, flat_draws
 from gyromc.statistics import Spread
-from gyromc.theory.corrections import corrections
+from gyromc.theory.corrections import oracle_covariances
 from gyromc.theory.laplace import Sample
-from gyromc.theory.plugin import plug_in
+from gyromc.theory.plugin import PlugIn, best_degree, plug_in
 from gyromc.theory.values import observable_values
 
 METHODS = ("replicate chains", "lugsail batch means", "plug-in")
@@ -22,6 +24,7 @@ MANY_CHAINS = 20  # from here on the spread between chains is known well enough 
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
 CHANCE = 1e-3  # chains that disagree more than this probability allows are not mixed
 MOST_DRAWS = 20_000
+FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,15 +129,27 @@ def plug_in_error(run: Run, name: str, material: Material, reason: str = "asked 
     values = observable_values(plan, plan.observables[name], rows)
     worth = min(len(rows), _worth(material, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
-    found = plug_in(sample, values, plan.dynamics.D, plan.dynamics.Q)
-    floor = corrections(plan, sample, found.poisson).floor
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    found = plug_in(sample, values, D, Q, max(2, best_degree(len(D), worth)))  # a linear φ sees nothing of an even h
+    floor = _floor(plan, rows, found)
     steps, eta = run.steps_done, float(plan.step_size)  # type: ignore[arg-type]
     variance = max(found.variance, 0.0) / (steps * eta) + floor / steps  # T3, and s of T1
-    share = found.std_error / found.variance if found.variance > 0 else math.inf
-    dof = max(1.0, 2 / share**2) if share > 0 else math.inf
+    share = found.sampling_error / found.variance if found.variance > 0 else math.inf
+    dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well
     return of_mean(
         Spread(variance, dof), chains, "plug-in", f"{reason}; degree {found.degree}, V ± {100 * share:.2g} %"
     )
+
+
+def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
+    """s of T1: what the oracle's noise adds to N·Var, averaged over some of the draws."""
+    if isinstance(plan.oracle, Exact):
+        return 0.0
+    theta = rows[np.linspace(0, len(rows) - 1, min(FLOOR_DRAWS, len(rows))).astype(int)]
+    r = np.random.default_rng(0).standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
+    slope = found.poisson.gradients(np.concatenate([theta, r], axis=1)) @ (plan.dynamics.D + plan.dynamics.Q)
+    slope = slope[:, : plan.dim]
+    return float(np.mean(np.einsum("si,sij,sj->s", slope, oracle_covariances(plan, theta), slope)))  # T1: s
 
 
 def _worth(material: Material, spread: float) -> float:

@@ -45,17 +45,18 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
     N = target.num_data
     picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
     center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
+    scale = np.asarray(oracle.noise_factor(N) * N**2 / (oracle.size * len(picked)))
+    return over_rows(_batch_covariance, rows, target, center, picked, scale, chunk=256)
 
-    def covariance(theta):
-        def one(i):
-            g = target.batch_gradient(theta, i[None])
-            return g if center is None else g - target.batch_gradient(center, i[None])
 
-        terms = jax.vmap(one)(jnp.asarray(picked))
-        terms = terms - terms.mean(axis=0)
-        return oracle.noise_factor(N) * N**2 / (oracle.size * len(picked)) * terms.T @ terms
+def _batch_covariance(target, center, picked, scale, theta):
+    def one(i):
+        g = target.batch_gradient(theta, i[None])
+        return g if center is None else g - target.batch_gradient(center, i[None])
 
-    return over_rows(covariance, rows, chunk=256)
+    terms = jax.vmap(one)(jnp.asarray(picked))
+    terms = terms - terms.mean(axis=0)
+    return scale * terms.T @ terms
 
 
 def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) -> Corrections:

@@ -97,18 +97,18 @@ def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: i
     n, w = chain.n, chain.lift(u)
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
-    M_b, W_b = _stretch(chain.M, chain.W, burn_in)
+    M_b, W_b = stretch(chain.M, chain.W, burn_in)
     mean0, cov0 = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
     # The state (z, s) with s = Σ uᵀz_j over the steps made so far.
     F = np.block([[chain.M, np.zeros((n, 1))], [w[None], np.ones((1, 1))]])
     noise = np.zeros((n + 1, n + 1))
     noise[:n, :n] = chain.W
-    F_N, C_N = _stretch(F, noise, num_steps)
+    F_N, C_N = stretch(F, noise, num_steps)
     a = F_N[n, :n]  # T1: uᵀS_N
     return a @ mean0 / num_steps, (a @ cov0 @ a + C_N[n, n]) / num_steps**2
 
 
-def _stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(F^k, Σ_{j<k} F^j W F^jᵀ): what k steps do to the mean, and the noise they add."""
     if count == 0:
         return np.eye(len(F)), np.zeros_like(F)

@@ -27,6 +27,7 @@ class PlugIn:
     variance: float
     reversible_variance: float
     std_error: float  # sampling and truncation together
+    sampling_error: float  # the former alone
     reversible_std_error: float
     degree: int
     functions: int
@@ -84,11 +85,12 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     errors, bias = _jackknife(moments, values)
     V, V0 = values - bias
     missing = np.abs(values - _lower_degree(moments, powers.sum(axis=1) <= degree - 2)) if degree > 2 else np.zeros(2)
-    errors = np.hypot(errors, missing)
+    sampling, errors = float(errors[0]), np.hypot(errors, missing)
     return PlugIn(
         variance=float(V),
         reversible_variance=float(V0),
         std_error=float(errors[0]),
+        sampling_error=sampling,
         reversible_std_error=float(errors[1]),
         degree=degree,
         functions=len(powers),
@@ -109,6 +111,7 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
     of_r, b = np.unique(closed[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
+    down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
     same, level = np.eye(len(of_r))[np.ix_(b, b)], np.all(of_r == 0, axis=1)[b]  # ψ with r in it has mean zero, exactly
     steps = [step.toarray()[np.ix_(b, b)] for step in r_down]
     known = {place: _momentum_averages(C, d, r_down, b) for place, C in ((4, D), (5, -Q)) if r_down}

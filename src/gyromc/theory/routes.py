@@ -15,9 +15,10 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.theory import closed_forms, galerkin, mehler, plugin
-from gyromc.theory.chain import augment, augment_vector
+from gyromc.theory.chain import augment, augment_vector, linear_chain, why_not_linear
 from gyromc.theory.corrections import corrections
 from gyromc.theory.laplace import Laplace, Sample, importance_sample, laplace, laplace_constants
+from gyromc.theory.law import ridge_mean, why_not_law
 from gyromc.theory.moments import exact_moments, why_not_exact
 from gyromc.theory.reduction import Reduction, reduction, sampled_integral
 from gyromc.theory.values import observable_gradients, observable_values, over_rows
@@ -128,7 +129,8 @@ def _gaussian(material: Material, name: str, h: Observable) -> Answer | None:
             rmse=math.hypot(bias, std),
             rmse_method="exact finite-step",
         )
-    return _asymptotic(plan, base).noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
+    found = _with_law(plan, _asymptotic(plan, base), h)
+    return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
 
 def _ridge_on_gaussian(material: Material, name: str, h: Observable) -> Answer | None:
@@ -147,7 +149,25 @@ def _ridge_on_gaussian(material: Material, name: str, h: Observable) -> Answer |
         V < V0 * (1 - 1e-9), math.nan, V / V0
     )  # V and V_0 to 10 digits decide; E7's integral is not needed
     base = Answer(V, V0, "closed form (mehler)", mu, "closed form", reduction=strict)
-    return _asymptotic(plan, base)
+    return _with_law(plan, _asymptotic(plan, base), h)
+
+
+def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
+    """The answer with the bias that the law of the chain's states gives, where that can be followed."""
+    if why_not_linear(plan) is not None or why_not_law(linear_chain(plan)) is not None:
+        return found
+    chain = linear_chain(plan)
+    assert found.expectation is not None
+    assert found.std is not None
+    bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
+    exact = chain.additive or h.profile == "square"
+    return dataclasses.replace(
+        found,
+        bias=bias,
+        bias_method="finite-step law" if exact else "finite-step law, Gaussian with exact second moments",
+        rmse=math.hypot(bias, found.std),
+        rmse_method="asymptotic √(V/(Nη) + bias²)",
+    )
 
 
 def _profile(h: Ridge) -> Callable[[np.ndarray], np.ndarray]:
@@ -194,6 +214,10 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
     first = corrections(plan, sample, found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
         return _asymptotic(plan, base, floor=first.floor)
+    if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
+        lower = plugin.plug_in(sample, values, D, Q, max(2, found.degree - 2))
+        missing = first.bias_slope - corrections(plan, sample, lower.poisson).bias_slope
+        first = dataclasses.replace(first, bias_slope_error=math.hypot(first.bias_slope_error, missing))
     return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 

@@ -1,0 +1,320 @@
+"""Coverage of 95 % intervals: how often do they hold the truth? Five problems with known answers, 1000 runs each.
+
+    python benchmarks/interval_coverage.py [--runs 1000] [--out docs/measured/coverage.json] [--page docs/intervals.md]
+
+All chains of a case run at once, as one plan; each chain, or each group of eight, is then taken as a run of its own and given to
+`gyromc.estimate`. Writes the JSON, and the table of the page between its two markers.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import copy
+import dataclasses
+import json
+import math
+import multiprocessing
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import gyromc as gm
+from gyromc.results import Run
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
+BEND = 0.5  # of the banana
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A target with known expectations, two dynamics, and how long its chains are."""
+
+    name: str
+    target: gm.targets.Target
+    rotation: np.ndarray
+    observables: dict
+    truth: dict[str, float]
+    step_size: float
+    num_steps: int  # of a single chain; one of eight makes a quarter
+    oracle: gm.oracles.Oracle = dataclasses.field(default_factory=gm.oracles.Exact)
+    predictable: bool = True  # whether `predict` knows its bias by formula
+    plug_in: bool = False  # whether the plug-in is studied too: it takes a fifth of a second a run
+
+    def plan(self, rotated: bool, chains: int, steps: int, seed: int) -> gm.Plan:
+        J = self.rotation if rotated else np.zeros_like(self.rotation)
+        return gm.Plan(
+            target=self.target,
+            dynamics=gm.dynamics.nonreversible(J) if rotated else gm.dynamics.overdamped(len(J)),
+            oracle=self.oracle,
+            observables=self.observables,
+            step_size=self.step_size,
+            num_steps=steps,
+            num_chains=chains,
+            seed=seed,
+        )
+
+
+def regression() -> gm.targets.LinearRegression:
+    rng = np.random.default_rng(7)
+    X = rng.uniform(-0.5, 0.5, (128, 3))
+    return gm.targets.LinearRegression(X, X @ [1.0, -1.0, 0.5] + rng.standard_normal(128), prior_scale=2.0)
+
+
+def bent(theta):
+    """log density of x ~ N(0, 1), y | x ~ N(BEND (x² - 1), 1)."""
+    return -0.5 * theta[0] ** 2 - 0.5 * (theta[1] - BEND * (theta[0] ** 2 - 1)) ** 2
+
+
+def cosine_square(beta: float) -> float:
+    """E θ₁² under exp(-½t² - β cos t), by the trapezoidal rule, which is exact to rounding here."""
+    t = np.linspace(-12, 12, 200_001)
+    weight = np.exp(-0.5 * t**2 - beta * np.cos(t))
+    return float(np.sum(t**2 * weight) / np.sum(weight))
+
+
+def problems() -> list[Problem]:
+    linear, square, tanh = gm.observables.linear, gm.observables.square, gm.observables.tanh
+    target = regression()
+    K, m = target.gaussian()
+    half = math.sqrt(0.5)
+    return [
+        Problem(
+            "linear regression, mini-batches",
+            target,
+            0.3377 * J1,
+            {"β₁-β₂": linear([half, -half, 0.0]), "β₁²": square([1.0, 0.0, 0.0])},
+            {"β₁-β₂": half * float(m[0] - m[1]), "β₁²": float(m[0] ** 2 + np.linalg.inv(K)[0, 0])},
+            step_size=0.002,
+            num_steps=16384,
+            oracle=gm.oracles.Minibatch(32),
+        ),
+        Problem(
+            "isotropic Gaussian",
+            gm.targets.Quadratic([1.0, 1.0, 1.0]),
+            J1,
+            {"θ₁-θ₂": linear([half, -half, 0.0]), "θ₁²": square([1.0, 0.0, 0.0])},
+            {"θ₁-θ₂": 0.0, "θ₁²": 1.0},
+            step_size=0.05,
+            num_steps=8192,
+            oracle=gm.oracles.Gaussian(1.0),
+            plug_in=True,
+        ),
+        Problem(
+            "Gaussian of condition 100",
+            gm.targets.Quadratic([1.0, 100.0]),
+            3 * TURN,
+            {"θ₁+θ₂": linear([1.0, 1.0]), "θ₁²": square([1.0, 0.0])},
+            {"θ₁+θ₂": 0.0, "θ₁²": 1.0},
+            step_size=0.0025,
+            num_steps=131072,
+        ),
+        Problem(
+            "cosine target",
+            gm.targets.CosinePerturbed(3, 1.2),
+            J1,
+            {"tanh": tanh([half, -half, 0.0]), "θ₁²": square([1.0, 0.0, 0.0])},
+            {"tanh": 0.0, "θ₁²": cosine_square(1.2)},
+            step_size=0.05,
+            num_steps=16384,
+            oracle=gm.oracles.Gaussian(1.0),
+            plug_in=True,
+        ),
+        Problem(
+            "banana",
+            gm.targets.LogDensity(bent),
+            TURN,
+            {"x": linear([1.0, 0.0]), "y": linear([0.0, 1.0]), "x²": square([1.0, 0.0])},
+            {"x": 0.0, "y": 0.0, "x²": 1.0},
+            step_size=0.05,
+            num_steps=8192,
+            predictable=False,
+        ),
+    ]
+
+
+def fewer_chains(plan: gm.Plan, count: int) -> gm.Plan:
+    """The same plan, as one for fewer chains."""
+    small = copy.copy(plan)
+    object.__setattr__(small, "num_chains", count)
+    return small
+
+
+def part(run: Run, plan: gm.Plan, chains: slice) -> Run:
+    """Some chains of a run, as a run of their own."""
+    state = run.state
+    small = dataclasses.replace(
+        state,
+        z=state.z[chains],
+        high=state.high[chains],
+        low=state.low[chains],
+        failed_at=state.failed_at[chains],
+        snapshots={k: v[chains] for k, v in state.snapshots.items()},
+    )
+    draws = None if run.draws is None else run.draws[chains]
+    return dataclasses.replace(run, plan=plan, state=small, draws=draws, resume=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How many chains a run has, and what `estimate` is asked for."""
+
+    name: str
+    chains: int
+    method: str
+    two_step_sizes: bool = False
+    shorter: int = 1  # how many times less steps
+    finer: int = 1  # how many times smaller steps, over the same time
+    keep_draws: int | None = None
+
+
+CASES = (
+    Case("1 chain", 1, "auto"),
+    Case("1 chain, two step sizes", 1, "auto", two_step_sizes=True),
+    Case("8 chains", 8, "auto", shorter=4),
+    Case("8 chains, replicate", 8, "replicate chains", shorter=4),
+    Case("1 chain, η/4, plug-in", 1, "plug-in", finer=4, keep_draws=64),
+)
+
+
+def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> list[dict]:
+    """One row per observable: coverage, and what the intervals were like."""
+    began = time.perf_counter()
+    steps = problem.num_steps * case.finer // case.shorter
+    plan = problem.plan(rotated, runs * case.chains, steps, seed).replace(step_size=problem.step_size / case.finer)
+    fine = gm.run(plan, keep_blocks=128, keep_draws=case.keep_draws, progress=False)
+    coarse, bias = None, None
+    if case.two_step_sizes or not problem.predictable:
+        rough = plan.replace(step_size=2 * plan.step_size, num_steps=steps // 2, seed=seed + 1)
+        coarse = gm.run(rough, keep_blocks=128, progress=False)
+    small, small_coarse = (None if run is None else fewer_chains(run.plan, case.chains) for run in (fine, coarse))
+    found = collections.defaultdict(list)
+    warned = 0
+    for i in range(runs):
+        chains = slice(i * case.chains, (i + 1) * case.chains)
+        given = part(coarse, small_coarse, chains) if coarse is not None else bias or "predict"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            estimates = gm.estimate(part(fine, small, chains), method=case.method, bias=given)
+        bias = bias or estimates.biases
+        warned += bool(caught)
+        for name, row in estimates.items():
+            found[name].append(row)
+    seconds = time.perf_counter() - began
+    return [summary(problem, rotated, case, name, rows, plan, warned, seconds) for name, rows in found.items()]
+
+
+def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
+    truth, runs = problem.truth[name], len(rows)
+    inside = lambda pair: pair[0] <= truth <= pair[1]  # noqa: E731
+    methods = collections.Counter(row.method for row in rows)
+    errors = np.array([row.std_error for row in rows])
+    means = np.array([row.mean for row in rows])
+    return {
+        "problem": problem.name,
+        "dynamics": "non-reversible" if rotated else "reversible",
+        "case": case.name,
+        "observable": name,
+        "coverage": sum(inside(row.recommended) for row in rows) / runs,
+        "coverage_ignoring_bias": sum(inside(row.interval) for row in rows) / runs,
+        "corrected_share": sum(row.bias_matters for row in rows) / runs,
+        "methods": dict(methods),
+        "bias_method": rows[0].bias_method,
+        "bias": float(np.mean([row.bias for row in rows])),
+        "std_error": float(math.sqrt(np.mean(errors**2))),
+        "measured_bias": float(means.mean() - truth),
+        "measured_bias_error": float(means.std() / math.sqrt(runs)),
+        "error_ratio": float(math.sqrt(np.mean(errors**2)) / means.std(ddof=1)),
+        "dof": float(np.median([row.dof for row in rows])),
+        "runs": runs,
+        "step_size": plan.step_size,
+        "num_steps": plan.num_steps,
+        "chains": case.chains,
+        "warned": warned,
+        "seconds": round(seconds, 1),
+    }
+
+
+def table(rows: list[dict]) -> str:
+    """The rows as Markdown."""
+    lines = [
+        "| problem | dynamics | run | observable | error by | its bias, in std. errors | coverage | bias ignored |",
+        "|---|---|---|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        method = max(row["methods"], key=row["methods"].get)
+        lines.append(
+            f"| {row['problem']} | {row['dynamics']} | {row['case']} | {row['observable']} | {method} "
+            f"| {row['measured_bias'] / row['std_error']:.2f} "
+            f"| {100 * row['coverage']:.1f} % | {100 * row['coverage_ignoring_bias']:.1f} % |"
+        )
+    return "\n".join(lines)
+
+
+def _key(row: dict) -> tuple:
+    return tuple(row[field] for field in ("problem", "dynamics", "case", "observable"))
+
+
+def line(row: dict) -> str:
+    """One row for the terminal."""
+    return (
+        f"{row['problem'][:18]:18} {row['dynamics'][:8]:8} {row['case'][:24]:24} {row['observable']:6} "
+        f"{100 * row['coverage']:5.1f} ({100 * row['coverage_ignoring_bias']:5.1f}) bias {row['bias']:.4f} "
+        f"seen {row['measured_bias']:.4f} ± {row['measured_bias_error']:.4f}, error ratio {row['error_ratio']:.3f} "
+        f"dof {row['dof']:.0f} {row['methods']} warned {row['warned']} {row['seconds']} s"
+    )
+
+
+def work(job: tuple[int, bool, int, int]) -> list[dict]:
+    """One case, for a process of its own."""
+    number, rotated, place, runs = job
+    return study(problems()[number], rotated, CASES[place], runs, 1000 * number + 100 * rotated + 10 * place)
+
+
+def jobs(runs: int, only: str) -> list[tuple[int, bool, int, int]]:
+    found = []
+    for number, problem in enumerate(problems()):
+        for rotated in (False, True):
+            for place, case in enumerate(CASES):
+                pointless = case.two_step_sizes and not problem.predictable  # there every case takes two step sizes
+                too_slow = case.method == "plug-in" and not problem.plug_in
+                if only in f"{problem.name}, {case.name}" and not pointless and not too_slow:
+                    found.append((number, rotated, place, runs))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--only", default="", help="problems or cases whose name contains this")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--page", type=Path, help="a Markdown page with the two markers")
+    options = parser.parse_args()
+    began, rows = time.perf_counter(), []
+    with concurrent.futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        for done in pool.map(work, jobs(options.runs, options.only)):
+            rows += done
+            for row in done:
+                print(line(row), flush=True)
+    seconds = time.perf_counter() - began
+    outside = [row for row in rows if not 0.93 <= row["coverage"] <= 0.97]
+    print(f"{len(rows)} intervals, {len(outside)} of them outside 93 to 97 %, {seconds:.0f} s")
+    if options.out and options.only and options.out.exists():  # the others stay as they were measured
+        new = {_key(row): row for row in rows}
+        old = json.loads(options.out.read_text())["rows"]
+        rows = [new.pop(_key(row), row) for row in old] + list(new.values())
+    if options.out:
+        result = {"level": 0.95, "gyromc": gm.__version__, "rows": rows}
+        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if options.page:
+        before, rest = options.page.read_text().split(BEGIN)
+        options.page.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
