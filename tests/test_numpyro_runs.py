@@ -9,9 +9,11 @@ import numpy as np
 import numpyro
 import pytest
 from numpyro import distributions as dist
+from scipy import linalg
 
 import gyromc as gm
 from gyromc.interop import numpyro as gnp
+from gyromc.interop.numpyro.planning import preconditioned_hfhr
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "benchmarks")]
@@ -80,6 +82,16 @@ def test_the_step_size_has_the_variance_excess_asked_for():
     for _ in range(5000):
         covariance = M @ covariance @ M.T + 2 * plan.step_size * plan.dynamics.D
     assert covariance[0, 0] * 4.25 == pytest.approx(1.05, abs=3e-4)  # the step size is rounded to three digits
+
+
+def test_what_the_dynamics_cost_beside_preconditioned_sgld():
+    """On a standard Gaussian: bias slope E of the variance times V, against E = 1/2, V = 2 for means and 1 for squares."""
+    A = preconditioned_hfhr(np.eye(1)).D + preconditioned_hfhr(np.eye(1)).Q
+    E = linalg.solve_continuous_lyapunov(A, A @ A.T)[0, 0]  # AE + EAᵀ = AAᵀ
+    pairs = np.kron(A, np.eye(2)) + np.kron(np.eye(2), A)
+    means, squares = 2 * np.linalg.inv(A)[0, 0], 2 * np.linalg.inv(pairs)[0, 0]  # 2∫ρ and 2∫ρ², ρ the autocorrelation
+    assert E * means / (0.5 * 2) == pytest.approx(0.42, abs=0.005)
+    assert E * squares / (0.5 * 1) == pytest.approx(1.36, abs=0.005)
 
 
 def test_draws_come_back_constrained_and_by_site(run):
