@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import gyromc as gm
+from gyromc.fitting.regression import fit
 from gyromc.sklearn import BayesianLinearRegression, BayesianLogisticRegression
 
 
@@ -59,6 +60,26 @@ def test_linear_against_the_conjugate_posterior():
         deviation, np.hypot(spread, sigma), rtol=0.01
     )  # without the noise the first would be a fifth of it
     assert np.allclose(model.intercept_ + new @ model.coef_, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_rows_in_pieces_give_the_posterior_of_all(fit_intercept):
+    """Also against `fitting`, which standardises the rows themselves; the same seed, so that only rounding is left."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((40, 3)) * [1.0, 1e3, 1e-3] + [0.0, 5e3, 1.0]
+    y = X @ [1.0, 1e-3, 100.0] + rng.standard_normal(40)
+    whole = BayesianLinearRegression(fit_intercept=fit_intercept).fit(X, y)
+    pieces = BayesianLinearRegression(fit_intercept=fit_intercept)
+    for part in (slice(0, 1), slice(1, 7), slice(7, 40)):
+        pieces.partial_fit(X[part], y[part])
+    assert np.allclose(pieces.coef_, whole.coef_, atol=1e-3 * whole.coef_std_.min())
+    assert np.allclose(pieces.coef_std_, whole.coef_std_, rtol=1e-4)
+    assert np.isclose(pieces.noise_scale_, whole.noise_scale_)
+    direct = fit(X, y, effort="quick", intercept=fit_intercept)
+    assert np.isclose(direct.noise_scale, whole.noise_scale_, rtol=1e-5)
+    slopes = direct.coefficients[int(fit_intercept) :]
+    assert np.allclose([c.sd for c in slopes], whole.coef_std_, rtol=1e-3)
+    assert np.allclose([c.mean for c in slopes], whole.coef_, atol=1e-2 * whole.coef_std_.min())
 
 
 def test_logistic_attributes_and_probabilities():

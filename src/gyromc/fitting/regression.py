@@ -20,7 +20,7 @@ from gyromc.fitting.sampling import Sampled, sample
 from gyromc.fitting.units import Units, noise_scale
 from gyromc.results import Run
 
-__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit"]
+__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "posed", "relative_error"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
@@ -167,15 +167,14 @@ def fit(
     X, y, family = _data(X, y, model, None if classes is None else len(classes))
     require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
     prior_scale = positive(prior_scale, "prior_scale")
-    relative_error = EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
     num_chains = whole(num_chains, "num_chains", least=2)
     labels = _labels(X, names, family, classes)
-    problem, units = _posed(X, y, family, prior_scale, intercept)
+    problem, units = posed(X, y, family, prior_scale, intercept)
     sampled = sample(
         problem,
         units,
         [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
-        relative_error,
+        relative_error(effort),
         engine,
         progress,
         num_chains=num_chains,
@@ -196,7 +195,12 @@ def fit(
     )
 
 
-def _posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
+def relative_error(effort: str | float) -> float:
+    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
+    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+
+
+def posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
     """The problem in standardised coordinates, and the way back; rows of a linear model are divided by its noise."""
     is_linear = isinstance(family, families.Linear)
     units = Units.of(X, y if is_linear else None, prior_scale, intercept)
@@ -258,11 +262,8 @@ def _rows(labels, intercept: bool) -> list[tuple[str, str | None]]:
 def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
     """The table of coefficients."""
     posterior = sampled.posterior
-    draws = posterior.coefficients()
-    average = posterior.average(draws)[0]
-    sd = np.sqrt(posterior.average((draws - average) ** 2)[0])
-    low, high = weighted_quantiles(draws, posterior.weights, [(1 - level) / 2, (1 + level) / 2])
-    columns = sampled.mean, sd, low, high, sampled.mc_error, sampled.bias
+    low, high = weighted_quantiles(posterior.coefficients(), posterior.weights, [(1 - level) / 2, (1 + level) / 2])
+    columns = sampled.mean, posterior.spreads(), low, high, sampled.mc_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
