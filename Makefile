@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench coverage gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs 
 gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \
 	  equinox wadler_lindig jaxtyping rich pygments markdown-it-py mdurl pytest pluggy iniconfig packaging
+
+coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of each case, table in docs/intervals.md
+	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
 
 docs: $(READY)  ## run every example in the documentation
 	$(BIN)/python -m pytest tests/test_documentation.py

@@ -9,14 +9,17 @@ import functools
 import html
 import io
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gyromc import statistics
 from gyromc.checks import require, whole
 from gyromc.plan import Plan
+
+if TYPE_CHECKING:
+    from xarray import DataTree
 
 __all__ = ["EngineState", "Failure", "Run"]
 
@@ -178,14 +181,25 @@ class Run:
 
     @functools.cached_property
     def ess(self) -> Mapping[str, float]:
-        """How many independent draws have the same error: Var_μ(h)/std_error²; NaN where Var_μ(h) is not known.
+        """How many independent draws have the same error, Var_μ(h) over the error squared; NaN where Var_μ(h) is not known.
 
-        Var_μ(h) comes from a formula, from kept draws, or from the last states of at least 50 chains.
+        The error of a few long chains is taken from within them: the spread between them is known too badly.
         """
+        found = {}
+        chains = int(np.sum(~self.diverged))
+        for name, spread in self.posterior_variance.items():
+            within = self._can_lugsail and chains < 20
+            variance = self.batch_variance(name).variance if within else self._spread[name].variance
+            found[name] = chains * spread / variance if variance > 0 else math.nan
+        return found
+
+    @functools.cached_property
+    def posterior_variance(self) -> Mapping[str, float]:
+        """Var_μ(h): by a formula, from kept draws, or from the last states of at least 50 chains; NaN where there is neither."""
         from gyromc.theory.spread import observable_variances
 
-        spread = observable_variances(self.plan, self._rows())
-        return {name: _ratio(spread[name], self.std_error[name] ** 2) for name in self.plan.observables}
+        found = observable_variances(self.plan, self._rows())
+        return {name: math.nan if value is None else value for name, value in found.items()}
 
     def _rows(self) -> np.ndarray | None:
         """Draws of θ as rows: kept ones, else the last states of many chains, else None."""
@@ -231,6 +245,18 @@ class Run:
             return self.resume(self.plan, self)  # type: ignore[misc]
         more = whole(more_steps, "more_steps", least=1)
         return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)  # type: ignore[misc]
+
+    def to_datatree(self, names: Sequence[str] | None = None, predictive: Callable | None = None) -> "DataTree":
+        """The kept draws, averages and data as an ArviZ DataTree; needs `pip install 'gyromc[arviz]'`.
+
+        **Arguments:**
+
+        - `names`: of the parameters; left out: `theta`, or the paths of a pytree.
+        - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution.
+        """
+        from gyromc.datatree import to_datatree
+
+        return to_datatree(self, names, predictive)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the chains themselves as plain values, for JSON; NaN becomes None."""
@@ -310,10 +336,6 @@ def flat_draws(run: Run) -> np.ndarray:
 
     leaves = [np.asarray(x, float)[~run.diverged] for x in jax.tree.leaves(run.draws)]
     return np.concatenate([x.reshape(x.shape[0] * x.shape[1], -1) for x in leaves], axis=1)
-
-
-def _ratio(a: float | None, b: float) -> float:
-    return math.nan if a is None or not b > 0 else a / b
 
 
 def _plain(value: float) -> float | None:

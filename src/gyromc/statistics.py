@@ -121,7 +121,8 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
     """The relaxation time in blocks: the slowest decay that any autocorrelation of the blocks shows.
 
     An autocorrelation e^{-t/τ}, averaged over blocks, has a known correlation at every lag; each lag with a correlation beyond
-    four standard errors, of either sign, is read as such a decay, and the slowest counts. 0 when none is.
+    four standard errors (Bartlett's, which grow with the correlations at shorter lags) and beyond the bias of the mean's removal,
+    of either sign, is read as such a decay, and the slowest counts. 0 when none is.
 
     **Arguments:**
 
@@ -129,16 +130,20 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
     """
     chains, count = blocks.shape
     away = blocks - blocks.mean(axis=1, keepdims=True)
-    power = float(np.sum(away**2))
-    if not power > 0:
+    spectrum = np.abs(np.fft.rfft(away, 2 * count, axis=1)) ** 2
+    products = np.fft.irfft(spectrum.sum(axis=0))[:count]  # Σ y_i y_{i+lag}, by lag
+    if not products[0] > 0:
         return 0.0
+    lags = np.arange(1, count // 4 + 1)
+    rho = np.abs(products[lags]) / products[0] * count / (count - lags)
+    before = np.append(0.0, rho[:-1])
+    chance = np.sqrt((1 + 2 * np.cumsum(before**2)) / (chains * (count - lags)))
+    removal = (1 + 2 * np.cumsum(before)) / count
     x, first = _decay_table()
     slowest = 0.0
-    for lag in range(1, count // 4 + 1):
-        rho = abs(float(np.sum(away[:, lag:] * away[:, :-lag]))) / power * count / (count - lag)
-        if rho > 4 / math.sqrt(chains * (count - lag)):
-            rates = first * np.exp(-(lag - 1) * x)
-            slowest = max(slowest, 1 / float(np.interp(-min(rho, 1.0), -rates, x)))
+    for lag in lags[rho > 4 * chance + removal]:
+        decay = first * np.exp(-(lag - 1) * x)
+        slowest = max(slowest, 1 / float(np.interp(-min(rho[lag - 1], 1.0), -decay, x)))
     return slowest
 
 

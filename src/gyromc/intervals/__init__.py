@@ -54,11 +54,7 @@ class Estimate:
     @functools.cached_property
     def ess(self) -> float:
         """How many independent draws have the same error; NaN where Var_μ(h) is not known."""
-        return (
-            self.run.ess[self.name] * (self.run.std_error[self.name] / self.std_error) ** 2
-            if self.std_error > 0
-            else math.nan
-        )
+        return self.run.posterior_variance[self.name] / self.std_error**2 if self.std_error > 0 else math.nan
 
     @property
     def ess_per_gradient(self) -> float:

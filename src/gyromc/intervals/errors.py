@@ -134,8 +134,8 @@ def plug_in_error(run: Run, name: str, material: Material, reason: str = "asked 
     floor = _floor(plan, rows, found)
     steps, eta = run.steps_done, float(plan.step_size)  # type: ignore[arg-type]
     variance = max(found.variance, 0.0) / (steps * eta) + floor / steps  # T3, and s of T1
-    share = found.std_error / found.variance if found.variance > 0 else math.inf
-    dof = max(1.0, 2 / share**2) if share > 0 else math.inf
+    share = found.sampling_error / found.variance if found.variance > 0 else math.inf
+    dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well
     return of_mean(
         Spread(variance, dof), chains, "plug-in", f"{reason}; degree {found.degree}, V ± {100 * share:.2g} %"
     )

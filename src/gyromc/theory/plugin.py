@@ -27,6 +27,7 @@ class PlugIn:
     variance: float
     reversible_variance: float
     std_error: float  # sampling and truncation together
+    sampling_error: float  # the former alone
     reversible_std_error: float
     degree: int
     functions: int
@@ -84,11 +85,12 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     errors, bias = _jackknife(moments, values)
     V, V0 = values - bias
     missing = np.abs(values - _lower_degree(moments, powers.sum(axis=1) <= degree - 2)) if degree > 2 else np.zeros(2)
-    errors = np.hypot(errors, missing)
+    sampling, errors = float(errors[0]), np.hypot(errors, missing)
     return PlugIn(
         variance=float(V),
         reversible_variance=float(V0),
         std_error=float(errors[0]),
+        sampling_error=sampling,
         reversible_std_error=float(errors[1]),
         degree=degree,
         functions=len(powers),

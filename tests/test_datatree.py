@@ -1,0 +1,160 @@
+"""A run as an ArviZ DataTree, read by the real arviz-stats and arviz-plots."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import jax
+import matplotlib
+import numpy as np
+import pytest
+
+import gyromc as gm
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    return X, (rng.random(60) < 1 / (1 + np.exp(-X @ [1.0, -1.0]))).astype(float)
+
+
+@pytest.fixture(scope="module")
+def run(data):
+    plan = gm.Plan(
+        target=gm.targets.LogisticRegression(*data, prior_scale=1.0),
+        dynamics=gm.dynamics.hfhr(2, 1.0, 2.0),
+        oracle=gm.oracles.Minibatch(10),
+        observables={"first": gm.observables.linear([1.0, 0.0]), "p": gm.observables.predictive([1.0, 0.0])},
+        step_size=0.02,
+        num_steps=10_000,
+        num_chains=4,
+        dtype="float32",
+    )
+    return gm.run(plan, keep_draws=10)
+
+
+def test_groups_names_and_shapes(run, data):
+    X, y = data
+    draw = lambda theta, key: jax.random.bernoulli(key, jax.nn.sigmoid(X @ theta))  # noqa: E731
+    tree = run.to_datatree(names=["slope", "other"], predictive=draw)
+    assert set(tree.children) == {
+        "posterior",
+        "posterior_predictive",
+        "sample_stats",
+        "observed_data",
+        "constant_data",
+        "averages",
+    }
+    assert tree.posterior["slope"].dims == ("chain", "draw")
+    assert tree.posterior["slope"].dtype == np.float32
+    assert np.array_equal(tree.posterior["other"], run.draws[..., 1])
+    assert np.array_equal(tree.observed_data["y"], y)
+    assert np.array_equal(tree.constant_data["X"], X)
+    assert not tree.sample_stats["diverging"].any()
+    at = np.asarray(run.draws[1, 7], float)
+    assert float(tree.sample_stats["lp"][1, 7]) == pytest.approx(-float(run.plan.target.potential(at)), rel=1e-5)
+    predicted = tree.posterior_predictive["y"].mean(("chain", "draw"))
+    probability = np.mean(1 / (1 + np.exp(-run.draws.reshape(-1, 2) @ X.T)), axis=0)
+    assert np.abs(predicted - probability).max() < 4.5 * 0.5 / np.sqrt(4000)  # 60 rows, 4.5 standard errors
+    assert tree.attrs["seed"] == 0
+    assert tree.attrs["engine"] == run.engine
+    assert tree.attrs["jax_version"] == jax.__version__
+    json.dumps(dict(tree.attrs))  # nothing in it that a file could not hold
+
+
+def test_our_averages_are_beside_the_draws(run):
+    tree = run.to_datatree()
+    ours = tree.averages.sel(observable="first")
+    assert float(ours["mean"]) == run.mean["first"]
+    assert float(ours["std_error"]) == run.std_error["first"]
+    assert float(ours["V"]) == run.variance["first"]
+    assert tree.averages["chain_mean"].shape == (4, 2)
+    assert tree.averages.attrs["error_method"] == "replicate chains"
+
+
+def test_arviz_stats_agrees_with_us(run):
+    """The mean of the thinned draws is within 4 of its standard errors of the average of all steps."""
+    import arviz_stats
+
+    tree = run.to_datatree(names=["slope", "other"])
+    table = arviz_stats.summary(tree, round_to="none")
+    assert list(table.index) == ["slope", "other"]
+    error = float(table.loc["slope", "mcse_mean"])
+    assert abs(float(table.loc["slope", "mean"]) - run.mean["first"]) < 4 * error
+    assert float(arviz_stats.rhat(tree)["slope"]) < 1.02
+    # every tenth state of a chain with little memory: ArviZ counts nearly all of them, ours counts all steps
+    assert float(arviz_stats.ess(tree)["slope"]) > 1000
+    assert run.ess["first"] > 1000
+
+
+def test_pytrees_keep_their_paths():
+    plan = gm.Plan(
+        target=gm.targets.FiniteSum(
+            lambda p, row: -0.5 * (row["y"] - row["x"] @ p["w"] - p["b"]) ** 2,
+            lambda p: -0.5 * (p["w"] ** 2).sum() - 0.5 * p["b"] ** 2,
+            {"x": np.ones((5, 3)), "y": np.zeros(5)},
+        ),
+        dynamics=gm.dynamics.overdamped(4),
+        observables={"b": lambda p: p["b"]},
+        step_size=0.02,
+        num_steps=40,
+        num_chains=2,
+        start={"w": np.zeros(3), "b": np.float64(0.0)},
+    )
+    tree = gm.run(plan, keep_draws=4).to_datatree()
+    assert tree.posterior["w"].shape == (2, 10, 3)
+    assert tree.posterior["b"].shape == (2, 10)
+    assert set(tree.observed_data.data_vars) == {"x", "y"}
+
+
+def test_failed_chains_are_left_out():
+    start = np.zeros((4, 1))
+    start[2] = 1000.0
+    plan = gm.Plan(
+        target=gm.targets.LogDensity(lambda x: -0.25 * (x**4).sum()),
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"x": gm.observables.linear([1.0])},
+        step_size=0.05,
+        num_chains=4,
+        start=start,
+    )
+    with pytest.warns(gm.GyromcWarning, match="1 chain failed"):
+        run = gm.run(plan, on_divergence="report", keep_draws=10)
+    tree = run.to_datatree()
+    assert tree.posterior["chain"].values.tolist() == [0, 1, 3]
+    assert tree.attrs["failed_chains"] == 1
+
+
+def test_what_is_missing_is_said(run):
+    with pytest.raises(gm.InvalidInput, match=r"kept none: `gyromc.run\(plan, keep_draws=10\)`"):
+        gm.run(run.plan.replace(num_steps=50)).to_datatree()
+    with pytest.raises(gm.InvalidInput, match="2 different names"):
+        run.to_datatree(names=["a", "a"])
+    script = (
+        "import sys; sys.modules['arviz_base'] = None\n"
+        "import gyromc as gm\n"
+        "plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.1, num_chains=2,\n"
+        "               observables={'x': gm.observables.linear([1.0])})\n"
+        "gm.run(plan, keep_draws=10, engine='scan').to_datatree()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "needs ArviZ: pip install 'gyromc[arviz]'" in done.stderr
+
+
+@pytest.mark.skipif(
+    tuple(int(part) for part in matplotlib.__version__.split(".")[:2]) > (3, 10),
+    reason="arviz-plots 0.8 does not import with Matplotlib 3.11, which the extra `arviz` leaves out",
+)
+def test_arviz_plots_draws_it(run, tmp_path):
+    matplotlib.use("Agg")
+    import arviz_plots
+
+    tree = run.to_datatree(names=["slope", "other"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("plot_trace_dist", "plot_forest", "plot_rank"):
+            drawn = getattr(arviz_plots, name)(tree, backend="matplotlib")
+            drawn.savefig(tmp_path / f"{name}.png")
+            assert (tmp_path / f"{name}.png").stat().st_size > 5000
