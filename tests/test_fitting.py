@@ -1,5 +1,7 @@
 """Fits against exact answers: conjugate formulas, quadrature, invariances; and what every error message says."""
 
+import signal
+
 import numpy as np
 import pytest
 from scipy import linalg, special
@@ -318,3 +320,15 @@ def test_the_heart_data_against_importance_sampling():
     assert np.all(np.abs(prediction.mean - p @ w) < 4 * np.hypot(prediction.mc_error, 0.01 * prediction.spread))
     middle = np.abs(prediction.mean - 0.5) < 0.4  # near 0 and 1 the spread has heavy tails and larger errors
     assert np.allclose(prediction.spread[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
+
+
+def test_an_interrupt_before_the_first_draw_is_one():
+    """Ctrl-C in the burn-in: there is nothing to report yet."""
+
+    def press(count):
+        signal.raise_signal(signal.SIGINT)
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 8))
+    with pytest.warns(gm.GyromcWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        fit(X, X[:, 0] + rng.standard_normal(3000) > 0, "logistic", effort=0.2, progress=press)
