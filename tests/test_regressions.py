@@ -60,19 +60,42 @@ def test_softmax_singles_out_no_class():
         )
 
 
-@pytest.mark.parametrize("make", [poisson, softmax])
-def test_they_run_with_anchored_mini_batches(make):
-    target = make()
+def drift(target, theta, oracle, eta=1.0):
+    """∇U by one step of many chains: (z₀ - E z₁)/η exactly, and its standard error."""
     plan = gm.Plan(
         target=target,
-        oracle=gm.oracles.ControlVariate(8, center=np.zeros(target.dim)),
+        oracle=oracle,
         dynamics=gm.dynamics.overdamped(target.dim),
-        observables={"first": gm.observables.linear(np.eye(target.dim)[0])},
-        step_size=0.005,
-        num_steps=20,
-        num_chains=4,
+        observables={f"{i}": gm.observables.linear(e) for i, e in enumerate(np.eye(target.dim))},
+        step_size=eta,
+        num_steps=2,
+        num_chains=4096,
+        start=theta,
     )
-    assert np.isfinite(gm.run(plan, engine="scan").mean["first"])
+    run = gm.run(plan, "lanes")
+    means, errors = np.array(list(run.mean.values())), np.array(list(run.std_error.values()))
+    return (np.float32(theta) - means) * 2 / eta, errors * 2 / eta  # the average is (z₀ + z₁)/2
+
+
+CASES = {
+    "softmax, 3 classes": (lambda: softmax(20, 2, 3), gm.oracles.Exact()),
+    "softmax, 5 classes": (lambda: softmax(20, 4, 5), gm.oracles.Exact()),
+    "poisson": (poisson, gm.oracles.Exact()),
+    "poisson, batches": (poisson, gm.oracles.ControlVariate(8, center=np.zeros(3))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_fused_engine_has_the_same_gradient(name):
+    """A large step, so that the drift stands out of the noise: 2 % of it would be seen."""
+    make, oracle = CASES[name]
+    target = make()
+    theta = np.round(np.random.default_rng(4).standard_normal(target.dim), 2)
+    found, error = drift(target, theta, oracle)
+    with jax.enable_x64(True):
+        exact = np.asarray(target.gradient(jnp.asarray(theta)))
+    assert np.all(np.abs(found - exact) < 4.5 * error)
+    assert np.min(error / np.abs(exact)) < 0.005 or "batches" in name
 
 
 @pytest.mark.parametrize(

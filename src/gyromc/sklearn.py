@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.checks import positive
 from gyromc.errors import InvalidInput
-from gyromc.fitting.posterior import Predictions
-from gyromc.fitting.regression import Fit, fit
+from gyromc.fitting.families import Logistic, Softmax
+from gyromc.fitting.posterior import Posterior, Predictions
+from gyromc.fitting.problem import Problem
+from gyromc.fitting.regression import posed, relative_error
+from gyromc.fitting.sampling import sample
+from gyromc.fitting.summary import Summary
+from gyromc.fitting.units import Units
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -24,6 +30,10 @@ __all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
 
 class _BayesianRegression(BaseEstimator):
     """What both estimators share: their parameters, the fit and what is read off it."""
+
+    posterior_: Posterior
+    coef_: np.ndarray
+    intercept_: np.ndarray
 
     def __init__(
         self,
@@ -42,41 +52,23 @@ class _BayesianRegression(BaseEstimator):
         self.dynamics = dynamics
         self.random_state = random_state
 
-    def _fit(self, X: np.ndarray, y: np.ndarray, model: str, num_outputs: int) -> None:
-        """Sample the posterior and keep it as arrays."""
+    def _sample(self, problem: Problem, units: Units, num_outputs: int) -> None:
+        """Sample the posterior, keep it as arrays, and read coef_ and the like off it."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        found = fit(
-            X,
-            y,
-            model,
-            prior_scale=self.prior_scale,
-            intercept=self.fit_intercept,
-            classes=None if model in ("linear", "poisson") else [str(c) for c in self.classes_],  # type: ignore[attr-defined]
-            effort=self.effort,
-            num_draws=self.num_draws,
-            dynamics=self.dynamics,
-            seed=int(seed),
-            progress=False,
-        )
-        self.posterior_ = found.posterior
-        self.reason_ = found.choice.reason
+        names = [f"{i}" for i in range(len(units.coefficients(problem.family.basis)[0]))]
+        error = relative_error(self.effort)
+        options = {"num_draws": self.num_draws, "dynamics": self.dynamics, "seed": int(seed)}
+        found = sample(problem, units, names, error, "auto", False, **options)
+        self.posterior_, self.reason_ = found.posterior, found.choice.reason
         self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
-        self._read(found, num_outputs)
-
-    def _read(self, found: Fit, num_outputs: int) -> None:
-        """coef_ and the like from the table of coefficients."""
-        columns = {
-            name: np.array([getattr(c, name) for c in found.coefficients]).reshape(num_outputs, -1)
-            for name in ("mean", "sd", "mc_error", "bias")
-        }
         first = int(self.fit_intercept)
-        self.coef_, self.coef_std_ = columns["mean"][:, first:], columns["sd"][:, first:]
-        self.coef_mc_error_, self.coef_bias_ = columns["mc_error"][:, first:], columns["bias"][:, first:]
-        zero = np.zeros(num_outputs)
-        self.intercept_ = columns["mean"][:, 0] if self.fit_intercept else zero
-        self.intercept_std_ = columns["sd"][:, 0] if self.fit_intercept else zero
+        columns = {"": found.mean, "std_": found.posterior.spreads(), "mc_error_": found.mc_error, "bias_": found.bias}
+        for name, values in columns.items():
+            table = values.reshape(num_outputs, -1)
+            setattr(self, f"coef_{name}", table[:, first:])
+            setattr(self, f"intercept_{name}", table[:, 0] if first else np.zeros(num_outputs))
 
     def predictions(self, X) -> Predictions:
         """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.fitting.posterior.Predictions`).
@@ -121,13 +113,24 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
     def fit(self, X, y):
         """Sample the posterior of the coefficients given the rows of X and their responses y."""
-        rows: Any = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._fit(rows[0], np.asarray(rows[1], float), "linear", 1)
-        units = self.posterior_.units
+        return self._add(X, y, fresh=True)
+
+    def partial_fit(self, X, y):
+        """Go on with more rows: the posterior given all rows so far, the same as if they had come at once.
+
+        What is kept of earlier rows has the size of XᵀX, so memory does not grow; the chains are run anew.
+        """
+        return self._add(X, y, fresh=not hasattr(self, "summary_"))
+
+    def _add(self, X, y, fresh: bool):
+        rows: Any = validate_data(self, X, y, reset=fresh, dtype=np.float64, y_numeric=True)
+        before = Summary.empty(rows[0].shape[1]) if fresh else self.summary_
+        self.summary_ = before.add(rows[0], np.asarray(rows[1], float))
+        problem, units = self.summary_.posed(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
+        self._sample(problem, units, 1)
         self.noise_scale_ = units.noise * units.y_scale
-        for name in ("coef_", "coef_std_", "coef_mc_error_", "coef_bias_"):
-            setattr(self, name, getattr(self, name)[0])
-        self.intercept_, self.intercept_std_ = float(self.intercept_[0]), float(self.intercept_std_[0])
+        for name in (f"{part}_{what}" for part in ("coef", "intercept") for what in ("", "std_", "mc_error_", "bias_")):
+            setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
         return self
 
     def predict(self, X, return_std: bool = False):
@@ -173,7 +176,11 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
                 f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
                 "Add rows of another class."
             )
-        self._fit(rows[0], code.astype(float), "logistic" if count == 2 else "softmax", 1 if count == 2 else count)
+        family = Logistic() if count == 2 else Softmax(count)
+        problem, units = posed(
+            rows[0], code.astype(float), family, positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        )
+        self._sample(problem, units, 1 if count == 2 else count)
         return self
 
     def predict_proba(self, X, return_std: bool = False):

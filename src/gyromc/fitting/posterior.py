@@ -78,6 +78,11 @@ class Posterior:
         by_chain = np.mean(w * (values - mean), axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
 
+    def spreads(self) -> np.ndarray:
+        """The posterior standard deviation of each coefficient."""
+        draws = self.coefficients()
+        return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
+
     def predict(self, X) -> Predictions:
         """What the posterior expects of y at each row of X.
 

@@ -20,7 +20,7 @@ from gyromc.fitting.sampling import Sampled, sample
 from gyromc.fitting.units import Units, noise_scale
 from gyromc.results import Run
 
-__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit"]
+__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "posed", "relative_error"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
@@ -167,22 +167,14 @@ def fit(
     X, y, family = _data(X, y, model, None if classes is None else len(classes))
     require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
     prior_scale = positive(prior_scale, "prior_scale")
-    relative_error = EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
     num_chains = whole(num_chains, "num_chains", least=2)
     labels = _labels(X, names, family, classes)
-    units = Units.of(X, y if model == "linear" else None, prior_scale, intercept)
-    rows = units.rows(X)
-    if model == "linear":
-        y = (y - units.y_center) / units.y_scale
-        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
-        rows, y = rows / units.noise, y / units.noise
-    scale = prior_scale / math.sqrt(2) if model == "softmax" else prior_scale
-    problem = Problem(family, rows, y, scale)
+    problem, units = posed(X, y, family, prior_scale, intercept)
     sampled = sample(
         problem,
         units,
         [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
-        relative_error,
+        relative_error(effort),
         engine,
         progress,
         num_chains=num_chains,
@@ -201,6 +193,25 @@ def fit(
         run=sampled.run,
         level=level,
     )
+
+
+def relative_error(effort: str | float) -> float:
+    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
+    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+
+
+def posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
+    """The problem in standardised coordinates, and the way back; rows of a linear model are divided by its noise."""
+    is_linear = isinstance(family, families.Linear)
+    units = Units.of(X, y if is_linear else None, prior_scale, intercept)
+    rows = units.rows(X)
+    if is_linear:
+        y = (y - units.y_center) / units.y_scale
+        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
+        rows, y = rows / units.noise, y / units.noise
+    if isinstance(family, families.Softmax):
+        prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
+    return Problem(family, rows, y, prior_scale), units
 
 
 def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, families.Family]:
@@ -251,11 +262,8 @@ def _rows(labels, intercept: bool) -> list[tuple[str, str | None]]:
 def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
     """The table of coefficients."""
     posterior = sampled.posterior
-    draws = posterior.coefficients()
-    average = posterior.average(draws)[0]
-    sd = np.sqrt(posterior.average((draws - average) ** 2)[0])
-    low, high = weighted_quantiles(draws, posterior.weights, [(1 - level) / 2, (1 + level) / 2])
-    columns = sampled.mean, sd, low, high, sampled.mc_error, sampled.bias
+    low, high = weighted_quantiles(posterior.coefficients(), posterior.weights, [(1 - level) / 2, (1 + level) / 2])
+    columns = sampled.mean, posterior.spreads(), low, high, sampled.mc_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)

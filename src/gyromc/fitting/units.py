@@ -74,7 +74,7 @@ def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarra
     return size * center, np.where(spread > 1e-10, size * spread, 1.0)
 
 
-def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float) -> float:
+def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float, count: int | None = None) -> float:
     """σ of a linear model y = Xθ + σN(0, I): where the evidence ∫ p(y | θ, σ) p(θ) dθ, times a weak prior on σ, is largest.
 
     The prior counts as one more observation, with a residual of a thousandth of y's standard deviation: it keeps σ positive where
@@ -84,6 +84,7 @@ def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float) -> float:
 
     - `rows`, `y`: standardised, the intercept's column included.
     - `prior_scale`: σ₀.
+    - `count`: the number of observations, where `rows` and `y` sum up more than they are long.
 
     **Returns:** σ, in units of y's standard deviation.
     """
@@ -95,7 +96,7 @@ def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float) -> float:
     def misfit(log_sigma: float) -> float:
         variance = np.exp(2 * log_sigma)
         explained = np.sum(np.log(variance + signal) + along / (variance + signal))
-        return float(explained + (len(y) - seen.sum() + 1) * 2 * log_sigma + (apart + 1e-6) / variance)
+        return float(explained + ((count or len(y)) - seen.sum() + 1) * 2 * log_sigma + (apart + 1e-6) / variance)
 
     grid = np.linspace(np.log(1e-6), np.log(10.0), 100)
     best = int(np.argmin([misfit(x) for x in grid]))

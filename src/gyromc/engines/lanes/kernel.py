@@ -248,6 +248,19 @@ compiled: Any = njit(  # type: ignore[call-overload]
 )
 
 
+def _softmax_kernel(stamp: int):
+    """`advance` for `gradients.FULL_SOFTMAX`."""
+
+    @compiled
+    def advance_softmax(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
+        _ = stamp
+        advance(
+            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_softmax
+        )
+
+    return advance_softmax
+
+
 def _kernels(stamp: int) -> tuple:
     """`advance` for each part of `gradients`, in its order; and the limit.
 
@@ -310,13 +323,6 @@ def _kernels(stamp: int) -> tuple:
         )
 
     @compiled
-    def advance_softmax(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
-        _ = stamp
-        advance(
-            p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes, full_softmax
-        )
-
-    @compiled
     def random_numbers(p, c, first_block, last_block, num_blocks, step, num_steps, first_slot, floats, words, sizes):
         _ = stamp
         only_random_numbers(p, c, first_block, last_block, step, num_steps, floats, words)
@@ -329,7 +335,7 @@ def _kernels(stamp: int) -> tuple:
         advance_wide,
         advance_moments,
         advance_wide_moments,
-        advance_softmax,
+        _softmax_kernel(stamp),
     )
     return kernels, random_numbers
 
