@@ -31,7 +31,7 @@ SEEN, PIXELS = 8, 64
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything that is not learnt. Fixed on split 0; the comparison uses splits 1, 2, …"""
+    """Everything that is not learnt. Prior, noise and step size were picked on split 0; the comparison uses splits 1, 2, …"""
 
     noise: float = 0.5  # standard deviation of the pixels' noise; ink is 1, paper 0
     labelled: int = 200
