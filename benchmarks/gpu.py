@@ -139,64 +139,11 @@ def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
         print(f"{key}: pallas / scan = {ratio:.1f}", flush=True)
 
 
-def paper() -> dict[str, tuple[gm.Plan, float, int]]:
-    """The paper's twelve experiments, R = 2000: a plan, the largest step size and how often it is halved."""
-    work = plans()
-    T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
-    quadratic, cosine = T.Quadratic(np.ones(3)), T.CosinePerturbed(3, 1.2)
-    dynamics = {
-        "nld": D.nonreversible(J1),
-        "hfhr": D.hfhr(3, 1.0, 2.0),
-        "gaul": D.gaul([0.5, 1.5, 2.0], 1.0, 2.0),
-    }
-    twelve = {}
-    for name, dyn in dynamics.items():
-        for kind, target, h in (("quadratic", quadratic, H.linear(U)), ("nonquadratic", cosine, H.tanh(U))):
-            plan = gm.Plan(target=target, dynamics=dyn, oracle=O.Gaussian(1.0), observables={"h": h}, step_size=0.1)
-            twelve[f"{name}-{kind}"] = (plan, 0.1, 6)
-    linear, logistic = work["linear nld"], work["logistic nld"]
-    twelve["linear-nld"] = (linear, 0.05, 5)
-    twelve["linear-hfhr"] = (linear.replace(dynamics=D.hfhr(3, 0.5, 6.0)), 0.025, 5)
-    twelve["linear-gaul"] = (linear.replace(dynamics=D.gaul(2 * np.ones(3), 0.3, 4.0)), 0.025, 4)
-    twelve["logistic-nld"] = (logistic, 0.01, 3)
-    twelve["logistic-hfhr"] = (logistic.replace(dynamics=D.hfhr(14, 0.1, 40.0)), 0.01, 3)
-    twelve["logistic-gaul"] = (logistic.replace(dynamics=D.gaul(5 * np.ones(14), 0.1, 73.5)), 0.01, 3)
-    return twelve
-
-
-QUADRATIC_LIMITS = {"nld-quadratic": 0.5, "hfhr-quadratic": 4 / 3, "gaul-quadratic": 16 / 9}
-"""V of (E9), (E10), (E11) for the paper's quadratic experiments."""
-
-
-def profile(options, results: dict) -> None:
-    """All experiments, all step sizes, with the baseline: the wall time of the paper's whole computation."""
-    began, compiling, chain_steps = time.perf_counter(), 0.0, 0
-    for name, (plan, largest, halvings) in paper().items():
-        start = time.perf_counter()
-        for sampler in (plan, plan.reversible()):
-            for k in range(halvings + 1):
-                eta = largest * 0.5**k
-                run = gm.run(sampler.replace(step_size=eta, num_steps=None), engine="pallas", progress=False)
-                compiling += run.compile_time
-                chain_steps += run.gradient_evaluations
-            if sampler is plan and name in QUADRATIC_LIMITS:
-                a = run.averages["h"]
-                ratio = float(np.sqrt(np.mean(a**2)) / np.sqrt(eta * QUADRATIC_LIMITS[name]))
-                print(f"  {name}: RMSE/sqrt(eta V) at eta = {eta:g}: {ratio:.3f} (standard error 0.016)", flush=True)
-        print(f"  {name}: {time.perf_counter() - start:.1f} s", flush=True)
-    total = time.perf_counter() - began
-    results["paper profile"] = {"seconds": total, "compile_seconds": compiling, "chain_steps": chain_steps}
-    print(
-        f"paper profile: {total:.1f} s, of which compiling {compiling:.1f} s; {chain_steps:.3g} chain-steps", flush=True
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--tune", action="store_true", help="try several layouts")
     parser.add_argument("--only-pallas", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="the paper's twelve experiments in full, too")
     parser.add_argument("--cases", nargs="*", help="parts of the names of the cases wanted")
     parser.add_argument("--chains", nargs="*", type=int, default=[2000, 200_000])
     options = parser.parse_args()
@@ -212,13 +159,6 @@ def main() -> None:
             compare(name, plan.replace(num_chains=chains, num_steps=2**30), options, results)
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
-    if options.profile:
-        try:
-            profile(options, results)
-        except Exception:
-            print("paper profile: FAILED", flush=True)
-            traceback.print_exc(file=sys.stdout)
-        (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
     print(f"all in {time.perf_counter() - began:.0f} s", flush=True)
 
 

@@ -12,6 +12,8 @@ from exact_moments import average_moments
 from gyromc.engines import pallas, scan
 from gyromc.engines.pallas import kernel, philox, unrolled
 from gyromc.engines.pallas.kernel import Layout
+from gyromc.engines.pallas.recipe import make_recipe
+from gyromc.experiments.catalogue import CATALOGUE
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
 ON_GPU = jax.default_backend() == "gpu"
@@ -423,3 +425,11 @@ def test_kernels_lower_for_cuda_without_one(name):
     inputs = kernel.Inputs(*numbers, **pallas._on_device(tables))
     lowered = kernel.compiled(recipe, layout, blocks).trace(inputs, arrays).lower(lowering_platforms=("cuda",))
     assert "triton" in lowered.as_text()
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith("logistic")])
+def test_one_kernel_serves_every_step_size(name):
+    experiment = CATALOGUE[name]
+    for role in experiment.roles:
+        recipes = {make_recipe(experiment.plan(eta, role, num_chains=4), 1)[0] for eta in experiment.step_sizes}
+        assert len(recipes) == 1, role

@@ -4,11 +4,13 @@ Receives names and a profile; hands on results.json, figures and report.html in 
 twice.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +80,9 @@ def reproduce(
     todo = cells(experiments, chosen)
     total = sum(expected_seconds(cell, engine) for cell in todo)
     with display(total + len(experiments) * (SECONDS_PER_ANALYSIS + 2 * SECONDS_PER_FIGURE), progress) as shown:
-        outcome = execute(todo, cache, engine, fresh, shown)
-        found = _findings(experiments, chosen, outcome, shown, seed, cache)
+        with _forecasts(experiments, chosen, cache) as forecasts:
+            outcome = execute(todo, cache, engine, fresh, shown)
+            found = _findings(experiments, chosen, outcome, forecasts, shown, seed)
         results = {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
@@ -114,8 +117,26 @@ def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
     return " ".join([*parts, f"--seed {seed}"])
 
 
+@contextlib.contextmanager
+def _forecasts(experiments: Sequence[Experiment], profile: Profile, cache: Cache) -> Iterator[dict[str, Future]]:
+    """What theory says, by experiment, worked out while the chains run: it needs none of them."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield {
+            e.name: pool.submit(forecast, e, profile.step_sizes(e), profile.chains(e), profile.digits, cache)
+            for e in experiments
+        }
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _findings(
-    experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Display, seed: int, cache: Cache
+    experiments: Sequence[Experiment],
+    profile: Profile,
+    outcome: Outcome,
+    forecasts: Mapping[str, Future],
+    shown: Display,
+    seed: int,
 ) -> dict[str, Any]:
     """The analysis of each experiment, by name."""
     bootstrap = functools.lru_cache(lambda chains: Bootstrap(chains, profile.bootstrap, seed))
@@ -135,7 +156,7 @@ def _findings(
             experiment,
             etas,
             {(role, eta): outcome.pieces[experiment.name, role, eta] for role in experiment.roles for eta in etas},
-            forecast(experiment, etas, profile.chains(experiment), profile.digits, cache),
+            forecasts[experiment.name].result(),
             reference,
             bootstrap(profile.chains(experiment)),
         )

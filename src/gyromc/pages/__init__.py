@@ -96,6 +96,8 @@ def data_uri(svg: bytes) -> str:
 
 def machine() -> dict[str, Any]:
     """What the numbers were made with."""
+    import jax
+
     packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
     return {
         "gyromc": gyromc.__version__,
@@ -103,6 +105,7 @@ def machine() -> dict[str, Any]:
         **packages,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "device": jax.devices()[0].device_kind,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
 

@@ -130,23 +130,36 @@ def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]:
-    """The distinct absolute values among the entries, and each matrix by reference to them; zeros are left out."""
-    small = [np.where(np.abs(m) > 1e-14 * np.abs(m).max(), m, 0).astype(np.float32) for m in matrices]
-    values = np.unique(np.concatenate([np.abs(m).ravel() for m in small]))
-    values = values[values > 0]
-    new = (
-        np.diff(values, prepend=0) > 5e-7 * values
-    )  # rounding must not make two coefficients of one, or kernels multiply
-    number = {float(v): i for v, i in zip(values, np.cumsum(new) - 1, strict=True)}
-    values = values[new]
-    sparse = [
-        tuple(
-            tuple((int(i), int(number[abs(float(row[i]))]), int(np.sign(row[i]))) for i in np.flatnonzero(row))
-            for row in matrix
+    """The distinct absolute values among the entries, and each matrix by reference to them; zeros are left out.
+
+    Values are numbered as they first appear in their matrix, not by size: a smaller η shrinks drift and noise differently, and
+    must not make another kernel.
+    """
+    values: list[float] = []
+    sparse = []
+    for matrix in matrices:
+        small = np.where(np.abs(matrix) > 1e-14 * np.abs(matrix).max(), matrix, 0.0)
+        where = np.nonzero(small)
+        number, distinct = _distinct(np.abs(small[where]))
+        numbers = np.zeros(small.shape, int)
+        numbers[where] = len(values) + number
+        sparse.append(
+            tuple(
+                tuple((int(i), int(numbers[k, i]), int(np.sign(row[i]))) for i in np.flatnonzero(row))
+                for k, row in enumerate(small)
+            )
         )
-        for matrix in small
-    ]
-    return values, sparse
+        values += list(distinct)
+    return np.array(values, np.float32), sparse
+
+
+def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers for the values in the order in which they appear, and the values; rounding does not tell two apart."""
+    order = np.argsort(sizes, kind="stable")
+    group = np.empty(sizes.size, int)
+    group[order] = np.cumsum(np.diff(sizes[order], prepend=0) > 1e-10 * sizes[order])
+    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse], sizes[np.sort(first)]
 
 
 def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
