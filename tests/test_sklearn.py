@@ -1,6 +1,8 @@
 """The estimators under scikit-learn's own checks, in its own tools, and against the conjugate posterior."""
 
+import importlib
 import pickle
+import sys
 
 import joblib
 import numpy as np
@@ -154,3 +156,10 @@ def test_errors():
         BayesianLinearRegression().predict(X)
     with pytest.raises(gm.InvalidInput, match="`prior_scale` must be positive"):
         BayesianLinearRegression(prior_scale=-1.0).fit(X, X[:, 0])
+
+
+def test_without_scikit_learn_there_is_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "gyromc.sklearn")
+    with pytest.raises(ImportError, match=r"pip install 'gyromc\[sklearn\]'"):
+        importlib.import_module("gyromc.sklearn")

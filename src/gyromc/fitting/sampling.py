@@ -120,6 +120,8 @@ def _mild(draws: np.ndarray, weights: np.ndarray) -> bool:
 
 def _long_enough(choice: Choice, T: np.ndarray, unseen: np.ndarray, run: Run) -> Run:
     """The run, gone on with where its errors are much larger than asked for."""
+    if run.draws.shape[1] == 0:
+        raise KeyboardInterrupt("interrupted before the first draw")
     sd = np.sqrt((run.draws @ T.T).var(axis=(0, 1)) + unseen)
     error = np.array(list(run.std_error.values()))
     worst = float(np.max(error / np.where(sd > 0, sd, np.inf)))
