@@ -259,6 +259,20 @@ def _key(row: dict) -> tuple:
     return tuple(row[field] for field in ("problem", "dynamics", "case", "observable"))
 
 
+def _place(row: dict) -> tuple[int, bool, int]:
+    """Where a row stands in the table."""
+    problem = [one.name for one in problems()].index(row["problem"])
+    return problem, row["dynamics"] != "reversible", [case.name for case in CASES].index(row["case"])
+
+
+def save(path: Path, rows: list[dict]) -> None:
+    """Put the rows of a finished case into the file, over those it had of the same case: an interrupted study keeps the rest."""
+    known = {_key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
+    known |= {_key(row): row for row in rows}
+    result = {"level": 0.95, "gyromc": gm.__version__, "rows": sorted(known.values(), key=_place)}
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
 def line(row: dict) -> str:
     """One row for the terminal."""
     return (
@@ -297,23 +311,20 @@ def main() -> None:
     options = parser.parse_args()
     began, rows = time.perf_counter(), []
     with concurrent.futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
-        for done in pool.map(work, jobs(options.runs, options.only)):
-            rows += done
-            for row in done:
+        waiting = [pool.submit(work, job) for job in jobs(options.runs, options.only)]
+        for done in concurrent.futures.as_completed(waiting):
+            rows += done.result()
+            for row in done.result():
                 print(line(row), flush=True)
-    seconds = time.perf_counter() - began
+            if options.out:
+                save(options.out, done.result())
     outside = [row for row in rows if not 0.93 <= row["coverage"] <= 0.97]
+    seconds = time.perf_counter() - began
     print(f"{len(rows)} intervals, {len(outside)} of them outside 93 to 97 %, {seconds:.0f} s")
-    if options.out and options.only and options.out.exists():  # the others stay as they were measured
-        new = {_key(row): row for row in rows}
-        old = json.loads(options.out.read_text())["rows"]
-        rows = [new.pop(_key(row), row) for row in old] + list(new.values())
-    if options.out:
-        result = {"level": 0.95, "gyromc": gm.__version__, "rows": rows}
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if options.page:
+        everything = json.loads(options.out.read_text())["rows"] if options.out else sorted(rows, key=_place)
         before, rest = options.page.read_text().split(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.split(END)[1]}")
+        options.page.write_text(f"{before}{BEGIN}\n\n{table(everything)}\n\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
