@@ -312,11 +312,12 @@ def _biases(run: Run, bias: str | Run | Mapping[str, Bias], known: Mapping[str, 
 
 def _from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
     ratio, limit = biases.ratio_of(run, other, names), biases.largest_step_size(run.plan)
+    relative = float(run.plan.step_size) / limit  # type: ignore[arg-type]
     found = {}
     for name in names:
         error = _error(other, name, "auto")
         away = other.mean[name] - run.mean[name]
-        found[name] = biases.from_step_sizes(away, error.std_error, error.dof, ratio, run.plan.step_size / limit)
+        found[name] = biases.from_step_sizes(away, error.std_error, error.dof, ratio, relative)
     return found
 
 
