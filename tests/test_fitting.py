@@ -237,23 +237,6 @@ def test_the_nearest_gaussian_has_the_posteriors_moments():
     assert np.allclose(nearest_gaussian(gaussian).mean, linalg.solve(x.T @ x + np.eye(2), x.T @ np.arange(8.0)))
 
 
-def test_scores():
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((80, 2))
-    p = special.expit(2 * X[:, 0])
-    y = (rng.random(80) < p).astype(float)
-    found = fit(X, y, "logistic", effort=0.1)
-    q = found.predict(X).mean
-    scores = found.scores(X, y)
-    assert scores["brier"]["fit"] == pytest.approx(np.mean(2 * (q - y) ** 2))
-    assert scores["log_score"]["fit"] == pytest.approx(np.mean(np.log(np.where(y == 1, q, 1 - q))))
-    assert scores["brier"]["baseline"] == pytest.approx(2 * y.mean() * (1 - y.mean()))
-    numbers = fit(X, 3 + X[:, 0], effort=0.1).scores(X, 3 + X[:, 0])
-    assert numbers["rmse"]["fit"] < 0.01 < numbers["rmse"]["baseline"]
-    counts = fit(X, rng.poisson(np.exp(X[:, 0])), "poisson", effort=0.1).scores(X, rng.poisson(np.exp(X[:, 0])))
-    assert counts["log_score"]["fit"] > counts["log_score"]["baseline"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -103,6 +103,7 @@ def test_draws_come_back_constrained_and_by_site(run):
     assert draws["rate"].mean() == pytest.approx(run.mean["rate"], rel=0.02)
     rows = gnp.draws(run, ["expected"])["expected"]
     np.testing.assert_allclose(rows, draws["rate"][..., None] * EXPOSURE, rtol=1e-5)
+    np.testing.assert_array_equal(run.to_datatree()["posterior"]["rate"], draws["rate"])
 
 
 def test_new_data_are_drawn_on_all_rows(run):

@@ -353,3 +353,18 @@ def test_a_drift_below_the_last_place_of_a_large_state_is_not_lost(engine):
         dtype="float32",
     )
     assert gm.run(plan, engine).mean["y²"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_draws_keep_the_precision_of_the_run():
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 4.0]),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"first": gm.observables.linear([1.0, 0.0])},
+        step_size=0.1,
+        num_steps=8,
+        num_chains=2,
+        dtype="float64",
+    )
+    run = gm.run(plan, engine="scan", keep_draws=1)
+    assert run.draws.dtype == np.float64
+    np.testing.assert_allclose(run.draws[..., 0].mean(axis=1), run.averages["first"], rtol=1e-14)

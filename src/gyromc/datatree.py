@@ -59,7 +59,7 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
     groups: dict[str, dict[str, Any]] = {
-        "posterior": _posterior(draws, names),
+        "posterior": _posterior(run.plan.target.reported(draws), names),
         "sample_stats": _sample_stats(run, draws),
     }
     if predictive is not None:

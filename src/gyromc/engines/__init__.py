@@ -235,8 +235,8 @@ class _Loop:
         if self.options.keep_draws is None:
             return None
         theta = np.concatenate(self.kept).swapaxes(0, 1)
-        new = jax.vmap(jax.vmap(self.plan.unravel))(theta)
-        new = jax.tree.map(np.asarray, new)
+        with jax.enable_x64(theta.dtype == np.float64):
+            new = jax.tree.map(np.asarray, jax.vmap(jax.vmap(self.plan.unravel))(theta))
         if before is None or before.draws is None:
             return new
         return jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), before.draws, new)

@@ -68,7 +68,7 @@ class Fit:
       user's units, chains × draws × coefficients, and their weights, chains × draws, with mean 1.
     - `choice`: the plan and `choice.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
     - `level`: of the credible intervals.
-    - `predict(X)`: a `Predictions`; `scores(X, y)`: how well it predicts, beside a baseline.
+    - `predict(X)`: a `Predictions`.
     """
 
     model: str
@@ -106,12 +106,6 @@ class Fit:
         **Returns:** `Predictions`; for classes with one column per class in a softmax model, P(y = 1) in a logistic one.
         """
         return self.posterior.predict(X)
-
-    def scores(self, X, y) -> dict[str, dict[str, float]]:
-        """How well the fit predicts rows it has not seen, beside a baseline that ignores the columns (`scores.scores`)."""
-        from gyromc.fitting.scores import scores
-
-        return scores(self.posterior, self.problem.y, X, y)
 
 
 def fit(

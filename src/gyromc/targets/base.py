@@ -42,6 +42,10 @@ class Target(eqx.Module):
         """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
         return None
 
+    def reported(self, draws: Params) -> Params:
+        """Draws (chains × draws × …) as users see them: the parameters themselves, unless the target has its own terms."""
+        return draws
+
 
 class SumOverData(Target):
     """U(θ) = Σ_i ℓ_i(θ) + prior(θ): what a mini-batch oracle asks for."""

@@ -4,7 +4,7 @@ Receives a model and its arguments; hands on a `Posterior`, or a `SubsampledPost
 `subsample_size`: a sum over that plate's rows, to which every site outside the plate is the prior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -81,6 +81,17 @@ class Posterior(Target):
         """The values of the sites at unconstrained parameters: latent and, where wanted, deterministic ones."""
         params = self.by_site(params) if batch_ndims == 0 else params
         return constrain_fn(self.on(None), *self.given(), params, deterministic, batch_ndims)
+
+    def reported(self, draws, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Draws (chains × draws) by site, in constrained space; left out: the latent and the deterministic sites."""
+        wanted = (*self.sites, *self.structure.deterministic) if sites is None else sites
+
+        def values(params):
+            found = self.constrained(params if isinstance(params, dict) else self.unravel(params))
+            return {name: found[name] for name in wanted}
+
+        with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
+            return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws))
 
     def given(self) -> tuple[tuple, dict]:
         """The model's arguments, arrays as JAX's own: a model may index them with the plate's indices."""

@@ -118,14 +118,7 @@ def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]
         run.draws is not None,
         "This run kept no draws: run it with `gm.run(plan, keep_draws=10)` to keep every tenth state.",
     )
-    names = _chosen(target, sites)
-    kept = run.draws if isinstance(run.draws, dict) else jax.vmap(jax.vmap(target.unravel))(jnp.asarray(run.draws))
-
-    def values(params):
-        found = target.constrained(params)
-        return {name: found[name] for name in names}
-
-    return {name: np.asarray(value) for name, value in jax.jit(jax.vmap(jax.vmap(values)))(kept).items()}
+    return target.reported(run.draws, _chosen(target, sites))
 
 
 def predictive(
