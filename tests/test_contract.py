@@ -74,9 +74,16 @@ def by_hand(plan):
     return np.array(moved)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("oracle", ORACLES)
-@pytest.mark.parametrize("dynamics", DYNAMICS)
+def combinations():
+    """Every dynamics with every oracle and every target; every second one is left to the slow tests, in a chequered pattern."""
+    for i, dynamics in enumerate(DYNAMICS):
+        for j, oracle in enumerate(ORACLES):
+            for k, target in enumerate(TARGETS):
+                marks = [pytest.mark.slow] if (i + j + k) % 2 else []
+                yield pytest.param(dynamics, oracle, target, marks=marks, id=f"{dynamics}-{oracle}-{target}")
+
+
+@pytest.mark.parametrize(("dynamics", "oracle", "target"), combinations())
 def test_contract(dynamics, oracle, target, monkeypatch):
     if oracle in ("mini-batch", "control variate") and target not in SUMS:
         with pytest.raises(gm.InvalidInput, match="sum over data"):

@@ -45,6 +45,7 @@ def test_public_functions_have_an_example():
             "SumOverData",
             "GeneralizedLinear",
             "Oracle",
+            "Batch",
             "Observable",
             "Ridge",
             "Function",

@@ -234,7 +234,15 @@ def step_cases():
     }
 
 
-@pytest.mark.parametrize("name", step_cases())
+SLOW = {"logistic, batch 100", "logistic, dense", "linear, batch 10", "linear, gaul"}
+
+
+def cases(found):
+    """Names of cases; those whose like is tested anyway are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in found]
+
+
+@pytest.mark.parametrize("name", cases(step_cases()))
 def test_steps_are_the_equation(name):
     """Three steps from the same random numbers agree to float32 rounding (on a GPU: of its approximate sine and logarithm)."""
     target, dynamics, oracle, start = step_cases()[name]
@@ -264,7 +272,7 @@ def moment_cases():
     }
 
 
-@pytest.mark.parametrize("name", moment_cases())
+@pytest.mark.parametrize("name", cases(moment_cases()))
 def test_averages_have_their_exact_moments(name):
     """Mean, variance of the average and E[zzᵀ]; with 2¹⁷ chains 4 standard errors of a variance are 1.6 %."""
     target, dynamics, oracle, eta = moment_cases()[name]

@@ -80,7 +80,7 @@ def measure(
 
     ```python
     from gyromc.benchmark import measure
-    results = measure(["nonquadratic"], repeats=1, seconds=0.02)
+    results = measure(["nonquadratic"], repeats=1, seconds=0.001)
     assert {m.work for m in results} == {"nonquadratic"}
     ```
     """
