@@ -83,7 +83,7 @@ def combinations():
                 yield pytest.param(dynamics, oracle, target, marks=marks, id=f"{dynamics}-{oracle}-{target}")
 
 
-@pytest.mark.parametrize(("dynamics", "oracle", "target"), combinations())
+@pytest.mark.parametrize(("dynamics", "oracle", "target"), list(combinations()))
 def test_contract(dynamics, oracle, target, monkeypatch):
     if oracle in ("mini-batch", "control variate") and target not in SUMS:
         with pytest.raises(gm.InvalidInput, match="sum over data"):
