@@ -174,4 +174,5 @@ def _oracle(target: Posterior, batch_size: int | None, mode: dict[str, Any]) -> 
         f"subsample_size={batch_size}) as index: numpyro.sample(…, obs=y[index])`. "
         f"Observed here: {', '.join(map(repr, target.structure.observed))}.",
     )
+    assert isinstance(target, SubsampledPosterior)
     return ControlVariate(batch_size, center=mode, replace=batch_size > target.num_data)
