@@ -1,13 +1,14 @@
-"""What a step of engine `scan` holds in memory, by XLA's own count, and that drawing noise in pieces changes nothing else."""
+"""What a step of engine `scan` holds in memory, by XLA's own count, and that its noise is JAX's own."""
 
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import gyromc as gm
-from gyromc.engines import scan
+from gyromc.engines import scan, threefry
 
 
 def network(sizes, **changes):
@@ -38,21 +39,24 @@ def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
     assert held <= 1.2 * needed
 
 
-def test_pieces_of_noise_are_normal_and_different():
-    size = 3 * scan.PIECE + 7
-    xi = np.asarray(jax.jit(scan.normals, static_argnums=(1, 2))(jax.random.key(1), (2, size), jnp.float32))
-    assert xi.shape == (2, size)
-    assert abs(xi.mean()) < 4 / np.sqrt(xi.size)
-    assert abs(xi.var() - 1) < 4 * np.sqrt(2 / xi.size)
-    flat = np.concatenate([xi[0], xi[1]])
-    assert len(np.unique(flat[:: len(flat) // 1000])) > 990
-    for lag in (scan.PIECE, size):  # no piece and no chain repeats another
-        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 4 / np.sqrt(len(flat) - lag)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1,), (3, 1001), (2, 5, 7)])
+def test_normals_are_those_of_jax(shape, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        key = jax.random.fold_in(jax.random.key(3), 8)
+        ours = jax.jit(threefry.normal, static_argnums=(1, 2))(key, shape, dtype)
+        assert ours.dtype == dtype
+        np.testing.assert_array_equal(ours, jax.random.normal(key, shape, dtype))
+
+
+def test_other_generators_are_left_to_jax():
+    key = jax.random.key(3, impl="rbg")
+    np.testing.assert_array_equal(threefry.normal(key, (9,), "float32"), jax.random.normal(key, (9,), "float32"))
 
 
 def test_large_states_move_by_the_equation():
     """Three steps of a quadratic in 40,000 dimensions with the same keys, written out."""
-    chains, d, eta = 1, scan.PIECE + 7000, 0.1
+    chains, d, eta = 1, 40_000, 0.1
     plan = gm.Plan(
         target=gm.targets.Quadratic(np.linspace(0.5, 2, d)),
         dynamics=gm.dynamics.overdamped(d),
@@ -68,7 +72,7 @@ def test_large_states_move_by_the_equation():
     for k in range(3):
         total += z[:, -1]
         key = jax.random.split(jax.random.fold_in(scan._keys(0)[1], k))[0]
-        xi = np.asarray(scan.normals(key, (chains, d), jnp.float32))
+        xi = np.asarray(jax.random.normal(key, (chains, d), jnp.float32))
         z = z - eta * z * np.linspace(0.5, 2, d) + np.sqrt(2 * eta) * xi
     assert np.allclose(run.state.z, z, atol=2e-6)
     assert np.allclose(run.averages["h"], total / 3, atol=2e-6)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
+from gyromc.engines import threefry
 from gyromc.flat import ravel
 from gyromc.observables import Observable
 from gyromc.oracles import Oracle
@@ -28,7 +29,6 @@ from gyromc.targets.separable import why_not_in_jax
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
-PIECE = 2**15  # numbers drawn at once; states beyond it count as large
 
 
 def why_not(plan: Plan) -> str | None:
@@ -230,7 +230,7 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     eta = program.step_size(k) if callable(program.step_size) else program.step_size
     eta = jnp.asarray(eta, dtype)
     zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
-    values, size, gradient = _before(lambda *args: _look(program, *args), k, z, zeta)
+    values, size, gradient = _look(program, z, zeta)
 
     insane = ~(size <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
@@ -240,7 +240,7 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
     kept = _keep(program, carry, z[:, : program.dim], counted, first_slot)
 
-    xi = normals(key_noise, z.shape, dtype, filling=size[0])
+    xi = threefry.normal(key_noise, z.shape, dtype)
     step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
     moved = _each_chain(step, z, gradient, xi).astype(dtype)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
@@ -256,19 +256,6 @@ def _look(program: Program, z, zeta):
     return jnp.stack(values, axis=1).astype(z.dtype), jnp.max(jnp.abs(z), axis=1), gradient
 
 
-def _before(look: Callable, k, z, zeta):
-    """`look(z, zeta)`.
-
-    For large states on a CPU inside a conditional that always goes one way: XLA has to finish with it before z is overwritten and
-    noise is drawn, so z is overwritten in place, and noise takes the room that parts of the gradient had.
-    """
-    if z.shape[1] <= PIECE or jax.default_backend() != "cpu":
-        return look(z, zeta)
-    shapes = jax.eval_shape(look, z, zeta)
-    nothing = lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
-    return jax.lax.cond(k >= 0, look, nothing, z, zeta)
-
-
 def _keep(program: Program, carry: Carry, theta, counted, first_slot):
     """The slots, with this step's draw in its own where one is due."""
     if carry.kept is None:
@@ -277,23 +264,6 @@ def _keep(program: Program, carry: Carry, theta, counted, first_slot):
     slot = since // program.thin - first_slot
     due = counted & (since % program.thin == 0)
     return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, carry.kept)
-
-
-def normals(key, shape: tuple[int, int], dtype, filling: Any = 0.0):
-    """ξ, chains × size. On a CPU long vectors are drawn in pieces: the generator needs room for four times what it draws at once.
-
-    All of the buffer they go into is overwritten; `filling` it with a number that comes late keeps XLA from making it early.
-    """
-    num_chains, size = shape
-    if size <= PIECE or jax.default_backend() != "cpu":
-        return jax.random.normal(key, shape, dtype)
-    keys = jax.random.split(key, -(-size // PIECE))
-
-    def draw(i, buffer):
-        return buffer.at[i].set(jax.random.normal(keys[i], (num_chains, PIECE), dtype))
-
-    pieces = jax.lax.fori_loop(0, len(keys), draw, jnp.full((len(keys), num_chains, PIECE), filling, dtype))
-    return jnp.moveaxis(pieces, 0, 1).reshape(num_chains, -1)[:, :size]
 
 
 def _each_chain(function: Callable, *arrays):
