@@ -1,9 +1,5 @@
 """Values the tests share."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,15 +7,6 @@ import gyromc as gm
 from browsing import browser  # noqa: F401  # a fixture
 
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-
-
-def pytest_sessionstart(session):
-    """With several test processes, compile the fused loops before they start: each once, in as many processes."""
-    count = getattr(session.config.option, "numprocesses", None) or 0
-    if count > 1 and not hasattr(session.config, "workerinput"):
-        script = [sys.executable, str(Path(__file__).parent / "kernels.py")]
-        started = [subprocess.Popen([*script, str(i), str(count)]) for i in range(count)]
-        assert [process.wait() for process in started] == [0] * count
 
 
 def spd(d, seed, low=0.5, high=3.0):

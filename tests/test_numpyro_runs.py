@@ -201,6 +201,7 @@ def agree(name: str, draws: int, warmup: int, chains: int, most_error: float, **
         assert row.sd == pytest.approx(truth["sd"], rel=0.1), element
 
 
+@pytest.mark.slow
 def test_poisson_regression_agrees_with_nuts():
     agree("poisson", draws=1000, warmup=200, chains=1, most_error=0.05, num_steps=800, num_chains=32)
 
