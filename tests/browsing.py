@@ -5,6 +5,7 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -60,3 +61,15 @@ class Markup(HTMLParser):
                 self.anchors.append(value[1:])
             elif value:
                 self.addresses.append(value)
+
+
+def assert_well_formed(text: str) -> None:
+    """One first heading, no level skipped, a text for every picture, nothing fetched, no link into the void."""
+    check = Markup()
+    check.feed(text)
+    assert check.levels[0] == 1
+    assert check.levels.count(1) == 1
+    assert max(np.diff(check.levels)) <= 1
+    assert all(check.alts)
+    assert all(address.startswith("data:") for address in check.addresses)
+    assert set(check.anchors) <= check.ids

@@ -31,11 +31,8 @@ class Odd(gm.targets.GeneralizedLinear):
         return jax.grad(self.loss)(t, y) if jnp.ndim(t) == 0 else jax.vmap(jax.grad(self.loss))(t, y)
 
 
-def test_formulas_survive_the_translation():
-    def formula(t, y):
-        return jnp.tanh(t) ** 3 - jnp.maximum(y, 0.5) / (1 + jnp.exp(-t)) + jnp.log1p(t**2) * jnp.sin(y) - 2.0
-
-    f = translated(formula, 2)
+def on_sixteen(f):
+    """A function of two vectors at sixteen pairs of numbers: the numbers, and what comes out."""
 
     @njit
     def apply(x, y, out):
@@ -44,6 +41,16 @@ def test_formulas_survive_the_translation():
     x, y = np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
     out = np.empty(16, np.float32)
     apply(x, y, out)
+    return x, y, out
+
+
+def test_formulas_survive_the_translation():
+    def formula(t, y):
+        return jnp.tanh(t) ** 3 - jnp.maximum(y, 0.5) / (1 + jnp.exp(-t)) + jnp.log1p(t**2) * jnp.sin(y) - 2.0
+
+    f = translated(formula, 2)
+
+    x, y, out = on_sixteen(f)
     assert np.allclose(out, formula(x, y), atol=2e-6)
     with pytest.raises(Untranslatable, match="erf"):
         translated(lambda t: jnp.asarray(__import__("jax").lax.erf(t)), 1)
@@ -92,13 +99,7 @@ def test_a_slope_can_be_a_numba_function():
     target = InNumba(np.ones((4, 2)), np.zeros(4))
     f = user_function(target)
 
-    @njit
-    def apply(x, y, out):
-        store(out, 0, f(load(x, 0), load(y, 0)))
-
-    x, y = np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
-    out = np.empty(16, np.float32)
-    apply(x, y, out)
+    x, y, out = on_sixteen(f)
     assert np.allclose(out, np.exp(x / 3) - y, atol=2e-6)
     assert user_function(target) is f  # compiled once
 

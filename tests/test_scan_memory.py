@@ -1,39 +1,17 @@
 """What a step of engine `scan` holds in memory, by XLA's own count, and that its noise is JAX's own."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.benchmark import peers
 from gyromc.engines import scan, threefry
 
 
-def network(sizes, **changes):
-    rng = np.random.default_rng(0)
-    pixels, labels = rng.standard_normal((100, sizes[0])).astype(np.float32), rng.integers(0, sizes[-1], 100)
-
-    def log_likelihood(weights, datum):
-        x, label = datum
-        for W in weights[:-1]:
-            x = jnp.tanh(W @ x)
-        return jax.nn.log_softmax(weights[-1] @ x)[label]
-
-    start = [rng.standard_normal((b, a)).astype(np.float32) / np.sqrt(a) for a, b in itertools.pairwise(sizes)]
-    return gm.Plan(
-        target=gm.targets.FiniteSum(log_likelihood, lambda w: sum(-0.5 * jnp.sum(W**2) for W in w), (pixels, labels)),
-        dynamics=gm.dynamics.overdamped(start),
-        oracle=gm.oracles.Minibatch(16),
-        observables={"h": gm.observables.function(lambda weights: weights[-1][0, 0])},
-        start=start,
-        **{"step_size": 1e-5, "num_steps": 3, "num_chains": 1, "dtype": "float32", **changes},
-    )
-
-
 def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
-    plan = network((784, 1100, 120, 10))
+    plan = next(work.plan for work in peers.WORK if work.name == "network").replace(dtype="float32")
     held, needed = scan.step_memory(plan)
     assert needed == 3 * 4 * 995_600
     assert held <= 1.2 * needed

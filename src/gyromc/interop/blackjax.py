@@ -190,7 +190,7 @@ def _algorithm(
             return _like(moved, position)
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
-    return SamplingAlgorithm(init, step)  # type: ignore[arg-type]
+    return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types say nothing of mini-batches
 
 
 def _is_number(value) -> bool:

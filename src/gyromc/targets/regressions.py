@@ -15,10 +15,10 @@ from gyromc.errors import InvalidInput
 from gyromc.targets.base import Scalar, SumOverData
 
 
-class GeneralizedLinear(SumOverData):
-    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
+class Regression(SumOverData):
+    """Rows x_i with responses y_i and the prior θ ~ N(0, σ₀² I): what all regressions share.
 
-    A subclass gives `loss(t, y)` and its derivative `slope(t, y)` in t.
+    A subclass gives `losses(θ, X, y)`, Σ_i ℓ_i, and `slopes(θ, X, y)`, Σ_i ∇ℓ_i, over the rows it is handed.
 
     **Arguments:**
 
@@ -32,8 +32,54 @@ class GeneralizedLinear(SumOverData):
     prior_precision: np.ndarray
 
     def __init__(self, X, y, prior_scale: float = 1.0):
-        self.X, self.y = _design(X, y)
+        self.X, self.y = numbers(X, "X"), numbers(y, "y")
+        require(
+            self.X.ndim == 2 and self.X.size > 0,
+            f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.",
+        )
+        require(
+            self.y.shape == self.X.shape[:1],
+            f"`y` must have one entry per row of `X`: X has {self.X.shape[0]} rows, y has shape {self.y.shape}.",
+        )
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+
+    @abc.abstractmethod
+    def losses(self, params, X, y) -> Scalar:
+        """Σ_i ℓ_i(θ) over the rows given."""
+
+    @abc.abstractmethod
+    def slopes(self, params, X, y):
+        """Σ_i ∇ℓ_i(θ) over the rows given."""
+
+    @property
+    def num_data(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def design(self) -> tuple[np.ndarray, np.ndarray]:
+        """(X, y)."""
+        return self.X, self.y
+
+    def potential(self, params):
+        return self.losses(params, self.X, self.y) + 0.5 * self.prior_precision * jnp.vdot(params, params)
+
+    def gradient(self, params):
+        return self.slopes(params, self.X, self.y) + self.prior_gradient(params)
+
+    def batch_gradient(self, params, index):
+        return self.slopes(params, jnp.asarray(self.X)[index], jnp.asarray(self.y)[index])
+
+    def prior_gradient(self, params):
+        return self.prior_precision * params
+
+
+class GeneralizedLinear(Regression):
+    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
+
+    A subclass gives `loss(t, y)` and its derivative `slope(t, y)` in t.
+
+    **Arguments:** as for `Regression`.
+    """
 
     @abc.abstractmethod
     def loss(self, t: Scalar, y: Scalar) -> Scalar:
@@ -47,28 +93,11 @@ class GeneralizedLinear(SumOverData):
     def dim(self) -> int:
         return self.X.shape[1]
 
-    @property
-    def num_data(self) -> int:
-        return self.X.shape[0]
+    def losses(self, params, X, y):
+        return jnp.sum(self.loss(X @ params, y))
 
-    @property
-    def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
-        return self.X, self.y
-
-    def potential(self, params):
-        prior = 0.5 * self.prior_precision * jnp.vdot(params, params)
-        return jnp.sum(self.loss(self.X @ params, self.y)) + prior
-
-    def gradient(self, params):
-        return self.slope(self.X @ params, self.y) @ self.X + self.prior_gradient(params)
-
-    def batch_gradient(self, params, index):
-        rows = jnp.asarray(self.X)[index]
-        return self.slope(rows @ params, jnp.asarray(self.y)[index]) @ rows
-
-    def prior_gradient(self, params):
-        return self.prior_precision * params
+    def slopes(self, params, X, y):
+        return self.slope(X @ params, y) @ X
 
 
 class LinearRegression(GeneralizedLinear):
@@ -144,7 +173,7 @@ class PoissonRegression(GeneralizedLinear):
         return jnp.exp(t) - y
 
 
-class SoftmaxRegression(SumOverData):
+class SoftmaxRegression(Regression):
     """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the w_c a priori N(0, σ₀² I) and free of their common part.
 
     Adding one vector to all w_c changes no probability, so the common part is left out: with B an orthonormal basis of the
@@ -166,19 +195,15 @@ class SoftmaxRegression(SumOverData):
     ```
     """
 
-    X: np.ndarray
-    y: np.ndarray
-    prior_precision: np.ndarray
     basis: np.ndarray
 
     def __init__(self, X, y, prior_scale: float = 1.0, num_classes: int | None = None):
-        self.X, self.y = _design(X, y)
+        super().__init__(X, y, prior_scale)
         _require_whole(self.y, "classes 0, 1, 2, …", "Encode them: `np.unique(y, return_inverse=True)[1]`.")
         seen = int(self.y.max()) + 1
         count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
         require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
         self.basis = contrasts(count)
-        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @property
     def num_classes(self) -> int:
@@ -189,37 +214,18 @@ class SoftmaxRegression(SumOverData):
     def dim(self) -> int:
         return (self.num_classes - 1) * self.X.shape[1]
 
-    @property
-    def num_data(self) -> int:
-        return self.X.shape[0]
-
-    @property
-    def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
-        return self.X, self.y
-
     def weights(self, params):
         """W = BΘ, one row per class; the rows sum to zero."""
         return self.basis @ params.reshape(self.num_classes - 1, -1)
 
-    def potential(self, params):
-        t = self.X @ self.weights(params).T
-        own = jnp.take_along_axis(t, jnp.asarray(self.y, int)[:, None], axis=1)[:, 0]
-        prior = 0.5 * self.prior_precision * jnp.vdot(params, params)
-        return jnp.sum(jax.nn.logsumexp(t, axis=1) - own) + prior
+    def losses(self, params, X, y):
+        t = X @ self.weights(params).T
+        own = jnp.take_along_axis(t, jnp.asarray(y, int)[:, None], axis=1)[:, 0]
+        return jnp.sum(jax.nn.logsumexp(t, axis=1) - own)
 
-    def _gradient(self, params, X, y):
+    def slopes(self, params, X, y):
         excess = jax.nn.softmax(X @ self.weights(params).T, axis=1) - (y[:, None] == jnp.arange(self.num_classes))
         return ((excess @ self.basis).T @ X).reshape(-1)
-
-    def gradient(self, params):
-        return self._gradient(params, jnp.asarray(self.X), jnp.asarray(self.y)) + self.prior_gradient(params)
-
-    def batch_gradient(self, params, index):
-        return self._gradient(params, jnp.asarray(self.X)[index], jnp.asarray(self.y)[index])
-
-    def prior_gradient(self, params):
-        return self.prior_precision * params
 
 
 def contrasts(count: int) -> np.ndarray:
@@ -234,17 +240,6 @@ def contrasts(count: int) -> np.ndarray:
     for k in range(1, count):
         B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))
     return B
-
-
-def _design(X, y) -> tuple[np.ndarray, np.ndarray]:
-    """X and y as numbers, checked to belong together."""
-    X, y = numbers(X, "X"), numbers(y, "y")
-    require(X.ndim == 2 and X.size > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
-    require(
-        y.shape == X.shape[:1],
-        f"`y` must have one entry per row of `X`: X has {X.shape[0]} rows, y has shape {y.shape}.",
-    )
-    return X, y
 
 
 def _require_whole(y: np.ndarray, what: str, remedy: str) -> None:

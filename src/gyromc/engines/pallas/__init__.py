@@ -155,7 +155,7 @@ class Session:
             z=np.ascontiguousarray(host.z[:, :R].T),
             high=_gather(host.high, self.recipe, R),
             low=_gather(host.low, self.recipe, R),
-            clock=(counted * float(self.plan.step_size), 0.0),  # type: ignore[arg-type]
+            clock=(counted * float(self.plan.step_size), 0.0),  # type: ignore[arg-type]  # no schedules here
             failed_at=_failures(host.failed_at, self.recipe.team, R),
         )
 

@@ -155,7 +155,7 @@ def _posterior(run: Run) -> Posterior:
         isinstance(run.plan.target, Posterior),
         f"This run's target is no NumPyro model ({type(run.plan.target).__name__}): use `gyromc.interop.numpyro.target`.",
     )
-    return run.plan.target  # type: ignore[return-value]
+    return run.plan.target  # type: ignore[return-value]  # checked above
 
 
 def _chosen(target: Posterior, sites: Sequence[str] | None) -> tuple[str, ...]:
