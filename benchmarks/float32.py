@@ -12,7 +12,7 @@ import json
 import numpy as np
 
 import gyromc as gm
-from gyromc.theory.moments import exact_moments
+from gyromc.prediction.exact.moments import exact_moments
 
 STEP_SIZES = (0.01, 0.001)
 MEANS = (0.0, 1.0, 100.0, 1e4, 1e6)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("targets", "oracles", "dynamics", "observables", "schemes", "theory")
+_MODULES = ("targets", "oracles", "dynamics", "observables", "schemes", "prediction")
 _NAMES = {
     "Plan": "gyromc.plan",
-    "predict": "gyromc.theory.prediction",
-    "Prediction": "gyromc.theory.prediction",
+    "predict": "gyromc.prediction.predict",
+    "Prediction": "gyromc.prediction.predict",
     "run": "gyromc.engines",
     "Run": "gyromc.results",
-    "estimate": "gyromc.intervals",
-    "Estimates": "gyromc.intervals",
+    "estimate": "gyromc.estimation.estimate",
+    "Estimates": "gyromc.estimation.estimate",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -26,13 +26,13 @@ _NAMES = {
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import dynamics, observables, oracles, schemes, targets, theory
+    from gyromc import dynamics, observables, oracles, prediction, schemes, targets
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
-    from gyromc.intervals import Estimates, estimate
+    from gyromc.estimation.estimate import Estimates, estimate
     from gyromc.plan import Plan
+    from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
-    from gyromc.theory.prediction import Prediction, predict
 
 
 def __getattr__(name: str) -> Any:

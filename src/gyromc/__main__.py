@@ -1,6 +1,6 @@
 """`python -m gyromc` is the command line."""
 
-from gyromc.cli import main
+from gyromc.app.cli import main
 
 if __name__ == "__main__":
     main()

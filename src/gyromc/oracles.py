@@ -184,7 +184,7 @@ class ControlVariate(Batch):
         self.anchor = None
 
     def prepared(self, target, dim):
-        from gyromc.mode import find_mode
+        from gyromc.shape.modes import find_mode
 
         if self.center is None:
             center = find_mode(target, np.zeros(dim))

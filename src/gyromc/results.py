@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gyromc import statistics
 from gyromc.checks import require, whole
+from gyromc.estimation import statistics
 from gyromc.plan import Plan
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Run:
     @functools.cached_property
     def posterior_variance(self) -> Mapping[str, float]:
         """Var_μ(h): by a formula, from kept draws, or from the last states of at least 50 chains; NaN where there is neither."""
-        from gyromc.theory.spread import observable_variances
+        from gyromc.prediction.spread import observable_variances
 
         found = observable_variances(self.plan, self._rows())
         return {name: math.nan if value is None else value for name, value in found.items()}
@@ -254,7 +254,7 @@ class Run:
         - `names`: of the parameters; left out: `theta`, or the paths of a pytree.
         - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution.
         """
-        from gyromc.datatree import to_datatree
+        from gyromc.interop.arviz import to_datatree
 
         return to_datatree(self, names, predictive)
 

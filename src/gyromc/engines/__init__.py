@@ -18,10 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc import statistics
 from gyromc.checks import positive, require, whole
 from gyromc.engines import lanes, pallas, scan
 from gyromc.errors import DivergenceError, GyromcWarning
+from gyromc.estimation import statistics
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Failure, Run
 
@@ -333,7 +333,7 @@ def _failures(plan: Plan, state: EngineState) -> tuple[Failure, ...]:
 
 def _explain(plan: Plan, failures: tuple[Failure, ...], options: _Options) -> str:
     """What failed, where, the likely cause and what to do."""
-    from gyromc.theory.stability import advice
+    from gyromc.prediction.stability import advice
 
     first = failures[0]
     chains = f"{len(failures)} of {plan.num_chains} chains failed" if len(failures) > 1 else "1 chain failed"

@@ -17,13 +17,13 @@ from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
+from gyromc.estimation.statistics import two_sum
 from gyromc.flat import ravel
 from gyromc.observables import Observable
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.schemes import SCHEMES
-from gyromc.statistics import two_sum
 from gyromc.targets import Target
 from gyromc.targets.separable import why_not_in_jax
 

@@ -20,8 +20,8 @@ from gyromc.checks import require
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.unrolled import entries
+from gyromc.estimation.statistics import two_sum
 from gyromc.observables import PROFILES
-from gyromc.statistics import two_sum
 
 NEVER = 2**31 - 1
 """The step at which a sound chain fails."""

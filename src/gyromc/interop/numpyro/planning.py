@@ -19,9 +19,9 @@ from gyromc.interop.numpyro.sites import observables as site_observables
 from gyromc.observables import function
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
-from gyromc.theory.corrections import oracle_covariances
-from gyromc.theory.laplace import Laplace, laplace
-from gyromc.theory.stability import largest_stable_step
+from gyromc.prediction.corrections import oracle_covariances
+from gyromc.prediction.stability import largest_stable_step
+from gyromc.shape.laplace import Laplace, laplace
 
 __all__ = ["plan"]
 

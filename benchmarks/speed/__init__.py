@@ -1,0 +1,259 @@
+"""How fast: chain-steps per second of every engine and of the peers, on the same work, in one run (E3).
+
+Receives which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor moves the same number of
+chains with the same sampler and averages the same observable; compiling and a warm-up come first and are timed apart. The
+competitors take turns within each repeat, so that a machine that is busy with something else is busy for all of them; figures
+are medians over repeats, the slowest and fastest beside them. Compare figures of one run only.
+"""
+
+import dataclasses
+import importlib.util
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gyromc
+from gyromc.checks import require
+from gyromc.engines import scan
+from speed.peers import COMPETITORS, GROWTH, WORK, Work
+
+__all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
+
+LARGE = 10**5  # parameters, from which on memory counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One competitor on one piece of work."""
+
+    work: str
+    competitor: str
+    chains: int
+    steps: int
+    terms: int  # data terms (or 1) that one gradient reads
+    compile_seconds: float
+    seconds: tuple[float, ...]
+    dim: int
+    varied: str = ""  # chains, dimension or steps, where this is one of a series
+    memory: float | None = None  # what a step holds over state + gradient + noise, for large states in engine scan
+
+    @property
+    def chain_steps(self) -> float:
+        """Median chain-steps per second; each is one gradient evaluation."""
+        return self.chains * self.steps / statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The slowest and the fastest repeat, in chain-steps per second."""
+        return self.chains * self.steps / max(self.seconds), self.chains * self.steps / min(self.seconds)
+
+    def as_dict(self) -> dict:
+        """Everything, for JSON."""
+        low, high = self.spread
+        return {
+            **dataclasses.asdict(self),
+            "chain_steps_per_second": self.chain_steps,
+            "gradient_terms_per_second": self.chain_steps * self.terms,
+            "slowest": low,
+            "fastest": high,
+        }
+
+
+def measure(
+    names: Sequence[str] = (),
+    repeats: int = 5,
+    seconds: float = 0.5,
+    growth: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Measurement]:
+    """Measure the competitors side by side.
+
+    **Arguments:**
+
+    - `names`: which work, by name; empty: all of it.
+    - `repeats`: how often each is timed.
+    - `seconds`: about how long one timing takes; the number of steps follows from it.
+    - `growth`: also vary the number of chains, the dimension and the number of steps.
+    - `say`: called with a line of progress.
+
+    ```python
+    from speed import measure
+    results = measure(["nonquadratic"], repeats=1, seconds=0.001)
+    assert {m.work for m in results} == {"nonquadratic"}
+    ```
+    """
+    known = [w.name for w in WORK]
+    unknown = [name for name in names if name not in known]
+    require(not unknown, f"No work is named {', '.join(unknown)}. There is: {', '.join(known)}.")
+    chosen = [w for w in WORK if not names or w.name in names]
+    if growth:
+        chosen += GROWTH
+    results = []
+    for work in chosen:
+        say(f"{work.name}: {work.description}")
+        results += _side_by_side(work, repeats, seconds, say)
+    return results
+
+
+def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str], None]) -> list[Measurement]:
+    ready: dict[str, tuple[Callable[[int], None], int, float]] = {}
+    for name, competitor in COMPETITORS.items():
+        if competitor.needs and importlib.util.find_spec(competitor.needs) is None:
+            say(f"  {name}: left out, {competitor.needs} is not installed")
+            continue
+        if (work.only and name not in work.only) or not competitor.can(work):
+            continue
+        began = time.perf_counter()
+        go = competitor.prepare(work)
+        go(work.first_steps)
+        compiled = time.perf_counter() - began
+        steps = work.steps or _enough_steps(go, work.first_steps, seconds)
+        ready[name] = (go, steps, compiled)
+        say(f"  {name}: {steps} steps")
+    timings: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(repeats):
+        for name, (go, steps, _) in ready.items():
+            began = time.perf_counter()
+            go(steps)
+            timings[name].append(time.perf_counter() - began)
+    return [
+        Measurement(
+            work.name,
+            name,
+            work.chains,
+            steps,
+            work.terms,
+            compiled,
+            tuple(timings[name]),
+            work.plan.dim,
+            work.varied,
+            _memory(work, name),
+        )
+        for name, (_, steps, compiled) in ready.items()
+    ]
+
+
+def _memory(work: Work, competitor: str) -> float | None:
+    """How many times the room for state, gradient and noise a step of engine `scan` takes, where it matters."""
+    if competitor != "gyromc scan" or work.plan.dim < LARGE:
+        return None
+    held, needed = scan.step_memory(work.plan)
+    return held / needed
+
+
+def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
+    """How many steps take about so many seconds, by trying more and more; the last number tried is compiled and warm."""
+    while True:
+        began = time.perf_counter()
+        go(steps)
+        spent = max(time.perf_counter() - began, 1e-6)
+        if spent >= seconds / 3:
+            return steps
+        steps = int(steps * min(20.0, max(1.5, seconds / spent)))
+        go(steps)
+
+
+def table(results: Sequence[Measurement]):
+    """A Rich table; the last column compares with the fastest peer that is not gyromc and not a limit."""
+    from rich.table import Table
+
+    view = Table(
+        title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left"
+    )
+    for column in (
+        "work",
+        "competitor",
+        "chains × steps",
+        "median",
+        "slowest … fastest",
+        "compile, s",
+        "× BlackJAX SGLD",
+        "× lax.scan",
+        "memory",
+    ):
+        view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
+    for m in results:
+        low, high = m.spread
+        view.add_row(
+            m.work,
+            m.competitor,
+            f"{m.chains} × {m.steps}",
+            f"{m.chain_steps / 1e6:.3g}",
+            f"{low / 1e6:.3g} … {high / 1e6:.3g}",
+            f"{m.compile_seconds:.1f}",
+            *(_ratio(m, results, peer) for peer in ("BlackJAX SGLD", "lax.scan")),
+            "" if m.memory is None else f"{m.memory:.2f}",
+        )
+    view.caption = (
+        "memory: what a step holds, over state + gradient + noise" if any(m.memory for m in results) else None
+    )
+    return view
+
+
+def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:
+    found = [r for r in results if r.work == m.work and r.competitor == peer]
+    return f"{m.chain_steps / found[0].chain_steps:.1f}" if found else ""
+
+
+def plot_growth(results: Sequence[Measurement], path: str | Path) -> bool:
+    """Chain-steps per second against chains, dimension and steps, a panel each; False where nothing was varied."""
+    from matplotlib.figure import Figure
+
+    series = list(dict.fromkeys(m.varied for m in results if m.varied))
+    if not series:
+        return False
+    figure = Figure(figsize=(3.4 * len(series), 3.2), layout="constrained")
+    for axes, varied in zip(figure.subplots(1, len(series), squeeze=False, sharey=True)[0], series, strict=True):
+        for number, name in enumerate(dict.fromkeys(m.competitor for m in results if m.varied == varied)):
+            rows = [m for m in results if m.varied == varied and m.competitor == name]
+            x = [{"chains": m.chains, "dimension": m.dim, "steps": m.steps}[varied] for m in rows]
+            y = [m.chain_steps for m in rows]
+            spread = [[m.chain_steps - m.spread[0] for m in rows], [m.spread[1] - m.chain_steps for m in rows]]
+            axes.errorbar(x, y, spread, marker="o", color=f"C{number}", label=name, capsize=2)
+        axes.set(xscale="log", yscale="log", xlabel=varied)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("chain-steps per second")
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(path)
+    return True
+
+
+def plot(results: Sequence[Measurement], path: str | Path) -> None:
+    """Bars of chain-steps per second for each piece of work, with their spread; what was varied has a plot of its own."""
+    from matplotlib.figure import Figure
+
+    results = [m for m in results if not m.varied] or results
+    works = list(dict.fromkeys(m.work for m in results))
+    figure = Figure(figsize=(8, 1.2 + 0.28 * len(results)), layout="constrained")
+    panels = figure.subplots(len(works), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, work in zip(panels, works, strict=True):
+        rows = [m for m in results if m.work == work]
+        values = [m.chain_steps for m in rows]
+        spread = [[m.chain_steps - m.spread[0] for m in rows], [m.spread[1] - m.chain_steps for m in rows]]
+        colours = ["C0" if m.competitor.startswith("gyromc") else "0.7" for m in rows]
+        axes.barh([m.competitor for m in rows], values, xerr=spread, color=colours)
+        axes.set_xscale("log")
+        axes.set_title(work, loc="left", fontsize="medium")
+        axes.invert_yaxis()
+    panels[-1].set_xlabel("chain-steps per second")
+    figure.savefig(path)
+
+
+def report(results: Sequence[Measurement]) -> dict:
+    """The measurements with the machine they were made on."""
+    import jax
+    import numba
+
+    from gyromc.engines.lanes import num_threads
+
+    return {
+        "gyromc": gyromc.__version__,
+        "jax": jax.__version__,
+        "numba": numba.__version__,
+        "backend": jax.default_backend(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": num_threads(),
+        "measurements": [m.as_dict() for m in results],
+    }

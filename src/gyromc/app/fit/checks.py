@@ -1,0 +1,102 @@
+"""Can the numbers be trusted? What a fit says of its own computation (E6), each finding with a sentence and a remedy.
+
+Receives a `Fit` and its design; hands on checks as plain values: Monte Carlo error, step-size bias, whether the chains have
+forgotten their start, how much the prior decides.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from gyromc.app.fit.values import counted
+from gyromc.regression.fit import Coefficient, Fit
+
+__all__ = ["checkup"]
+
+MOST_ERROR = 0.15  # of a posterior spread: a 95 % interval with such an error still covers 94.5 %
+MOST_BIAS = 0.25
+CHANCE = 0.001  # of a false alarm, over all coefficients
+
+
+def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
+    """The checks of a fit.
+
+    **Arguments:**
+
+    - `fit`: what to look at; `X`: the design it was fitted to.
+    - `prior_scale`: of the prior.
+
+    **Returns:** dictionaries with `name`, `good` and `sentence`.
+    """
+    return [_monte_carlo(fit), _bias(fit), _halves(fit), _failures(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
+
+
+def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
+    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}".strip()}
+
+
+def _label(c: Coefficient) -> str:
+    return c.name if c.output is None else f"{c.output}: {c.name}"
+
+
+def _monte_carlo(fit: Fit) -> dict[str, Any]:
+    worst = max(fit.coefficients, key=lambda c: c.mc_error / max(c.sd, 1e-300))
+    ratio = worst.mc_error / max(worst.sd, 1e-300)
+    least = f"{worst.effective_size:.0f}" if math.isfinite(worst.effective_size) else "infinitely many"
+    text = f"at most {100 * ratio:.1f} % of a posterior spread ({_label(worst)}): worth {least} independent draws."
+    return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
+
+
+def _bias(fit: Fit) -> dict[str, Any]:
+    worst = max(fit.coefficients, key=lambda c: abs(c.bias) / max(c.sd, 1e-300))
+    ratio = abs(worst.bias) / max(worst.sd, 1e-300)
+    text = f"at most {100 * ratio:.1f} % of a posterior spread ({_label(worst)}), estimated and taken off."
+    return _check("step-size bias", ratio < MOST_BIAS, text, "So large a correction is itself uncertain.")
+
+
+def _halves(fit: Fit) -> dict[str, Any]:
+    """Whether the second half of the chains tells the same as the first, and R-hat beside what chains this short should show."""
+    draws = fit.draws
+    chains, half = draws.shape[0], draws.shape[1] // 2
+    parts = np.stack([draws[:, :half].mean(axis=1), draws[:, half : 2 * half].mean(axis=1)])
+    drift = parts[0] - parts[1]
+    z = np.abs(drift.mean(axis=0)) / np.maximum(drift.std(axis=0, ddof=1) / math.sqrt(chains), 1e-300)
+    worst = int(np.argmax(z))
+    limit = float(stats.t.isf(CHANCE / 2 / z.size, chains - 1))
+    within = np.mean([draws[:, :half].var(axis=1, ddof=1), draws[:, half : 2 * half].var(axis=1, ddof=1)], axis=(0, 1))
+    between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
+    r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
+    size = min(c.effective_size for c in fit.coefficients) / (2 * chains)
+    expected = math.sqrt((half - 1) / half + 1 / max(size - 1, 1e-9))
+    text = (
+        f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
+        f"({_label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
+        f"{size:.1f} independent draws should show {expected:.2f}."
+    )
+    return _check("agreement of the chains", z[worst] < limit, text, "The start still shows: pass `--effort thorough`.")
+
+
+def _failures(fit: Fit) -> dict[str, Any]:
+    failed = len(fit.run.failures)
+    text = f"{counted(failed, 'chain')} failed and are left out." if failed else "none."
+    return _check("diverged chains", failed == 0, text)
+
+
+def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+    """Coefficients about which the data say little: their spread is nearly the prior's."""
+    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
+    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
+    if not vague:
+        return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
+    names = list(dict.fromkeys(vague))
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    text = f"the data say little about {some}: classes that a line separates, or columns that go together."
+    return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
+
+
+def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
+    count = len(fit.coefficients)
+    text = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
+    return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and lean on the prior.")

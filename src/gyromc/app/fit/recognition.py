@@ -1,0 +1,226 @@
+"""What the columns of a table are, found by looking at every value: the `Encoding` that a regression (E4) begins with.
+
+Receives a `Table`, the target and what the user insists on; hands on an `Encoding`, or an error that names column, line, value
+and remedy. What is ambiguous is refused rather than guessed, what is decided is said.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gyromc.app.fit.encoding import Categorical, Encoding, Numeric
+from gyromc.app.fit.response import Wishes, recognise_response
+from gyromc.app.fit.table import MAX_COLUMNS, Table
+from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+
+__all__ = ["complete_rows", "recognise"]
+
+MAX_LEVELS = 50
+"""A text column with more categories than this is refused unless `--categorical` insists."""
+MOST_PROBLEMS = 12
+FEW_VALUES = 10  # rows: too few to say that a text in each identifies it
+ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
+"""Numbers that are not written as numbers: 1,234 or 3,14 or 12 % or $5."""
+
+
+def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple[str, ...]]:
+    """The rows that have a target value, and a note of those left out; they are left out only when `impute` is wanted."""
+    table.require_column(target, "target")
+    missing = table.columns[target].isna().to_numpy()
+    require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
+    if not missing.any():
+        return table, ()
+    row = int(np.flatnonzero(missing)[0])
+    require(
+        impute,
+        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(row)}. Remove those "
+        "rows, or pass `--impute`, which leaves them out (a target is never made up).",
+    )
+    note = f"{counted(int(missing.sum()), 'row')} without a target left out."
+    return table.take(np.flatnonzero(~missing)), (note,)
+
+
+def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
+    """Decide what every column is.
+
+    **Arguments:**
+
+    - `table`: all rows, each with a target value (`complete_rows`).
+    - `target`: the name of its column.
+    - `wishes`: what the user insists on.
+    - `train`: the rows that medians and most frequent categories are taken from; all when left out. Kinds and levels come from
+      all rows.
+
+    **Returns:** an `Encoding`.
+
+    ```python
+    from pathlib import Path
+    from gyromc.app.fit.recognition import recognise
+    from gyromc.app.fit.table import read_table
+    Path("trees.csv").write_text("height,place,old\\n1.5,north,no\\n2.5,south,yes\\n3.5,south,yes\\n")
+    assert recognise(read_table("trees.csv"), "old").names == ("height", "place[south]")
+    ```
+    """
+    table.require_column(target, "target")
+    for name in (*wishes.categorical, *wishes.reference):
+        table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
+    response = recognise_response(table, target, wishes)
+    names = [name for name in table.names if name != target]
+    require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
+    dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
+    used = [name for name in names if name not in dropped]
+    require(
+        used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
+    )
+    rows = np.arange(table.num_rows) if train is None else train
+    features = _features(table, used, wishes, rows)
+    size = sum(len(f.outputs) for f in features)
+    require(
+        size <= MAX_COLUMNS,
+        f"The columns become {size} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
+        "categories with `--drop`.",
+    )
+    return Encoding(features, response, tuple(dropped.items()))
+
+
+def _features(
+    table: Table, names: Sequence[str], wishes: Wishes, train: np.ndarray
+) -> tuple[Numeric | Categorical, ...]:
+    """What each column is; all that is wrong with any of them is said at once."""
+    features, problems = [], []
+    for name in names:
+        try:
+            features.append(_feature(table, name, wishes, train))
+        except InvalidInput as problem:
+            problems.append(str(problem))
+    if not wishes.impute:
+        problems += _missing(table, names)
+    if len(problems) > 1:
+        shown = problems[:MOST_PROBLEMS]
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+        raise InvalidInput(
+            "\n".join([f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in shown), *more])
+        )
+    require(not problems, "".join(problems))
+    return tuple(features)
+
+
+def _useless(table: Table, name: str, impute: bool) -> str | None:
+    """Why a column can be left out without loss, or None."""
+    column = table.columns[name]
+    known = column.dropna()
+    if known.empty:
+        return "empty"
+    distinct = as_text(known).nunique()
+    if distinct == 1 and (impute or len(known) == len(column)):
+        return f"constant ({as_text(known).iloc[0]!r} in every row{'' if len(known) == len(column) else ' that has a value'})"
+    return None
+
+
+def _missing(table: Table, names: Sequence[str]) -> list[str]:
+    """A sentence on the missing values, if there are any."""
+    counts = {name: int(table.columns[name].isna().sum()) for name in names}
+    lacking = {name: count for name, count in counts.items() if count}
+    if not lacking:
+        return []
+    name = next(iter(lacking))
+    row = int(np.flatnonzero(table.columns[name].isna())[0])
+    some = ", ".join(f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])[:10])
+    more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
+    return [
+        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}{more}; the first of "
+        f"{name!r} at {table.place(row)}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
+        "frequent category)."
+    ]
+
+
+def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
+    column = table.columns[name]
+    insisted = name in wishes.categorical or name in wishes.reference
+    if is_dates(column):
+        raise InvalidInput(
+            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Turn them into numbers that mean "
+            f"something (days since a start, month, hour), or pass `--drop {name}`."
+        )
+    values, bad = as_numbers(column)
+    known = int(column.notna().sum())
+    if not insisted and not bad.any():
+        return _numeric(name, values, wishes, train)
+    if not insisted:
+        _refuse_mixture(table, name, bad, known)
+    return _categorical(table, name, wishes, train, insisted)
+
+
+def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> Numeric:
+    known = values[~np.isnan(values)]
+    require_scale(known, f"Column {name!r}")
+    distinct = np.unique(known)
+    note = ""
+    if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
+        note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
+    elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
+        note = f"counts the rows: an index? If so, pass `--drop {name}`"
+    fill = None
+    if wishes.impute:
+        seen = values[train][~np.isnan(values[train])]
+        fill = float(np.median(seen if seen.size else known))
+        note = _also(_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)
+    return Numeric(name, fill, note)
+
+
+def _imputed(count: int, by: str) -> str:
+    return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
+
+
+def _also(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> None:
+    """A column that is nearly numeric is not taken for categories."""
+    column, row, count = table.columns[name], int(np.flatnonzero(bad)[0]), int(bad.sum())
+    here = f"{table.path}, {table.place(row)}: column {name!r}"
+    texts = column[bad]
+    adorned = texts.str.fullmatch(ADORNED).to_numpy(bool)
+    if adorned.mean() > 0.5 and texts.nunique() > 2:
+        raise InvalidInput(
+            f"{here} has {column.iloc[row]!r}, which looks like a number but is not written as one ({count} of {known} values). "
+            f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
+        )
+    if 2 * count <= known:
+        raise InvalidInput(
+            f"{here} is numeric in {known - count} rows, but there stands {column.iloc[row]!r} "
+            f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
+            f"`--categorical {name}` if these are codes."
+        )
+
+
+def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
+    column = as_text(table.columns[name])
+    levels = ordered(column.dropna())
+    known = int(column.notna().sum())
+    if not insisted:
+        require(
+            len(levels) < known or known <= FEW_VALUES,
+            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and predicts nothing. "
+            f"Pass `--drop {name}`.",
+        )
+        require(
+            len(levels) <= MAX_LEVELS,
+            f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
+            f"at most {MAX_LEVELS} are taken for categories. Pass `--drop {name}`, group the rare ones, or insist with "
+            f"`--categorical {name}`.",
+        )
+    reference = wishes.reference.get(name, levels[0])
+    require(
+        reference in levels,
+        f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
+    )
+    fill, note = None, ""
+    if wishes.impute:
+        seen = column.iloc[train].dropna()
+        fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
+        note = _imputed(len(column) - known, f"{fill!r}, the most frequent")
+    return Categorical(name, tuple(levels), reference, fill, note)

@@ -1,0 +1,139 @@
+"""What the target is: the model that suits its values, and its classes in order: y of (E1).
+
+Receives the target's column and what the user insists on; hands on a `Response`, or an error that names line, value and remedy.
+What is ambiguous is refused rather than guessed.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gyromc.app.fit.encoding import Response
+from gyromc.app.fit.table import Table
+from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+
+__all__ = ["MODELS", "Wishes", "recognise_response"]
+
+MODELS = ("linear", "logistic", "softmax", "poisson")
+MAX_CLASSES = 50
+FEW_VALUES = 10
+"""A target of so few different whole numbers could be counts or classes: the user has to say."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user insists on.
+
+    **Attributes:**
+
+    - `model`: one of `MODELS`; `None`: chosen from the target.
+    - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
+    - `categorical`: columns that are categories although they look like numbers, or have many levels.
+    - `positive`: the class whose probability is wanted.
+    - `reference`: reference levels by column.
+    """
+
+    model: str | None = None
+    impute: bool = False
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+    reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
+    """The model and the classes, from the target's values and what the user insists on."""
+    column = table.columns[target]
+    model = wishes.model
+    require(model in (None, *MODELS), f"Unknown model {model!r}: there are {', '.join(MODELS)}.")
+    require(
+        not is_dates(column),
+        f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
+    )
+    values, bad = as_numbers(column)
+    labels = as_text(column)
+    distinct = ordered(labels)
+    require(
+        len(distinct) > 1,
+        f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
+        "learn. Check that the file holds all classes.",
+    )
+    reason = "asked for"
+    if model is None:
+        model, reason = _choose_model(target, table, values, bad, distinct)
+    if model in ("linear", "poisson"):
+        require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
+        return _numeric_response(table, target, model, values, bad, reason)
+    return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
+
+
+def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+    """The model for a target, and why."""
+    if len(distinct) == 2:
+        return "logistic", f"chosen because {target!r} has two values"
+    if bad.all():
+        require(
+            len(distinct) <= MAX_CLASSES,
+            f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}: too many classes (at most "
+            f"{MAX_CLASSES}), and no numbers. Is it the right column?",
+        )
+        return "softmax", f"chosen because {target!r} has {len(distinct)} classes"
+    if bad.any():
+        return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
+    whole = np.all(values == np.round(values))
+    if whole and len(distinct) <= FEW_VALUES:
+        counts = ", counts (`--model poisson`)" if values.min() >= 0 else ""
+        raise InvalidInput(
+            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): say whether they are "
+            f"classes (`--model logistic`){counts} or measurements (`--model linear`)."
+        )
+    hint = "; if it counts events, pass `--model poisson`" if whole and values.min() >= 0 else ""
+    return "linear", f"chosen because {target!r} holds numbers{hint}"
+
+
+def _numeric_response(table: Table, target: str, model: str, values, bad, reason: str) -> Response:
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
+        raise InvalidInput(
+            f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
+            f"but there stands {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
+        )
+    if model == "poisson":
+        odd = (values < 0) | (values != np.round(values))
+        if odd.any():
+            row = int(np.flatnonzero(odd)[0])
+            raise InvalidInput(
+                f"{table.path}, {table.place(row)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
+                f"is {values[row]:g} there. Pass `--model linear` for measurements."
+            )
+    if model == "linear":
+        require_scale(values, f"The target {target!r}")
+    return Response(target, model, (), reason)
+
+
+def _class_response(
+    table: Table, target: str, model: str, distinct, labels, positive: str | None, reason: str
+) -> Response:
+    require(
+        len(distinct) <= MAX_CLASSES,
+        f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
+        "Pass `--model linear` for numbers.",
+    )
+    if positive is not None:
+        require(
+            positive in distinct,
+            f"`--positive` {positive!r} is no class of the target {target!r}: its classes are {', '.join(map(repr, distinct))}.",
+        )
+        require(
+            len(distinct) == 2,
+            f"`--positive` is for two classes; {target!r} has {len(distinct)}, and every class gets a probability.",
+        )
+        distinct = [c for c in distinct if c != positive] + [positive]
+    if model == "logistic" and len(distinct) > 2:
+        model, reason = "softmax", f"{reason}; more than two classes: softmax"
+    if model == "softmax" and len(distinct) == 2:
+        model, reason = "logistic", f"{reason}; two classes: logistic"
+    return Response(target, model, tuple(distinct), reason)

@@ -1,0 +1,110 @@
+"""The sentences that say what a fitted model is: its equation (E1) in words, for people who know their columns.
+
+Receives the target and the prior; hands on texts for tables, figures and pages.
+"""
+
+import dataclasses
+from typing import Any
+
+from gyromc.app.fit.encoding import Response
+from gyromc.show.pages import number
+
+__all__ = ["cell", "model_words"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """What one model says: `{name}` is the target, `{positive}` its positive class."""
+
+    title: str
+    sentence: str
+    of: str
+    effect: str
+    per: str = ""
+
+
+WORDS = {
+    "linear": _Words(
+        title="linear regression",
+        sentence="{name} is a weighted sum of the columns plus normal noise.",
+        of="{name}",
+        effect="change of {name}",
+        per=" and of the target",
+    ),
+    "logistic": _Words(
+        title="logistic regression",
+        sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
+        of="the log-odds of {name} = {positive}",
+        effect="change of the log-odds",
+    ),
+    "softmax": _Words(
+        title="softmax regression",
+        sentence="Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
+        of="a class's log-probability against the average of all classes",
+        effect="change of the log-probability",
+        per=", for the difference of two classes",
+    ),
+    "poisson": _Words(
+        title="Poisson regression",
+        sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
+        of="the logarithm of {name}'s expectation",
+        effect="change of the log rate",
+    ),
+}
+
+
+def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
+    """The part of fit.json that says what was fitted.
+
+    **Arguments:**
+
+    - `response`: the target and its model.
+    - `prior_scale`: of the prior.
+    - `noise_scale`: σ of a linear model, in the target's units; None for the others.
+
+    ```python
+    from gyromc.app.fit.encoding import Response
+    from gyromc.app.fit.wording import model_words
+    words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
+    assert words["sentence"].startswith("The log-odds of ill = yes")
+    ```
+    """
+    words = WORDS[response.model]
+
+    def say(text: str) -> str:
+        return text.format(name=response.name, positive=response.positive)
+
+    noise = None
+    if noise_scale is not None:
+        noise = f"The noise has the standard deviation {noise_scale:.4g}, where the evidence is largest; it is held fixed there."
+    return {
+        "name": response.model,
+        "title": words.title,
+        "target": response.name,
+        "classes": list(response.classes),
+        "positive": response.positive,
+        "reason": response.reason,
+        "sentence": say(words.sentence),
+        "reading": f"A coefficient is the change of {say(words.of)} for one unit more of its column, the others unchanged; that "
+        "of a category is against its column's reference.",
+        "effect": say(words.effect),
+        "noise": noise,
+        "noise_scale": noise_scale,
+        "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{words.per}; N(0, 10²) "
+        "for the intercept at the columns' means.",
+    }
+
+
+def cell(column: str, value: Any) -> str:
+    """A value in a table of predictions: probabilities with three decimals, errors with two digits.
+
+    **Arguments:**
+
+    - `column`: its name in the table.
+    - `value`: a text or a number.
+    """
+    if isinstance(value, str | int):
+        return str(value)
+    if column == "probability":
+        return f"{value:.3f}"
+    return number(value, 2 if column == "monte_carlo_error" else 3)

@@ -1,0 +1,1 @@
+"""What a finished run says: means, Monte Carlo errors, discretisation bias."""

@@ -1,0 +1,173 @@
+"""A run as ArviZ's DataTree: kept draws of μ's sampler (E3) beside the averages (E4) and their errors (E6).
+
+Receives a `Run` with draws; hands on an `xarray.DataTree` that arviz-stats and arviz-plots read: `posterior`, `sample_stats`,
+`posterior_predictive` when a function is given, `observed_data` and `constant_data` where the target holds data, and our own
+`averages`, which come from every step and not only from the kept ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import gyromc
+from gyromc.checks import require
+from gyromc.targets import FiniteSum, SumOverData
+
+if TYPE_CHECKING:
+    from xarray import Dataset, DataTree
+
+    from gyromc.results import Run
+
+__all__ = ["to_datatree"]
+
+MOST_TERMS = 1e9  # data terms touched for the log density of every draw; with more it is left out
+
+
+def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callable | None = None) -> DataTree:
+    """A run with kept draws as an ArviZ DataTree; chains that failed are left out.
+
+    **Arguments:**
+
+    - `run`: made with `gyromc.run(plan, keep_draws=…)`.
+    - `names`: of the parameters: one for each entry of a vector (each becomes a variable of its own), or one for each array of a
+      pytree; left out: `theta` for a vector, the paths of a pytree's arrays.
+    - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution: an array, or a dictionary of
+      arrays; it becomes the group `posterior_predictive`.
+
+    **Returns:** an `xarray.DataTree`.
+
+    ```python
+    import gyromc as gm
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), step_size=0.1,
+                   observables={"sum": gm.observables.linear([1.0, 1.0])}, num_chains=4)
+    tree = gm.run(plan, keep_draws=5).to_datatree(names=["slope", "offset"])
+    assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
+    ```
+    """
+    try:
+        import arviz_base
+    except ImportError as error:
+        raise ImportError("`to_datatree` needs ArviZ: pip install 'gyromc[arviz]'.") from error
+    require(
+        run.draws is not None,
+        "A DataTree holds draws, and this run kept none: `gyromc.run(plan, keep_draws=10)` keeps every tenth state.",
+    )
+    good = ~run.diverged
+    draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
+    groups: dict[str, dict[str, Any]] = {
+        "posterior": _posterior(run.plan.target.reported(draws), names),
+        "sample_stats": _sample_stats(run, draws),
+    }
+    if predictive is not None:
+        groups["posterior_predictive"] = _predictive(predictive, draws, run.plan.seed)
+    groups |= {group: values for group, values in _data(run.plan.target).items() if values}
+    tree = arviz_base.from_dict(
+        groups,
+        coords={"chain": np.flatnonzero(good)},
+        attrs={"/": _attributes(run), "posterior": _library()},
+    )
+    tree["averages"] = _averages(run, good)
+    return tree
+
+
+def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Variables by name, chains × draws × shape."""
+    leaves = jax.tree_util.tree_leaves_with_path(draws)
+    vector = len(leaves) == 1 and not leaves[0][0] and leaves[0][1].ndim == 3
+    parts = [leaves[0][1][..., i] for i in range(leaves[0][1].shape[2])] if vector else [leaf for _, leaf in leaves]
+    if names is None:
+        return {"theta": leaves[0][1]} if vector else {_path(path): leaf for path, leaf in leaves}
+    names = [str(name) for name in names]
+    require(
+        len(names) == len(parts) and len(set(names)) == len(names),
+        f"`names` must hold {len(parts)} different names, one for each "
+        f"{'parameter' if vector else 'array of parameters'}: got {len(names)}, {len(set(names))} of them different.",
+    )
+    return dict(zip(names, parts, strict=True))
+
+
+def _path(path) -> str:
+    """The path of an array in a pytree as a name: `layers.0.weight`."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+
+
+def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
+    """The log density at every draw, up to a constant, where that is affordable; and no draw diverged."""
+    from gyromc.shape.values import potentials
+
+    shape = jax.tree.leaves(draws)[0].shape[:2]
+    stats = {"diverging": np.zeros(shape, bool)}
+    terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
+    if np.prod(shape, dtype=float) * terms <= MOST_TERMS:
+        rows = np.concatenate([x.reshape(shape[0] * shape[1], -1) for x in jax.tree.leaves(draws)], axis=1)
+        stats["lp"] = -potentials(run.plan, rows).reshape(shape)
+    return stats
+
+
+def _predictive(predictive: Callable, draws, seed: int) -> dict[str, np.ndarray]:
+    shape = jax.tree.leaves(draws)[0].shape[:2]
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), 1), shape)
+    drawn = jax.vmap(jax.vmap(predictive))(draws, keys)
+    drawn = drawn if isinstance(drawn, dict) else {"y": drawn}
+    return {name: np.asarray(value) for name, value in drawn.items()}
+
+
+def _data(target) -> dict[str, dict[str, np.ndarray]]:
+    """What the target was given: responses as observed, designs as constant; a FiniteSum's data are all observed."""
+    if isinstance(target, FiniteSum):
+        leaves = jax.tree_util.tree_leaves_with_path(target.data)
+        return {"observed_data": {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}}
+    design = getattr(target, "design", None)
+    if design is None:
+        return {}
+    X, y = design
+    return {"observed_data": {"y": np.asarray(y)}, "constant_data": {"X": np.asarray(X)}}
+
+
+def _averages(run: Run, good: np.ndarray) -> Dataset:
+    """Means over all steps with their CLT standard errors and V, by observable."""
+    import xarray
+
+    names = list(run.plan.observables)
+    values = {
+        "mean": run.mean,
+        "std_error": run.std_error,
+        "V": run.variance,
+        "r_hat": run.r_hat,
+        "ess": run.ess,
+    }
+    columns = {key: ("observable", np.array([found[name] for name in names])) for key, found in values.items()}
+    by_chain = np.stack([run.averages[name][good] for name in names], axis=1)
+    return xarray.Dataset(
+        {**columns, "chain_mean": (("chain", "observable"), by_chain)},
+        coords={"observable": names, "chain": np.flatnonzero(good)},
+        attrs={"error_method": run.error_method, "steps": run.steps_done},
+    )
+
+
+def _library() -> dict[str, str]:
+    return {"inference_library": "gyromc", "inference_library_version": gyromc.__version__}
+
+
+def _attributes(run: Run) -> dict[str, str | int | float]:
+    """The plan, seed, engine and versions, as values any file format takes."""
+    plan = {key: "schedule" if value is None else value for key, value in run.plan.summary().items()}
+    return {
+        **_library(),
+        **plan,
+        "scheme": run.plan.scheme,
+        "plan": repr(run.plan),
+        "engine": run.engine,
+        "engine_reason": run.engine_reason,
+        "steps_done": run.steps_done,
+        "gradient_evaluations": run.gradient_evaluations,
+        "failed_chains": len(run.failures),
+        "partial": int(run.partial),
+        "wall_time": run.wall_time,
+        "jax_version": jax.__version__,
+        "numpy_version": np.__version__,
+    }

@@ -1,0 +1,223 @@
+"""Bayesian regressions as scikit-learn estimators: averages over the posterior (E4) behind `fit` and `predict`.
+
+Receives arrays or data frames as scikit-learn does; hands on estimators that go into pipelines, grid searches and
+cross-validation, and are pickled as plain arrays. What is behind them is `gyromc.regression`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import positive
+from gyromc.errors import InvalidInput
+from gyromc.regression.families import Logistic, Softmax
+from gyromc.regression.fit import posed, relative_error
+from gyromc.regression.posterior import Posterior, Predictions
+from gyromc.regression.problem import Problem
+from gyromc.regression.sampling import sample
+from gyromc.regression.sums import Summary
+from gyromc.regression.units import Units
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+except ImportError as error:
+    raise ImportError(
+        "`gyromc.interop.sklearn` needs scikit-learn. Install it with: pip install 'gyromc[sklearn]'"
+    ) from error
+
+__all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
+
+
+class _BayesianRegression(BaseEstimator):
+    """What both estimators share: their parameters, the fit and what is read off it."""
+
+    posterior_: Posterior
+    coef_: np.ndarray
+    intercept_: np.ndarray
+
+    def __init__(
+        self,
+        *,
+        prior_scale: float = 2.5,
+        fit_intercept: bool = True,
+        effort: str | float = "quick",
+        num_draws: int = 2048,
+        dynamics: str = "reversible",
+        random_state: Any = 0,
+    ):
+        self.prior_scale = prior_scale
+        self.fit_intercept = fit_intercept
+        self.effort = effort
+        self.num_draws = num_draws
+        self.dynamics = dynamics
+        self.random_state = random_state
+
+    def _sample(self, problem: Problem, units: Units, num_outputs: int) -> None:
+        """Sample the posterior, keep it as arrays, and read coef_ and the like off it."""
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        names = [f"{i}" for i in range(len(units.coefficients(problem.family.basis)[0]))]
+        error = relative_error(self.effort)
+        options = {"num_draws": self.num_draws, "dynamics": self.dynamics, "seed": int(seed)}
+        found = sample(problem, units, names, error, "auto", False, **options)
+        self.posterior_, self.reason_ = found.posterior, found.choice.reason
+        self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
+        first = int(self.fit_intercept)
+        columns = {"": found.mean, "std_": found.posterior.spreads(), "mc_error_": found.mc_error, "bias_": found.bias}
+        for name, values in columns.items():
+            table = values.reshape(num_outputs, -1)
+            setattr(self, f"coef_{name}", table[:, first:])
+            setattr(self, f"intercept_{name}", table[:, 0] if first else np.zeros(num_outputs))
+
+    def predictions(self, X) -> Predictions:
+        """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.regression.posterior.Predictions`).
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        """
+        check_is_fitted(self)
+        return self.posterior_.predict(validate_data(self, X, reset=False, dtype=np.float64))
+
+
+class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
+    """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
+
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
+    intercept in standard deviations of y; σ is where the evidence is largest, and is not averaged over.
+
+    **Arguments:**
+
+    - `prior_scale`: the prior's standard deviation.
+    - `fit_intercept`: whether there is an intercept.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error of each coefficient to aim at, in posterior
+      standard deviations.
+    - `num_draws`: how many posterior draws predictions are averaged over.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.choice`.
+    - `random_state`: a seed, a generator or None.
+
+    **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
+    `coef_mc_error_`, `coef_bias_` (Monte Carlo errors, and the discretisation bias that was taken off), `noise_scale_` (σ),
+    `posterior_` (weighted draws), `reason_` (the sampler and why), `n_iter_`, `n_features_in_`.
+
+    ```python
+    import numpy as np
+    from gyromc.interop.sklearn import BayesianLinearRegression
+    X = np.arange(20.0)[:, None]
+    model = BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]))
+    mean, sd = model.predict([[30.0]], return_std=True)
+    assert abs(mean[0] - 18.0) < 3 * sd[0]
+    ```
+    """
+
+    def fit(self, X, y):
+        """Sample the posterior of the coefficients given the rows of X and their responses y."""
+        return self._add(X, y, fresh=True)
+
+    def partial_fit(self, X, y):
+        """Go on with more rows: the posterior given all rows so far, the same as if they had come at once.
+
+        What is kept of earlier rows has the size of XᵀX, so memory does not grow; the chains are run anew.
+        """
+        return self._add(X, y, fresh=not hasattr(self, "summary_"))
+
+    def _add(self, X, y, fresh: bool):
+        rows: Any = validate_data(self, X, y, reset=fresh, dtype=np.float64, y_numeric=True)
+        before = Summary.empty(rows[0].shape[1]) if fresh else self.summary_
+        self.summary_ = before.add(rows[0], np.asarray(rows[1], float))
+        problem, units = self.summary_.posed(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
+        self._sample(problem, units, 1)
+        self.noise_scale_ = units.noise * units.y_scale
+        for name in (f"{part}_{what}" for part in ("coef", "intercept") for what in ("", "std_", "mc_error_", "bias_")):
+            setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
+        return self
+
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row; with `return_std` also the predictive standard deviation, noise included.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (mean, standard deviation).
+        """
+        found = self.predictions(X)
+        return (found.mean, found.sd) if return_std else found.mean
+
+
+class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
+    """Bayesian logistic regression, for two classes or more (softmax): probabilities averaged over the posterior.
+
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column, N(0, 10²) for the intercept; for
+    more than two classes that is the prior of the difference between any two.
+
+    **Arguments:** as for `BayesianLinearRegression`.
+
+    **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_mc_error_`, `coef_bias_`: one row, or one per class where there are
+    more than two (rows that sum to zero); `intercept_`, `intercept_std_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
+
+    ```python
+    import numpy as np
+    from gyromc.interop.sklearn import BayesianLogisticRegression
+    X = np.linspace(-2, 2, 40)[:, None]
+    model = BayesianLogisticRegression().fit(X, np.where(X[:, 0] + 0.3 * np.sin(9 * X[:, 0]) > 0, "up", "down"))
+    assert model.predict([[1.5]]) == "up" and 0.9 < model.predict_proba([[1.5]])[0, 1] < 1
+    ```
+    """
+
+    def fit(self, X, y):
+        """Sample the posterior of the coefficients given the rows of X and their classes y."""
+        rows: Any = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(rows[1])
+        self.classes_, code = np.unique(rows[1], return_inverse=True)
+        count = len(self.classes_)
+        if count < 2:
+            raise InvalidInput(
+                f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
+                "Add rows of another class."
+            )
+        family = Logistic() if count == 2 else Softmax(count)
+        problem, units = posed(
+            rows[0], code.astype(float), family, positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        )
+        self._sample(problem, units, 1 if count == 2 else count)
+        return self
+
+    def predict_proba(self, X, return_std: bool = False):
+        """The posterior predictive probability of each class at each row: rows × classes, in the order of `classes_`.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (probabilities, their posterior standard deviations).
+        """
+        found = self.predictions(X)
+        if len(self.classes_) > 2:
+            p, spread = found.mean / found.mean.sum(axis=1, keepdims=True), found.spread
+        else:
+            p, spread = np.stack([1 - found.mean, found.mean], axis=1), np.stack([found.spread] * 2, axis=1)
+        return (p, spread) if return_std else p
+
+    def predict_log_proba(self, X):
+        """The logarithms of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+    def decision_function(self, X):
+        """A score per row, positive for the second class, or one per class: the log odds, or logarithms, of `predict_proba`."""
+        p = np.maximum(self.predict_proba(X), np.finfo(float).tiny)
+        return np.log(p[:, 1]) - np.log(p[:, 0]) if len(self.classes_) == 2 else np.log(p)
+
+    def predict(self, X, return_std: bool = False):
+        """The most probable class at each row; with `return_std` also the posterior standard deviation of its probability.
+
+        **Arguments:**
+
+        - `X`: rows × columns.
+        - `return_std`: whether to return (classes, standard deviations).
+        """
+        p, spread = self.predict_proba(X, return_std=True)
+        best = p.argmax(axis=1)
+        labels = self.classes_[best]
+        return (labels, spread[np.arange(len(best)), best]) if return_std else labels

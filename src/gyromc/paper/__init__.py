@@ -1,0 +1,30 @@
+"""The paper's twelve experiments (the paper's §6) as values, and the machinery that runs, judges and reports them.
+
+Receives names; hands on results, figures and a report. Everything is imported when used, so that the command line starts fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_NAMES = {
+    "CATALOGUE": "gyromc.paper.catalogue",
+    "Experiment": "gyromc.paper.experiment",
+    "PROFILES": "gyromc.paper.profiles",
+    "reproduce": "gyromc.paper.reproduction",
+    "write_report": "gyromc.paper.report",
+}
+
+__all__ = ["CATALOGUE", "PROFILES", "Experiment", "reproduce", "write_report"]
+
+if TYPE_CHECKING:
+    from gyromc.paper.catalogue import CATALOGUE
+    from gyromc.paper.experiment import Experiment
+    from gyromc.paper.profiles import PROFILES
+    from gyromc.paper.report import write_report
+    from gyromc.paper.reproduction import reproduce
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'gyromc.paper' has no attribute {name!r}")

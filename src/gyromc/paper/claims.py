@@ -1,0 +1,240 @@
+"""The claims of the paper's §6 as values: a quantity, a relation, an interval, and a verdict that may be "refuted".
+
+Receives errors and predictions of one experiment; hands on `Claim`s. A claim about the limit η → 0 is judged at the smallest η
+run: it is confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller
+steps do not bring it nearer, and otherwise not resolved.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from gyromc.paper.measures import Bootstrap, Normality, interval, slope
+
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item"]
+
+CONFIRMED = "confirmed"
+UNRESOLVED = "not resolved at this sample size"
+REFUTED = "refuted"
+RATIO_TOLERANCE = 0.10
+SLOPE_TOLERANCE = 0.05
+SLOPE_POINTS = 4
+QQ_TOLERANCE = 0.10
+MAX_Z = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One number behind a claim: for which dynamics or step size, its value, interval and verdict."""
+
+    where: str
+    value: float
+    interval: tuple[float, float] | None
+    verdict: str
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement about one experiment, the number that decides it and the verdict.
+
+    `source` is `paper` for the paper's own claims, `beyond` for what it does not show.
+    """
+
+    key: str
+    statement: str
+    source: str
+    relation: str
+    value: float
+    interval: tuple[float, float] | None
+    level: str
+    verdict: str
+    items: tuple[Item, ...]
+
+
+def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
+    """The claim holds when every item does; the item that decides is the first with the worst verdict."""
+    order = (REFUTED, UNRESOLVED, CONFIRMED)
+    decisive = min(items, key=lambda item: order.index(item.verdict))
+    return Claim(
+        key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
+    )
+
+
+def below_one(low: float, high: float) -> str:
+    """The verdict on "< 1" from an interval."""
+    return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
+
+
+def limit(
+    value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
+) -> str:  # fmt: skip
+    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer by a fifth.
+
+    A value that the exact finite-step theory (T1) gives at these step sizes says nothing about the limit.
+    """
+    low, high = bounds
+    if goal - tolerance <= low and high <= goal + tolerance:
+        return CONFIRMED
+    if exact is not None and low <= exact <= high:
+        return UNRESOLVED
+    away = low > goal + tolerance or high < goal - tolerance
+    stuck = earlier is not None and abs(value - goal) >= 0.8 * abs(earlier - goal)
+    return REFUTED if away and stuck else UNRESOLVED
+
+
+def smaller_error(
+    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap, baseline: str = "reversible",
+    key: str = "smaller-error", source: str = "paper", about: str = "",
+) -> Claim:  # fmt: skip
+    """(i) At every η the RMSE is below the baseline's: paired bootstrap intervals, simultaneous over the step sizes."""
+    level = 1 - 0.05 / len(etas)
+    items = []
+    for k, eta in enumerate(etas):
+        ours, theirs = errors["nonreversible"][k], errors[baseline][k]
+        both = np.isfinite(ours) & np.isfinite(theirs)
+        ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
+        ratio = float(np.sqrt(np.nanmean(ours**2) / np.nanmean(theirs**2)))
+        bounds = interval(bootstrap.rmse(ours, k) / bootstrap.rmse(theirs, k), level)
+        items.append(Item(f"η = {eta:g}", ratio, bounds, below_one(*bounds)))
+    name = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
+    return _claim(
+        key,
+        f"At every step size the non-reversible RMSE is below that of {name}{about}.",
+        source,
+        "RMSE ratio < 1",
+        "95 %, paired bootstrap, simultaneous over step sizes",
+        items,
+    )
+
+
+def asymptotic(
+    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], variances: Mapping[str, float],
+    bootstrap: Bootstrap, source: str, exact_rmse: Mapping[str, Sequence[float]],
+) -> Claim:  # fmt: skip
+    """(ii) RMSE/√(ηV) → 1."""
+    items = []
+    for role, V in variances.items():
+        ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]  # E6
+        bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
+        earlier = ratios[-2] if len(ratios) > 1 else None
+        foretold = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, foretold)
+        note = _note(earlier, "at the step size before", foretold)
+        items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
+    return _claim(
+        "asymptotic",
+        "RMSE/√(ηV) tends to 1 as η decreases.",
+        source,
+        f"→ 1 within {RATIO_TOLERANCE:g}",
+        "95 %, bootstrap, at the smallest η",
+        items,
+    )
+
+
+def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
+    """RMSE equals the exact finite-step prediction (T1) at every η, within `MAX_Z` standard errors."""
+    items = [
+        Item(
+            f"{role}, η = {eta:g}",
+            ratios[role, eta],
+            None,
+            CONFIRMED if abs(z) <= MAX_Z else REFUTED,
+            f"z = {z:+.2f}",
+        )
+        for (role, eta), z in z_scores.items()
+    ]
+    worst = max(z_scores, key=lambda at: abs(z_scores[at]))
+    chi2 = float(np.sum(np.square(list(z_scores.values()))))
+    p = float(stats.chi2.sf(chi2, len(z_scores)))
+    claim = _claim(
+        "exact",
+        f"RMSE equals the exact finite-step prediction in all {len(items)} cells "
+        f"(χ² = {chi2:.1f} on {len(items)}, p = {p:.2g}).",
+        "beyond",
+        f"|z| ≤ {MAX_Z:g}",
+        f"largest |z| = {abs(z_scores[worst]):.2f}, {worst[0]} at η = {worst[1]:g}",
+        items,
+    )
+    return dataclasses.replace(claim, value=ratios[worst])
+
+
+def _note(earlier: float | None, where: str, foretold: float | None) -> str:
+    parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
+    return "; ".join(parts if foretold is None else [*parts, f"exact theory at these step sizes: {foretold:.3f}"])
+
+
+def half_slope(
+    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap,
+    exact_rmse: Mapping[str, Sequence[float]],
+) -> Claim:  # fmt: skip
+    """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
+    last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
+    small = [etas[k] for k in last]
+    items = []
+    for role, series in errors.items():
+        values = np.array([np.sqrt(np.nanmean(series[k] ** 2)) for k in last])
+        resampled = np.stack([bootstrap.rmse(series[k], k) for k in last], axis=1)
+        bounds = interval(np.asarray(slope(small, resampled)))
+        first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
+        earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
+        value = float(slope(small, values))
+        foretold = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
+        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, foretold)
+        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", foretold)))
+    return _claim(
+        "slope",
+        "The log-log slope of the RMSE tends to ½.",
+        "paper",
+        f"→ ½ within {SLOPE_TOLERANCE:g}",
+        f"95 %, bootstrap, over the {len(small)} smallest η",
+        items,
+    )
+
+
+def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
+    """(iv) Normalised errors are standard normal: tests, and the line through the Q-Q plot."""
+    items = []
+    for role, n in found.items():
+        p = n.ks_p if scale_known else n.ad_p
+        near = max(abs(x - 1) for x in n.slope_interval) <= QQ_TOLERANCE
+        near &= max(abs(x) for x in n.intercept_interval) <= QQ_TOLERANCE
+        verdict = REFUTED if p < 1e-3 else CONFIRMED if p > 1e-2 and near else UNRESOLVED
+        note = (
+            f"KS p = {n.ks_p:.3g}, AD p = {n.ad_p:.3g}, intercept {n.intercept:+.3f} "
+            f"[{n.intercept_interval[0]:+.3f}, {n.intercept_interval[1]:+.3f}]"
+        )
+        items.append(Item(role, n.slope, n.slope_interval, verdict, note))
+    test = "Kolmogorov-Smirnov against N(0, 1)" if scale_known else "Anderson-Darling, location and scale estimated"
+    return _claim(
+        key,
+        f"At the smallest step size the errors divided by {by} are standard normal.",
+        source,
+        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
+        f"Q-Q slope, 95 %; {test}",
+        items,
+    )
+
+
+def even_bias(
+    z_scores: Mapping[tuple[str, float], float], biases: Mapping[tuple[str, float], float], name: str
+) -> Claim:
+    """The discretisation bias of the even observable equals its exact prediction."""
+    items = [
+        Item(
+            f"{role}, η = {eta:g}", biases[role, eta], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}"
+        )
+        for (role, eta), z in z_scores.items()
+    ]
+    worst = max(z_scores.values(), key=abs)
+    return _claim(
+        "even-bias",
+        f"The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
+        "beyond",
+        f"|z| ≤ {MAX_Z:g}",
+        f"largest |z| = {abs(worst):.2f}",
+        items,
+    )

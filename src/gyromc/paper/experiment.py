@@ -1,0 +1,205 @@
+"""An experiment of the paper's §6 as a value: a problem, a sampler (D, Q) of E1 and the step sizes; its cells are Plans.
+
+Receives names and numbers; hands on `Experiment.plan(step_size, dynamics)`. Nothing here runs anything.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from gyromc import dynamics
+from gyromc.checks import require
+from gyromc.paper.problems import Problem
+from gyromc.plan import Plan, paper_steps
+
+__all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
+
+ROLES = ("nonreversible", "reversible", "sgld")
+"""What is compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+
+CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+"""J₁ of the paper's §6."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Which (D, Q), with its numbers."""
+
+    def dynamics(self, dim: int) -> dynamics.Dynamics:
+        """The pair (D, Q) for `dim` parameters."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The paper's name for it."""
+        raise NotImplementedError
+
+    @property
+    def formula(self) -> str:
+        """Its numbers, as a reader writes them."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rotation(Sampler):
+    """SGNLMC: J is `scale` times J₁ (d = 3) or times 2 × 2 blocks (`blocks`)."""
+
+    scale: float = 1.0
+    blocks: bool = False
+
+    def dynamics(self, dim):
+        return dynamics.nonreversible(dynamics.rotations(dim, self.scale) if self.blocks else self.scale * CYCLE)
+
+    @property
+    def label(self):
+        return "SGNLMC"
+
+    @property
+    def formula(self):
+        return (
+            "J = "
+            + ("" if self.scale == 1 else f"{self.scale:g} ")
+            + ("blockdiag([[0, -1], [1, 0]])" if self.blocks else "J₁")
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HighResolution(Sampler):
+    """SGHFHRMC with α and γ."""
+
+    alpha: float
+    gamma: float
+
+    def dynamics(self, dim):
+        return dynamics.hfhr(dim, self.alpha, self.gamma)
+
+    @property
+    def label(self):
+        return "SGHFHRMC"
+
+    @property
+    def formula(self):
+        return f"α = {self.alpha:g}, γ = {self.gamma:g}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientAdjusted(Sampler):
+    """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
+
+    a: float
+    gamma: float
+    C: float | tuple[float, ...]
+
+    def dynamics(self, dim):
+        return dynamics.gaul(np.broadcast_to(np.asarray(self.C, float), (dim,)).copy(), self.a, self.gamma)
+
+    @property
+    def label(self):
+        return "SGGAULMC"
+
+    @property
+    def formula(self):
+        C = f"{self.C:g} I" if isinstance(self.C, int | float) else f"diag({', '.join(f'{c:g}' for c in self.C)})"
+        return f"a = {self.a:g}, γ = {self.gamma:g}, C = {C}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One figure of the paper: two panels, three dynamics, several step sizes.
+
+    **Attributes:**
+
+    - `name`, `title`: for people and the command line.
+    - `problem`: target, oracle, observables, with the choices the paper leaves open as fields.
+    - `sampler`: (D, Q).
+    - `step_sizes`: the published η, the largest first.
+    - `start`: θ₀, one number for all coordinates (r₀ = 0); the paper does not say, we take 0.
+    - `seed`: what noise is derived from; chain r of each dynamics sees the same noise at the same η.
+    - `dtype`: the precision of the run.
+
+    ```python
+    from gyromc.paper import CATALOGUE
+    plan = CATALOGUE["nld-quadratic"].plan(0.05, num_chains=100)
+    assert plan.num_steps == 400
+    ```
+    """
+
+    name: str
+    title: str
+    problem: Problem
+    sampler: Sampler
+    step_sizes: tuple[float, ...]
+    start: float = 0.0
+    seed: int = 0
+    dtype: str = "float32"
+
+    @functools.cached_property
+    def _pieces(self) -> Mapping[str, object]:
+        problem = self.problem
+        return {"target": problem.target(), "oracle": problem.oracle(), "observables": problem.observables()}
+
+    @functools.cached_property
+    def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
+        """The dynamics by role; where the baseline is plain SGLD already, `sgld` is left out."""
+        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
+        own = self.sampler.dynamics(dim)
+        roles = {"nonreversible": own, "reversible": own.reversible(), "sgld": dynamics.overdamped(dim)}
+        if not own.augmented:
+            del roles["sgld"]
+            roles["reversible"] = dynamics.overdamped(dim)  # the same (D, Q): D = I, Q = 0
+        return roles
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Which of `ROLES` this experiment compares."""
+        return tuple(self.dynamics)
+
+    def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
+        """The plan of one cell.
+
+        **Arguments:**
+
+        - `step_size`: η.
+        - `dynamics`: one of `ROLES`.
+        - `num_chains`: R.
+        - `changes`: any other field of `Plan`.
+
+        **Returns:** a `Plan` with N = ⌊η⁻²⌋ steps.
+        """
+        require(
+            dynamics in ROLES,
+            f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.",
+        )
+        role = dynamics if dynamics in self.dynamics else "reversible"
+        pieces = {**self._pieces, "dynamics": self.dynamics[role], "seed": self.noise_seed(step_size)}
+        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
+        start = None if self.start == 0 else np.full(dim, self.start)
+        return Plan(**{  # type: ignore[arg-type]
+            **pieces, "start": start, "step_size": step_size, "num_chains": num_chains, "dtype": self.dtype, **changes,
+        })  # fmt: skip
+
+    def noise_seed(self, step_size: float) -> int:
+        """The plan's seed: another one for each η, the same for each dynamics, so that comparisons are paired."""
+        return 1_000_000 * self.seed + round(1 / step_size)
+
+    @property
+    def choices(self) -> Mapping[str, object]:
+        """Everything the paper leaves open, and what was chosen."""
+        return {
+            **self.problem.choices,
+            "start": self.start,
+            "momentum_start": 0.0,
+            "seed": self.seed,
+            "dtype": self.dtype,
+        }
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The sampler's numbers."""
+        return dataclasses.asdict(self.sampler)
+
+    def chain_steps(self, step_sizes: tuple[float, ...], num_chains: int) -> int:
+        """Steps over all chains, dynamics and step sizes: what it costs."""
+        return len(self.roles) * num_chains * sum(paper_steps(eta) for eta in step_sizes)

@@ -1,0 +1,271 @@
+"""The panels of the paper's §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
+
+Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them.
+One style for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that
+greyscale print reads too.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from gyromc.paper.measures import normal_scores, quantile_band
+from gyromc.show.pages import FIGURE_STYLE
+
+__all__ = ["Panel", "panels"]
+
+LABELS = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
+COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
+MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
+LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
+SIZE = (4.4, 3.5)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Panel:
+    """A figure, what a screen reader says, and the table it was drawn from."""
+
+    name: str
+    kind: str
+    figure: Figure
+    alt: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: list[tuple]
+
+
+def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
+    """The panels of one experiment: `rmse`, `qq`, and `bias` or `rows`.
+
+    **Arguments:**
+
+    - `name`: of the experiment.
+    - `found`: its part of results.json.
+    """
+    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
+        with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
+            panel = draw(name, found)
+            panel.figure.draw_without_rendering()  # lays it out
+            panel.figure.set_layout_engine("none")  # once for all formats
+            yield panel
+
+
+def _axes(title: str):
+    figure = Figure(figsize=SIZE, layout="constrained")
+    ax = figure.add_subplot()
+    ax.set_title(title, loc="left")
+    return figure, ax
+
+
+def _step_size_axis(ax, etas) -> None:
+    ax.set_xscale("log", base=2)
+    ax.set_xlabel("step size η")
+    ax.set_xticks(etas)
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.3g}".replace("0.", ".", 1)))
+    ax.margins(x=0.08)
+
+
+def _decades(axis) -> None:
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
+    figure, ax = _axes(f"{name}: RMSE against step size")
+    etas, own = found["step_sizes"], "rows" in found
+    key = "paper_rmse" if own else "rmse"
+    rows, ends = [], []
+    for role, cells in found["cells"].items():
+        values = np.array([c[key] for c in cells])
+        low, high = np.array([c[f"{key}_interval"] for c in cells]).T
+        bars = np.maximum([values - low, high - values], 0)
+        ax.errorbar(
+            etas, values, bars, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role], zorder=3,
+        )  # fmt: skip
+        _theory_lines(ax, etas, cells, role, own)
+        rows += [_rmse_row(role, c, key) for c in cells]
+        ends.append((LABELS[role], values[0], values[-1]))
+    ax.set_yscale("log")
+    _step_size_axis(ax, etas)
+    _decades(ax.yaxis)
+    ax.set_ylabel("RMSE of a time average")
+    _slope_guide(ax, etas)
+    _legend(ax, found, own)
+    what = "; ".join(
+        f"{label} {first:.3g} at η = {etas[0]:g} and {last:.3g} at η = {etas[-1]:g}" for label, first, last in ends
+    )
+    alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {what}."
+    columns = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
+               "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
+    return Panel(name, "rmse", figure, alt, _rmse_caption(found, own), columns, rows)
+
+
+def _rmse_row(role: str, c: dict[str, Any], key: str) -> tuple:
+    predicted = c["predicted"]["rmse"]
+    return (role, c["step_size"], c["num_steps"], c["num_chains"], c[key], *c[f"{key}_interval"], c["bias"], c["std"],
+            predicted, c["asymptotic_rmse"], c["z"], c["rmse"] if key != "rmse" else None)  # fmt: skip
+
+
+def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
+    """The asymptotic line √(ηV), the exact finite-step curve, and for logistic runs the independent reference."""
+    style = {"color": COLOURS[role], "zorder": 2}
+    asymptotic = [c["asymptotic_rmse"] for c in cells]
+    if None not in asymptotic:
+        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)  # E6
+    if cells[0]["z"] is not None:
+        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)  # T1
+    if own:
+        ax.plot(etas, [c["rmse"] for c in cells], MARKERS[role], markerfacecolor="none", markersize=8, **style)
+
+
+def _slope_guide(ax, etas) -> None:
+    """A short line of slope ½ in the lower right corner."""
+    low, high = ax.get_ylim()
+    low /= (high / low) ** 0.12
+    ax.set_ylim(low, high)
+    x = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
+    base = low * (high / low) ** 0.06
+    ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
+    ax.annotate(
+        "slope ½", (x[0], base), xytext=(-5, 2), textcoords="offset points", fontsize=7, ha="right", va="center"
+    )
+
+
+def _legend(ax, found: dict[str, Any], own: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    handles, labels = ax.get_legend_handles_labels()
+    cells = found["cells"]["nonreversible"]
+    if cells[0]["asymptotic_rmse"] is not None:
+        handles.append(Line2D([], [], color="#333333", linestyle=(0, (2, 2)), linewidth=0.9))
+        labels.append("√(ηV), theory")
+    if cells[0]["z"] is not None:
+        handles.append(Line2D([], [], color="#333333", linewidth=1.1))
+        labels.append("exact, finite η")
+    if own:
+        handles.append(Line2D([], [], color="#333333", marker="o", markerfacecolor="none", markersize=8, linestyle=""))
+        labels.append("independent reference")
+    _legend_below(ax, handles, labels)
+
+
+def _legend_below(ax, handles=None, labels=None) -> None:
+    """Outside the axes, so that it hides no point."""
+    if handles is None:
+        handles, labels = ax.get_legend_handles_labels()
+    columns = 2 if len(handles) in (2, 4) else 3
+    ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
+
+
+def _rmse_caption(found: dict[str, Any], own: bool) -> str:
+    chains = found["cells"]["nonreversible"][0]["num_chains"]
+    text = f"RMSE of {chains} chains with 95 % bootstrap intervals."
+    if own:
+        return text + " Filled: about the paper's own reference; open: about the independent one."
+    return text + (
+        " Solid: exact for finite η; dotted: √(ηV)." if found["family"] in ("quadratic", "linear")
+        else " Dotted: √(ηV) with V from the Poisson equation."
+    )  # fmt: skip
+
+
+def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
+    figure, ax = _axes(f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}")
+    rows, says = [], []
+    for role in ("reversible", "nonreversible"):
+        q = found["qq"][role]
+        z = (np.array(q["averages"]) - q["paper"]["center"]) / q["paper"]["scale"]
+        scores = normal_scores(z.size)
+        if role == "reversible":
+            low, high = quantile_band(z.size)
+            ax.fill_between(scores, low, high, color="#999999", alpha=0.25, linewidth=0, label="95 % simultaneous band")
+            ax.plot(scores[[0, -1]], scores[[0, -1]], color="#333333", linewidth=0.9, label="y = x")
+        shown = _thinned(z.size)
+        ax.plot(
+            scores[shown], z[shown], MARKERS[role], color=COLOURS[role], markersize=3.2, markerfacecolor="none",
+            markeredgewidth=0.8, label=LABELS[role],
+        )  # fmt: skip
+        rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
+        says.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
+    ax.set_xlabel("standard normal quantile")
+    ax.set_ylabel(f"error / {found['qq']['nonreversible']['paper']['by'].removeprefix('the ')}")
+    _legend_below(ax)
+    alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(says)}."
+    caption = (
+        f"Errors divided by {found['qq']['nonreversible']['paper']['by']}; the grey band holds all points of a normal sample "
+        "with probability 95 %."
+    )
+    return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
+
+
+def _thinned(n: int, middle: int = 120, tail: int = 30) -> np.ndarray:
+    """Which points to draw: all of both tails, and enough of the middle."""
+    if n <= middle + 2 * tail:
+        return np.arange(n)
+    inner = np.unique(np.linspace(tail, n - tail - 1, middle).round().astype(int))
+    return np.concatenate([np.arange(tail), inner, np.arange(n - tail, n)])
+
+
+def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
+    """The mean of the even observable, less its expectation, against η."""
+    even, etas = found["formulas"]["even observable"], found["step_sizes"]
+    figure, ax = _axes(f"{name}: bias of {even}")
+    ax.axhline(0, color="#333333", linewidth=0.8)
+    rows, says = [], []
+    for role, cells in found["cells"].items():
+        e = [c["even"] for c in cells]
+        if any(x["bias"] is None for x in e):
+            continue
+        bias, se = np.array([x["bias"] for x in e]), np.array([x["bias_std_error"] for x in e])
+        ax.errorbar(
+            etas, bias, 1.96 * se, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role]
+        )
+        predicted = [x["predicted_bias"] for x in e]
+        if None not in predicted:
+            ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
+        rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
+        says.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
+    _step_size_axis(ax, etas)
+    ax.set_ylabel(f"mean of {even} less its expectation")
+    _legend_below(ax)
+    known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
+    caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
+    caption += ", lines predictions." if known else "."
+    alt = f"Bias of {even} against step size for {name}: {'; '.join(says) or 'expectation not known'}."
+    return Panel(
+        name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
+    )
+
+
+def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
+    """RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
+    figure, ax = _axes(f"{name}: RMSE ratio at every test row")
+    etas, chosen = found["step_sizes"], found["reference"]["chosen"]
+    rivals = [role for role in found["roles"] if role != "nonreversible"]
+    ax.axhline(1, color="#333333", linewidth=0.8)
+    rows, rng = [], np.random.default_rng(0)
+    for j, rival in enumerate(rivals):
+        for k, eta in enumerate(etas):
+            ratio = np.array(found["rows"]["nonreversible"]["rmse"][k]) / np.array(found["rows"][rival]["rmse"][k])
+            x = eta * 2 ** (0.28 * (j - (len(rivals) - 1) / 2) + rng.uniform(-0.09, 0.09, ratio.size))
+            label = f"against {LABELS[rival].removesuffix(' baseline')}" if k == 0 else None
+            ax.plot(x, ratio, MARKERS[rival], color=COLOURS[rival], markersize=3, alpha=0.6, linewidth=0, label=label)
+            ax.plot(
+                x[chosen], ratio[chosen], "*", color="black", markersize=8, label="chosen row" if j == k == 0 else None
+            )
+            rows += [(rival, eta, i, float(r)) for i, r in enumerate(ratio)]
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    _step_size_axis(ax, etas)
+    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
+    _legend_below(ax)
+    share = found["wins"][rivals[0]]["rmse"]
+    says = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
+    alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {says} of the rows."
+    caption = "Ratio of RMSEs about the independent reference, one point per test row; the star is the row of the paper's panels."
+    return Panel(name, "rows", figure, alt, caption, ("against", "step_size", "test_row", "rmse_ratio"), rows)

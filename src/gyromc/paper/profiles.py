@@ -1,0 +1,68 @@
+"""How much of the paper's §6 is run: `paper` is R = 2000 and every η as published, `quick` all twelve in under two minutes.
+
+Receives an experiment; hands on its step sizes, its number of chains and what that costs.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from gyromc.paper.experiment import Experiment
+
+__all__ = ["PROFILES", "Profile", "seconds"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Chains R and the number of step sizes kept (from the largest), by family; None keeps all."""
+
+    name: str
+    num_chains: Mapping[str, int]
+    num_step_sizes: Mapping[str, int | None]
+    reference_draws: int
+    digits: int
+    bootstrap: int = 2000
+
+    def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
+        """The η this profile runs."""
+        return experiment.step_sizes[: self.num_step_sizes[experiment.problem.family]]
+
+    def chains(self, experiment: Experiment) -> int:
+        """R."""
+        return self.num_chains[experiment.problem.family]
+
+    def chain_steps(self, experiment: Experiment) -> int:
+        """Steps over all chains, dynamics and step sizes."""
+        return experiment.chain_steps(self.step_sizes(experiment), self.chains(experiment))
+
+
+_FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile(
+        name="quick",
+        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
+        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": 2},
+        reference_draws=2**17,
+        digits=4,
+    ),
+    "paper": Profile(
+        name="paper",
+        num_chains=dict.fromkeys(_FAMILIES, 2000),
+        num_step_sizes=dict.fromkeys(_FAMILIES, None),
+        reference_draws=2**20,
+        digits=6,
+    ),
+}
+"""The profiles by name."""
+
+_RATES = {
+    "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
+    "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
+}
+"""Chain-steps per second to expect from two cores: only for estimates and for the weights of the progress bar."""
+
+
+def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
+    """About how long so many chain-steps of an experiment take on two cores."""
+    rates = _RATES.get(engine, _RATES["scan"])
+    return chain_steps / rates[experiment.problem.family]

@@ -1,0 +1,164 @@
+"""Reproduce the paper's §6: predict, run, compare, report.
+
+Receives names and a profile; hands on results.json, figures and report.html in a directory. What is finished is never computed
+twice.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from gyromc.checks import require
+from gyromc.paper.analysis import analyse
+from gyromc.paper.cache import Cache
+from gyromc.paper.catalogue import select
+from gyromc.paper.execution import Outcome, cells, execute, expected_seconds
+from gyromc.paper.experiment import Experiment
+from gyromc.paper.forecast import forecast
+from gyromc.paper.measures import Bootstrap
+from gyromc.paper.problems import HeartDisease
+from gyromc.paper.profiles import PROFILES, Profile
+from gyromc.paper.progress import Display, display
+from gyromc.paper.reference import Reference, predictive_reference
+from gyromc.paper.store import SCHEMA, SCHEMA_VERSION, load, save
+from gyromc.show.pages import machine
+
+__all__ = ["Reproduction", "reproduce"]
+
+SECONDS_PER_ANALYSIS = 2.0
+SECONDS_PER_FIGURE = 0.7
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reproduction:
+    """What came out, and where it lies."""
+
+    results: dict[str, Any]
+    directory: Path
+    report: Path
+    computed: int
+    reused: int
+    warnings: tuple[str, ...]
+
+
+def reproduce(
+    names: Sequence[str] = (),
+    profile: str | Profile = "quick",
+    *,
+    engine: str = "auto",
+    out: str | Path | None = None,
+    seed: int = 0,
+    fresh: bool = False,
+    progress: bool | None = None,
+) -> Reproduction:
+    """Run experiments of the paper and write results.json, figures and report.html.
+
+    **Arguments:**
+
+    - `names`: which experiments; all twelve when left out.
+    - `profile`: `"quick"` (minutes), `"paper"` (R = 2000, every published step size), or a `Profile` of your own.
+    - `engine`: as in `gyromc.run`.
+    - `out`: the directory; `results/<profile>` when left out. Finished pieces are kept in its folder `cache`.
+    - `seed`: what all noise is derived from.
+    - `fresh`: compute also what is already there.
+    - `progress`: show a display on standard error; left out: when it is a terminal.
+
+    **Returns:** a `Reproduction`.
+    """
+    from gyromc.paper.report import write_report
+
+    experiments, chosen = select(names, seed), _profile(profile)
+    directory = Path(out) if out is not None else Path("results") / chosen.name
+    cache = Cache(directory / "cache")
+    began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    todo = cells(experiments, chosen)
+    total = sum(expected_seconds(cell, engine) for cell in todo)
+    with display(total + len(experiments) * (SECONDS_PER_ANALYSIS + 2 * SECONDS_PER_FIGURE), progress) as shown:
+        with _forecasts(experiments, chosen, cache) as forecasts:
+            outcome = execute(todo, cache, engine, fresh, shown)
+            found = _findings(experiments, chosen, outcome, forecasts, shown, seed)
+        results = {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "profile": chosen.name,
+            "seed": seed,
+            "command": _command(names, chosen.name, engine, seed),
+            "environment": machine(),
+            "experiments": found,
+            "times": {
+                "started": started.isoformat(timespec="seconds"),
+                "wall": time.perf_counter() - began,
+                "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
+                "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in outcome.pieces.items()},
+            },
+        }
+        save(results, directory)
+        results = load(directory)  # what the report says is what the file says
+        report = write_report(results, directory, shown)
+    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
+
+
+def _profile(profile: str | Profile) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    require(profile in PROFILES, f"Unknown profile {profile!r}: it is one of {', '.join(PROFILES)}.")
+    return PROFILES[profile]
+
+
+def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
+    parts = ["gyromc reproduce", *names, f"--profile {profile}"]
+    parts += [f"--engine {engine}"] if engine != "auto" else []
+    return " ".join([*parts, f"--seed {seed}"])
+
+
+@contextlib.contextmanager
+def _forecasts(experiments: Sequence[Experiment], profile: Profile, cache: Cache) -> Iterator[dict[str, Future]]:
+    """What theory says, by experiment, worked out while the chains run: it needs none of them."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield {
+            e.name: pool.submit(forecast, e, profile.step_sizes(e), profile.chains(e), profile.digits, cache)
+            for e in experiments
+        }
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _findings(
+    experiments: Sequence[Experiment],
+    profile: Profile,
+    outcome: Outcome,
+    forecasts: Mapping[str, Future],
+    shown: Display,
+    seed: int,
+) -> dict[str, Any]:
+    """The analysis of each experiment, by name."""
+    bootstrap = functools.lru_cache(lambda chains: Bootstrap(chains, profile.bootstrap, seed))
+    references: dict[HeartDisease, Reference] = {}
+    found = {}
+    for experiment in experiments:
+        shown.describe(f"{experiment.name}: predictions and claims")
+        etas, problem = profile.step_sizes(experiment), experiment.problem
+        reference = None
+        if isinstance(problem, HeartDisease):
+            if problem not in references:
+                references[problem] = predictive_reference(
+                    problem.target(), problem.split.X_test, profile.reference_draws, seed
+                )
+            reference = references[problem]
+        found[experiment.name] = analyse(
+            experiment,
+            etas,
+            {(role, eta): outcome.pieces[experiment.name, role, eta] for role in experiment.roles for eta in etas},
+            forecasts[experiment.name].result(),
+            reference,
+            bootstrap(profile.chains(experiment)),
+        )
+        shown.advance(SECONDS_PER_ANALYSIS)
+    return found

@@ -1,0 +1,1 @@
+"""What a plan will deliver, before it runs. Never imports an engine."""

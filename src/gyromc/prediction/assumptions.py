@@ -1,0 +1,221 @@
+"""The paper's §2: the assumptions of the central limit theorem (E6), each with a verdict, a sentence and the numbers behind it.
+
+Receives a plan; hands on `Verdict`s: *holds*, *not certified* or *fails*. The published conditions are sufficient, not necessary:
+one that is not met says "not certified", and a second line of defence (T6) is tried before that is the last word.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.observables import Observable, Ridge
+from gyromc.oracles import Exact, Gaussian
+from gyromc.plan import Plan, paper_steps
+from gyromc.prediction.bounds import Bounds, bounds
+from gyromc.prediction.exact.chain import augment
+from gyromc.prediction.stability import Stability
+from gyromc.targets import GeneralizedLinear
+
+HOLDS, NOT_CERTIFIED, FAILS = "holds", "not certified", "fails"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """One assumption: its name, *holds / not certified / fails*, why, and the numbers."""
+
+    name: str
+    status: str
+    sentence: str
+    numbers: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.status}. {self.sentence}"
+
+
+def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
+    """Every assumption of the theorem, judged for this plan.
+
+    **Arguments:**
+
+    - `plan`: what would be run.
+    - `stable`: its stability, from `gyromc.prediction.stability`.
+
+    **Returns:** a list of `Verdict`.
+
+    ```python
+    import gyromc as gm
+    from gyromc.prediction.assumptions import verdicts
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.overdamped(2),
+                   observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1)
+    assert {v.status for v in verdicts(plan, None)} == {"holds", "not certified"}
+    ```
+    """
+    try:
+        known = bounds(plan)
+        reason = "its Hessian is too large to form"
+    except InvalidInput as error:
+        known, reason = None, str(error)
+    return [
+        *_target(plan, known, reason),
+        *_drift(plan, known),
+        _oracle(plan),
+        *(_observable(plan, name, h) for name, h in plan.observables.items()),
+        _length(plan),
+        _step(plan, stable),
+    ]
+
+
+def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
+    if known is None:
+        sentence = f"Nothing is known about the target's curvature: {reason}."
+        yield Verdict("smoothness", NOT_CERTIFIED, sentence, {})
+        yield Verdict("dissipativity", NOT_CERTIFIED, sentence, {})
+        return
+    L, M = max(known.L, 1.0 if plan.augmented else 0.0), known.M
+    numbers = {"L": L, "M": M}
+    status = HOLDS if known.certified else NOT_CERTIFIED
+    mark = "" if known.certified else ", an estimate"
+    yield Verdict("smoothness", status, f"‖∇²H‖ ≤ {L:.6g} and ‖∇³H‖ ≤ {M:.6g}, from {known.source}{mark}.", numbers)
+    m = min(known.m, 1.0) if plan.augmented else known.m
+    sentence = f"⟨∇H(x)-∇H(y), x-y⟩ ≥ {m:.6g}|x-y|² - {known.b:.6g}, from {known.source}{mark}."
+    if m <= 0:
+        status, sentence = (
+            NOT_CERTIFIED,
+            f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there.",
+        )
+    yield Verdict("dissipativity", status, sentence, {"m": m, "b": known.b})
+
+
+def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
+    """One-sided dissipativity of -(D+Q)∇H: the paper's condition, then the second line of T6."""
+    if known is None:
+        yield Verdict("drift", NOT_CERTIFIED, "Nothing is known about the target's curvature.", {})
+        return
+    published = _published_condition(plan, known)
+    if published is not None:
+        yield published
+    if known.far is None:
+        yield Verdict("drift", NOT_CERTIFIED, "How ∇U grows far out is not known, so the drift cannot be judged.", {})
+        return
+    G, P = plan.dynamics.D + plan.dynamics.Q, augment(known.far, plan.augmented)
+    A = G @ P
+    K1 = float(np.linalg.eigvalsh((A + A.T) / 2)[0])
+    in_norm = float(np.linalg.eigvalsh(plan.dynamics.D)[0]) * float(np.linalg.eigvalsh(P)[0])
+    law = "∇H = Pz" if known.quadratic else "∇H = Pz + bounded"
+    numbers = {"K_1": K1, "K_1 in the P-norm": in_norm}
+    if K1 > 0:
+        sentence = f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} > 0."
+        yield Verdict("drift", HOLDS, sentence, numbers)
+        return
+    yield Verdict(
+        "drift",
+        NOT_CERTIFIED,
+        f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} ≤ 0: not dissipative in the Euclidean norm. In the norm "
+        f"of P it is, since D is positive definite (constant at least {in_norm:.3g}): a change of coordinates restores it.",
+        numbers,
+    )
+
+
+def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
+    """The sufficient condition the paper gives for the plan's sampler, or None where it gives none."""
+    D, Q, d, L = plan.dynamics.D, plan.dynamics.Q, plan.dim, known.L
+    estimate = "" if known.certified else " (L and m are estimates)"
+    if not plan.augmented:
+        if np.any(np.eye(len(D)) != D):
+            return None
+        left, right = _preconditioned(np.eye(d), known), float(np.linalg.norm(Q, 2)) * L
+        text, symbols = "m > ‖J‖L", {"m": left, "‖J‖L": right}
+    else:
+        G = D + Q
+        C, gamma = -G[:d, d:], float(G[d, d])
+        shaped = np.allclose(G[d:, :d], np.eye(d)) and np.allclose(G[d:, d:], gamma * np.eye(d))
+        a = float(np.trace(G[:d, :d]) / np.trace(C)) if np.trace(C) else 0.0
+        if not shaped or not np.allclose(G[:d, :d], a * C) or np.linalg.eigvalsh((C + C.T) / 2)[0] <= 0:
+            return None
+        m_C = _preconditioned(C, known)
+        left, right = a * gamma * m_C, float(np.linalg.norm(C, 2) + L) ** 2 / 4
+        plain = np.allclose(C, np.eye(d))
+        text = "αγm > (1+L)²/4" if plain else "aγm_C > (‖C‖+L)²/4"
+        symbols = {text.split(" > ")[0]: left, text.split(" > ")[1]: right}
+    met = left > right
+    status = HOLDS if met and known.certified else NOT_CERTIFIED
+    truth = f"which is {'true' if met else 'false'}{estimate}"
+    sentence = f"The paper's sufficient condition {text} reads {left:.6g} > {right:.6g}, {truth}."
+    return Verdict("drift, published condition", status, sentence, symbols)
+
+
+def _preconditioned(C: np.ndarray, known: Bounds) -> float:
+    """m_C with ⟨C(∇U(x)-∇U(y)), x-y⟩ ≥ m_C|x-y|² - b_C: from what U is far out where that is known."""
+    if known.far is None:
+        return float(np.linalg.eigvalsh(C)[0]) * known.m
+    far = C @ known.far
+    return float(np.linalg.eigvalsh((far + far.T) / 2)[0])  # the supremum of such m_C: what is bounded goes into b_C
+
+
+def _oracle(plan: Plan) -> Verdict:
+    if isinstance(plan.oracle, Exact):
+        return Verdict("oracle", HOLDS, "The gradient is exact: no oracle noise.", {})
+    if isinstance(plan.oracle, Gaussian):
+        tau = float(plan.oracle.tau)
+        return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
+    kind, size = type(plan.oracle).__name__, int(getattr(plan.oracle, "size", 0))
+    rows = "" if getattr(plan.oracle, "replace", True) else " distinct rows"
+    if isinstance(plan.flat_target, GeneralizedLinear):
+        sentence = (
+            f"{kind} of {size}{rows}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+        )
+        return Verdict("oracle", HOLDS, sentence, {"batch size": size})
+    sentence = f"{kind} of {size}{rows} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
+    return Verdict("oracle", NOT_CERTIFIED, sentence, {"batch size": size})
+
+
+def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
+    label = f"observable {name}"
+    if isinstance(h, Ridge) and h.bounded:
+        return Verdict(label, HOLDS, f"{h.profile}: bounded with bounded first and second derivatives.", {})
+    quadratic = plan.flat_target.gaussian() is not None
+    if isinstance(h, Ridge) and h.profile == "linear" and quadratic:
+        return Verdict(
+            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {}
+        )
+    if isinstance(h, Ridge):
+        why = "on a potential that is not quadratic" if not quadratic else "beyond the linear case"
+        return Verdict(label, NOT_CERTIFIED, f"{h.profile} is unbounded, and {why} the theorem does not cover it.", {})
+    return Verdict(
+        label,
+        NOT_CERTIFIED,
+        "A function of the user's: whether it is bounded with bounded derivatives is not known.",
+        {},
+    )
+
+
+def _length(plan: Plan) -> Verdict:
+    if callable(plan.step_size):
+        return Verdict(
+            "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
+        )
+    N, own = plan.num_steps, paper_steps(plan.step_size)
+    time = N * plan.step_size
+    numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
+    if own == N and plan.burn_in == 0:
+        return Verdict("number of steps", HOLDS, f"N = ⌊η⁻²⌋ = {N}, the theorem's own scaling.", numbers)
+    sentence = (
+        f"N = {N}, burn-in {plan.burn_in}, where the theorem has ⌊η⁻²⌋ = {own} and none: the variance V/(Nη) is used for "
+        f"the time Nη = {time:.6g}; for N far above η⁻² the bias dominates."
+    )
+    return Verdict("number of steps", NOT_CERTIFIED, sentence, numbers)
+
+
+def _step(plan: Plan, stable: Stability | None) -> Verdict:
+    if stable is None:
+        return Verdict(
+            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known.", {}
+        )
+    numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
+    limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
+    if stable.stable:
+        status = HOLDS if stable.how.startswith("exact") else NOT_CERTIFIED
+        return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)
+    return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)

@@ -1,0 +1,88 @@
+"""L, m, M of smoothness and dissipativity (the paper's §2): by formula for built-in targets, by sampled Hessians for others.
+
+Receives a plan; hands on `Bounds`: ‖∇²U‖ ≤ L, ‖∇³U‖ ≤ M, ⟨∇U(x)-∇U(y), x-y⟩ ≥ m|x-y|² - b, and, where it is known, the P with
+∇U(θ) = Pθ + something bounded, which is what far-apart points feel.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.plan import Plan
+from gyromc.shape.laplace import laplace
+from gyromc.shape.values import hessians, over_rows
+from gyromc.targets import CosinePerturbed, LogisticRegression
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bounds:
+    """Constants of U; `certified` when they come from a formula rather than from sampled points."""
+
+    L: float
+    m: float
+    M: float
+    b: float
+    certified: bool
+    far: np.ndarray | None  # P with ∇U(θ) - Pθ bounded
+    quadratic: bool = False
+    source: str = ""
+
+
+def bounds(plan: Plan) -> Bounds | None:
+    """The constants of a plan's target; None where its Hessian cannot be formed.
+
+    ```python
+    import gyromc as gm
+    from gyromc.prediction.bounds import bounds
+    plan = gm.Plan(target=gm.targets.CosinePerturbed(2, 0.5), dynamics=gm.dynamics.overdamped(2),
+                   observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1)
+    assert (bounds(plan).L, bounds(plan).m) == (1.5, 0.5)
+    ```
+    """
+    target, d = plan.flat_target, plan.dim
+    known = target.gaussian()
+    if known is not None:
+        spectrum = np.linalg.eigvalsh(known[0])
+        L, m = float(spectrum[-1]), float(spectrum[0])
+        return Bounds(L, m, 0.0, 0.0, True, known[0], True, "the eigenvalues of the precision")
+    if isinstance(target, CosinePerturbed):
+        beta = abs(float(target.beta))
+        # 2|β||Δ| ≤ εΔ² + β²/ε in each coordinate: m = 1-ε costs b = dβ²/ε; for |β| < 1 convexity gives m = 1-|β|, b = 0.
+        m, b = (1 - beta, 0.0) if beta < 1 else (0.5, 2 * d * beta**2)
+        return Bounds(1 + beta, m, beta, b, True, np.eye(d), False, "∇²U = 1 - β cos θ_i")
+    if isinstance(target, LogisticRegression):
+        p, X = float(target.prior_precision), np.asarray(target.X, float)
+        top = float(np.linalg.eigvalsh(X.T @ X)[-1])
+        longest = float(np.max(np.linalg.norm(X, axis=1)))
+        M = top * longest / (6 * np.sqrt(3))  # |σ″| ≤ 1/(6√3)
+        return Bounds(p + top / 4, p, M, 0.0, True, p * np.eye(d), False, "0 ≤ σ′ ≤ 1/4 and the prior")
+    return _sampled(plan)
+
+
+def _third(target, pair):
+    """The derivative of ∇²U at x in the direction v."""
+    x, v = jnp.split(pair, 2)
+    return jax.jvp(lambda t: jax.hessian(target.potential)(x + t * v), (0.0,), (1.0,))[1]
+
+
+def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
+    """Extremes of ∇²U and ∇³U over points spread around the mode: estimates, from below for L and M, from above for m."""
+    if plan.dim > 200:
+        return None
+    center = laplace(plan)
+    rng = np.random.default_rng(0)
+    spread = np.linalg.inv(np.linalg.cholesky(center.precision)).T
+    scale = rng.choice([0.5, 1.0, 3.0, 10.0], (points, 1))
+    rows = center.mode + scale * rng.standard_normal((points, plan.dim)) @ spread.T
+    spectra = np.linalg.eigvalsh(hessians(plan, rows))
+    finite = spectra[np.all(np.isfinite(spectra), axis=1)]
+    directions = rng.standard_normal((points, plan.dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    jerk = over_rows(_third, np.concatenate([rows, directions], axis=1), plan.flat_target, chunk=64)
+    jerk = np.abs(np.linalg.eigvalsh(jerk[np.all(np.isfinite(jerk), axis=(1, 2))]))
+    M = float(np.max(jerk, initial=0.0))
+    return Bounds(
+        float(np.abs(finite).max()), float(finite.min()), M, 0.0, False, None, False, f"Hessians at {points} points"
+    )

@@ -1,0 +1,1 @@
+"""Closed forms and exact finite-step moments on Gaussian targets."""

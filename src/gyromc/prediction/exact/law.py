@@ -1,0 +1,76 @@
+"""T1 for any ridge: the mean of one chain's average of ρ(aᵀθ) on a Gaussian target, at the plan's own η, N, start and burn-in.
+
+Receives a `LinearChain` and a ridge; hands on one number. With additive noise z_k is Gaussian, with mean M^k z₀ and a covariance
+that k steps compose; with noise that depends on the state its first two moments are exact and the rest is taken as Gaussian,
+which changes nothing for squares. The mean over k is summed at every early step and at ever fewer later ones, linear in between.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from gyromc.observables import PROFILES, Ridge
+from gyromc.prediction.exact import lifted
+from gyromc.prediction.exact.chain import LinearChain
+from gyromc.prediction.exact.mehler import expectation
+from gyromc.prediction.exact.moments import stretch
+from gyromc.shape.values import over_rows
+
+MOST_STARTS = 32
+MOST_STATE = 10  # numbers in the state, for noise that depends on it
+EVERY_STEP = 32
+GROWTH = 1.1
+
+
+def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -> float:
+    """E of one chain's average of ρ(aᵀθ).
+
+    **Arguments:**
+
+    - `chain`: the plan's matrices; at most 32 of its starts are used.
+    - `h`: the ridge.
+    - `num_steps`, `burn_in`: how many states are averaged, and how many come before.
+
+    ```python
+    import gyromc as gm
+    from gyromc.prediction.exact.chain import linear_chain
+    from gyromc.prediction.exact.law import ridge_mean
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), start=[1.0], num_steps=2,
+                   observables={"x²": gm.observables.square([1.0])}, step_size=0.5)
+    assert abs(ridge_mean(linear_chain(plan), plan.observables["x²"], 2) - (1 + 1.25) / 2) < 1e-9
+    ```
+    """
+    profile = lambda t: over_rows(PROFILES[h.profile], t)  # noqa: E731
+    w, shift = chain.lift(np.asarray(h.direction, float)), float(h.direction @ chain.mean)
+    steps = _nodes(num_steps)
+    values = np.array([_at(chain, w, shift, profile, burn_in + k) for k in steps])
+    gaps = np.diff(steps)
+    inside = gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)  # Σ_{a≤k<b} of what is linear between a and b
+    return float(inside.sum() + values[-1]) / num_steps
+
+
+def why_not_law(chain: LinearChain) -> str | None:
+    """Why the law of the chain's states is out of reach, or None."""
+    if chain.additive or chain.n <= MOST_STATE:
+        return None
+    return f"second moments under noise that depends on the state are followed for at most {MOST_STATE} numbers"
+
+
+def _nodes(num_steps: int) -> np.ndarray:
+    nodes = [*range(min(num_steps, EVERY_STEP))]
+    while nodes[-1] < num_steps - 1:
+        nodes.append(min(num_steps - 1, math.ceil(nodes[-1] * GROWTH)))
+    return np.array(nodes)
+
+
+def _at(chain: LinearChain, w: np.ndarray, shift: float, profile: Callable, k: int) -> float:
+    """E ρ(aᵀθ_k), averaged over the starts."""
+    starts = chain.starts[:MOST_STARTS]
+    if chain.additive:
+        M, W = stretch(chain.M, chain.W, k)
+        centers, deviation = shift + starts @ M.T @ w, math.sqrt(max(float(w @ W @ w), 0.0))
+        return float(np.mean([expectation(profile, c, deviation) for c in centers]))
+    Y = lifted.second_moments(chain, k)
+    first, second = float(w @ Y[:-1, -1]), float(w @ Y[:-1, :-1] @ w)
+    return expectation(profile, shift + first, math.sqrt(max(second - first**2, 0.0)))

@@ -1,0 +1,83 @@
+"""T1 for squares: exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise.
+
+Receives a `LinearChain`; hands on two numbers. A quadratic ẑᵀaẑ, ẑ = (z, 1), stays one under conditional expectation, and so do
+conditional variances: for a stretch of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two
+stretches compose. With N steps that takes O(log N) products of (n+1)² × (n+1)² matrices.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gyromc.prediction.exact.chain import LinearChain, power
+
+MAX_STATE = 20
+
+
+class Stretch(NamedTuple):
+    """Some steps of the chain, and the sum S of h over them, seen from their first state z; quadratics as row-major vectors."""
+
+    M: np.ndarray  # the last state has mean M ẑ …
+    W: np.ndarray  # … and covariance W
+    L: np.ndarray  # g ↦ E[g(last) | z]
+    K: np.ndarray  # g ↦ Cov(S, g(last) | z)
+    a: np.ndarray  # E[S | z]
+    v: np.ndarray  # Var[S | z]
+
+
+def square_moments(
+    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int = 0
+) -> tuple[float, float]:
+    """Mean and variance of the average of (uᵀz + shift)²."""
+    direction = np.append(chain.lift(u), shift)
+    one = _one_step(chain, np.outer(direction, direction).ravel())
+    whole = power(_compose, one, num_steps)
+    size = chain.n + 1
+    a, v = whole.a.reshape(size, size), whole.v.reshape(size, size)
+    M, W = np.eye(size), np.zeros((size, size))
+    if burn_in:
+        before = power(_compose, one, burn_in)
+        M, W = before.M, before.W
+    rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1) @ M.T
+    # Given the start, the first averaged state is Gaussian with mean `rows` and covariance W.
+    expected = np.sum((rows @ a) * rows, axis=1) + np.sum(a * W)
+    gradient = 2 * rows @ a
+    inner = np.sum((rows @ v) * rows, axis=1) + np.sum(v * W)
+    outer = np.sum((gradient @ W) * gradient, axis=1) + 2 * np.sum((a @ W) * (W @ a))
+    return np.mean(expected) / num_steps, (np.mean(inner + outer) + np.var(expected)) / num_steps**2
+
+
+def _one_step(chain: LinearChain, h: np.ndarray) -> Stretch:
+    size = chain.n + 1
+    M, W = np.eye(size), np.zeros((size, size))
+    M[:-1, :-1], W[:-1, :-1] = chain.M, chain.W
+    L = np.kron(M.T, M.T) + np.outer(_constant(size), W.ravel())
+    return Stretch(M, W, L, np.zeros_like(L), h, np.zeros_like(h))
+
+
+def _compose(p: Stretch, q: Stretch) -> Stretch:
+    """First p, then q."""
+    B = _covariances(p, q.a)
+    return Stretch(
+        M=q.M @ p.M,
+        W=q.M @ p.W @ q.M.T + q.W,
+        L=p.L @ q.L,
+        K=p.L @ q.K + (p.K + B) @ q.L,
+        a=p.a + p.L @ q.a,
+        v=p.v + p.L @ q.v + B @ q.a + 2 * p.K @ q.a,
+    )
+
+
+def _covariances(p: Stretch, a: np.ndarray) -> np.ndarray:
+    """g ↦ Cov(a(last), g(last) | z) for symmetric g, the last state of p being Gaussian given z."""
+    size = len(p.M)
+    a = a.reshape(size, size)
+    X = p.M.T @ a @ p.W
+    cross = 2 * (np.kron(X, p.M.T) + np.kron(p.M.T, X))
+    return cross + 2 * np.outer(_constant(size), (p.W @ a @ p.W).ravel())
+
+
+def _constant(size: int) -> np.ndarray:
+    one = np.zeros(size * size)
+    one[-1] = 1.0
+    return one

@@ -1,0 +1,147 @@
+"""T2: the Poisson equation 𝒜φ = h - μ(h) by Galerkin, and V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6).
+
+Receives the factors of a target's law (`Axis`), D, Q and an observable's coefficients; hands on φ, V and the integral of E7. In
+an orthonormal basis closed under ∂ the generator is -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ exactly: symmetric plus skew. Its part within axes is
+diagonal after a change of basis on each axis, which is the preconditioner; what is left is applied without a matrix.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.prediction.poisson.basis import Axis
+
+TOLERANCE = 1e-11
+MOST_ITERATIONS = 2000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """φ in the axes' eigenbases, with what follows from it."""
+
+    variance: float  # V
+    coefficients: np.ndarray  # φ
+    generator: "Generator"
+
+    @functools.cached_property
+    def gradient(self) -> dict[int, np.ndarray]:
+        """∂ⱼφ for every coordinate j, in the eigenbases."""
+        return {j: _along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
+
+    def floor(self, covariance: np.ndarray) -> float:
+        """μ(⟨∇φ, C∇φ⟩) for a constant matrix C: what noise of covariance C per step adds to N·Var (T1's s)."""
+        inner = {(i, j): np.sum(a * b) for i, a in self.gradient.items() for j, b in self.gradient.items()}
+        return float(sum(covariance[i, j] * value for (i, j), value in inner.items()))  # T1
+
+    def at(self, point: np.ndarray) -> float:
+        """φ at a point z, for axes on the line."""
+        value = self.coefficients
+        for axis, frame in zip(self.generator.axes, self.generator.frames, strict=True):
+            value = np.tensordot(frame.T @ axis.at(point[axis.coordinates[0]]), value, axes=(0, 0))
+        return float(value)
+
+    @functools.cached_property
+    def strictness(self) -> float:
+        """∫ |⟨Q∇H, ∇φ⟩|² dμ, as far as the basis sees it (E7, for φ = φ₀)."""
+        rotated = self.generator.rotation(self.coefficients)
+        return float(np.sum(rotated**2))  # E7
+
+
+class Generator:
+    """-𝒜 of (E2) on the tensor product of the axes' bases, in eigenbases of its part within each axis."""
+
+    def __init__(self, axes: Sequence[Axis], D: np.ndarray, Q: np.ndarray):
+        self.axes, self.D, self.Q = tuple(axes), D, Q
+        self.frames, spectra, self.partials = [], [], {}
+        for number, axis in enumerate(self.axes):
+            own = list(axis.coordinates)
+            within = np.einsum("ij,imk,jml->kl", D[np.ix_(own, own)], axis.derivatives, axis.derivatives, optimize=True)
+            spectrum, frame = np.linalg.eigh((within + within.T) / 2)
+            frame[:, 0], spectrum[0] = np.eye(len(spectrum))[0], 0.0  # the constant, exactly
+            self.frames.append(frame)
+            spectra.append(spectrum)
+            for i, partial in zip(own, axis.derivatives, strict=True):
+                self.partials[i] = (number, frame.T @ partial @ frame)
+        self.shape = tuple(len(s) for s in spectra)
+        total = functools.reduce(np.add.outer, spectra)
+        total.flat[0] = np.inf  # constants: 𝒜1 = 0, and φ has mean zero
+        self.root = 1 / np.sqrt(total)
+        self.axis_of = {i: number for i, (number, _) in self.partials.items()}
+
+    def project(self, coefficients: np.ndarray) -> np.ndarray:
+        """Coefficients in the polynomial basis as coefficients in the eigenbasis."""
+        for number, frame in enumerate(self.frames):
+            coefficients = _along(number, frame.T, coefficients)
+        return coefficients
+
+    def _pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Σ matrix_ij ∂ᵢᵀ∂ⱼ x over the given entries."""
+        moved = {j: _along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
+        result = np.zeros_like(x)
+        for i, (a, partial) in self.partials.items():
+            terms = [matrix[i, j] * moved[j] for j in moved if matrix[i, j]]
+            if terms:
+                result += _along(a, partial.T, functools.reduce(np.add, terms))
+        return result
+
+    @functools.cached_property
+    def _coupling(self) -> np.ndarray:
+        """The entries of D-Q that the preconditioner leaves out."""
+        home = np.array([self.axis_of.get(i, -1 - i) for i in range(len(self.D))])
+        return np.where(home[:, None] == home, -self.Q, self.D - self.Q)
+
+    def mean(self, x: np.ndarray, factors: dict[int, np.ndarray]) -> float:
+        """μ(f·Π g_a) for f with coefficients x and functions g_a of single axes, in polynomial coefficients."""
+        for number, frame in enumerate(self.frames):
+            x = np.tensordot(frame.T @ factors[number], x, axes=(0, 0)) if number in factors else x[0]
+        return float(x)
+
+    def rotation(self, x: np.ndarray) -> np.ndarray:
+        """⟨Q∇H, ∇f⟩ for f with coefficients x, projected on the basis."""
+        return self._pairs(-self.Q, x)  # T2
+
+    def solve(self, h: np.ndarray) -> Solution:
+        """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
+        right = self.root * self.project(h)
+        right.flat[0] = 0.0
+        C = self._coupling
+        if not np.any(C):
+            return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6
+        one_plus_B = lambda y: y + self.root * self._pairs(C, self.root * y)  # noqa: E731
+        transposed = lambda y: y + self.root * self._pairs(C.T, self.root * y)  # noqa: E731
+        y = _least_squares(one_plus_B, transposed, right)
+        return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6
+
+
+def _least_squares(apply: Callable, transposed: Callable, right: np.ndarray) -> np.ndarray:
+    """(I+B)⁻¹ right by conjugate gradients on (I+B)ᵀ(I+B), whose condition number is at most (1+‖B‖)²/min sym: a few, usually."""
+    y, left = np.zeros_like(right), right.copy()
+    gradient = transposed(left)
+    direction, size = gradient, float(np.sum(gradient**2))
+    goal = (TOLERANCE * float(np.linalg.norm(right))) ** 2
+    for _ in range(MOST_ITERATIONS):
+        image = apply(direction)
+        step = size / float(np.sum(image**2))
+        y += step * direction
+        left -= step * image
+        if float(np.sum(left**2)) <= goal:
+            return y
+        gradient = transposed(left)
+        before, size = size, float(np.sum(gradient**2))
+        direction = gradient + (size / before) * direction
+    raise InvalidInput("The Poisson equation did not converge: Q is very large against D. Scale it down.")
+
+
+def _along(axis: int, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The matrix applied to one index of a tensor."""
+    return np.moveaxis(np.tensordot(matrix, x, axes=(1, axis)), 0, axis)
+
+
+def coefficients(axes: Sequence[Axis], values: np.ndarray) -> np.ndarray:
+    """⟨ψ, h⟩ for every product ψ of the axes' bases; `values` is h on the product of the axes' nodes."""
+    for number, axis in enumerate(axes):
+        values = _along(number, (axis.values * axis.weights[:, None]).T, values)
+    return values

@@ -1,0 +1,282 @@
+"""T2 for a plan: V(h), V_0(h), μ(h) and the step size's first effects, to a number of digits, in the degree that takes.
+
+Receives a plan with a separable target (and dynamics that couple few coordinates with those h depends on) or one on the plane;
+hands on a `Galerkin` value with its own error: the difference between two degrees.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.observables import Observable
+from gyromc.oracles import Exact, Gaussian
+from gyromc.plan import Plan
+from gyromc.prediction.exact.chain import start_rows
+from gyromc.prediction.poisson.basis import SPACING, Axis, line, plane
+from gyromc.prediction.poisson.equation import Generator, Solution, coefficients
+from gyromc.shape.values import gradients, hessians, observable_values, potentials, support
+
+DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
+MOST_COEFFICIENTS = 300_000
+MOST_NODES = 12_000_000
+MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Galerkin:
+    """What the Poisson equation says about one observable."""
+
+    variance: float  # V
+    reversible_variance: float  # V_0
+    expectation: float  # μ(h)
+    strictness: float  # E7
+    degree: int
+    error: float  # of V and V_0: the difference from the degree before
+    bias_slope: float | None  # bias of the stationary average per unit of step size; None where it was not worked out
+    transient: float | None  # -φ(z₀): times 1/(Nη), the bias the start leaves
+    floor: float  # s of T1: N·Var is V/η + s + …
+
+    @property
+    def method(self) -> str:
+        """How V is known, in words."""
+        return f"galerkin (degree {self.degree}, ±{self.error:.0e})".replace("e-0", "e-")
+
+
+def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
+    """Why the Poisson equation is not solved for this observable, or None."""
+    if plan.flat_target.separable() is None and plan.dim > 2:
+        return f"{type(plan.target).__name__} is not separable and has more than two parameters"
+    if not isinstance(plan.oracle, Exact | Gaussian) and plan.flat_target.separable() is None and plan.dim > 2:
+        return "the oracle's noise depends on the state"
+    depends = support(plan, h)
+    if not depends:
+        return "the observable is constant"
+    sizes = _sizes(plan, active(plan, depends), DEGREES[1])
+    if np.prod(sizes) > MOST_COEFFICIENTS or len(depends) > 4:
+        return f"h and the dynamics couple {len(sizes)} coordinates: too many for a tensor basis"
+    return None
+
+
+def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
+    """The coordinates of z that h's depend on through D and Q; on a target that does not separate, all of θ."""
+    linked = (plan.dynamics.D != 0) | (plan.dynamics.Q != 0)
+    if plan.flat_target.separable() is None:
+        linked[: plan.dim, : plan.dim] = True
+    reached = set(depends)
+    while True:
+        more = {int(j) for i in reached for j in np.flatnonzero(linked[i])} | reached
+        if more == reached:
+            return tuple(sorted(reached))
+        reached = more
+
+
+def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
+    """The number of basis functions on each axis."""
+    momentum = [min(degree, MOMENTUM_DEGREE) + 1 for i in coordinates if i >= plan.dim]
+    if plan.flat_target.separable() is None and plan.dim == 2:
+        return [(degree + 1) * (degree + 2) // 2, *momentum]
+    return [degree + 1] * sum(i < plan.dim for i in coordinates) + momentum
+
+
+def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
+    """The Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or memory ends.
+
+    **Arguments:**
+
+    - `plan`: its target separable, or with at most two parameters.
+    - `h`: the observable.
+    - `digits`: how many digits V and V_0 must have.
+
+    **Returns:** a `Galerkin` value; `InvalidInput` says why when the problem is not of this kind.
+
+    ```python
+    import gyromc as gm
+    from gyromc.prediction.poisson.galerkin import solve
+    h = gm.observables.tanh([1.0])
+    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1),
+                   observables={"h": h}, step_size=0.1)
+    assert solve(plan, h).variance == solve(plan, h).reversible_variance
+    ```
+    """
+    reason = why_not_galerkin(plan, h)
+    if reason is not None:
+        raise InvalidInput(f"The Poisson equation cannot be solved here: {reason}.")
+    depends = support(plan, h)
+    chosen, before = active(plan, depends), None
+    for degree in DEGREES:
+        if before is not None and np.prod(_sizes(plan, chosen, degree)) > MOST_COEFFICIENTS:
+            break
+        now = _at_degree(plan, h, depends, chosen, degree)
+        if before is not None:
+            gap = max(
+                abs(now.variance - before.variance), abs(now.reversible_variance - before.reversible_variance), 1e-15
+            )
+            before = dataclasses.replace(now, error=gap)
+            if gap <= 0.5 * 10.0**-digits * now.variance:
+                break
+        else:
+            before = now
+    assert before is not None
+    return before
+
+
+def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galerkin:
+    axes = _axes(plan, chosen, degree, len(depends))
+    values, used = _on_grid(plan, h, depends, axes)
+    c = coefficients(used, values)
+    places = [axes.index(axis) for axis in used]
+    h_tensor = np.zeros([axis.values.shape[1] for axis in axes])
+    h_tensor[tuple(slice(None) if number in places else 0 for number in range(len(axes)))] = c
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    moving = Generator(axes, D, Q).solve(h_tensor)
+    still = Generator(axes, D, np.zeros_like(Q)).solve(h_tensor) if np.any(Q) else moving
+    strictness = float(np.sum(Generator.rotation(_with_rotation(still.generator, Q), still.coefficients) ** 2))
+    separate = plan.flat_target.separable() is not None
+    noise = oracle_covariance(plan)
+    return Galerkin(
+        variance=moving.variance,
+        reversible_variance=still.variance,
+        expectation=float(c.flat[0]),
+        strictness=strictness,
+        degree=degree,
+        error=np.inf,
+        bias_slope=_bias_slope(plan, moving, axes, noise) if separate else None,
+        transient=_transient(plan, moving) if separate else None,
+        floor=moving.floor(noise),
+    )
+
+
+def _with_rotation(generator: Generator, Q: np.ndarray) -> Generator:
+    """A generator's bases with another Q: for ⟨Q∇H, ∇φ₀⟩ with φ₀ of the reversible baseline."""
+    other = object.__new__(Generator)
+    other.__dict__.update(generator.__dict__, Q=Q)
+    return other
+
+
+def oracle_covariance(plan: Plan) -> np.ndarray:
+    """GΣGᵀ, the covariance the oracle's noise puts on the drift, for additive oracles (zero for other ones)."""
+    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
+    tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else 0.0
+    return tau**2 * G @ G.T
+
+
+def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
+    normal = functools.partial(line, potential=lambda t: t**2 / 2, slope=lambda t: t, around=(0.0, 1.0))
+    momenta = [normal(i, degree=min(degree, MOMENTUM_DEGREE)) for i in chosen if i >= plan.dim]
+    potentials = plan.flat_target.separable()
+    theta = [i for i in chosen if i < plan.dim]
+    if potentials is None:
+        return [_plane_axis(plan, degree), *momenta] if plan.dim == 2 else [_single_axis(plan, degree), *momenta]
+    spacing = SPACING if dimensions < 4 else 2 * SPACING
+    around = _around(plan)
+    return [
+        *(line(i, potentials[i], functools.partial(_slope, plan, i), degree, around[i], spacing) for i in theta),
+        *momenta,
+    ]
+
+
+def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
+    """v_i′, from the target's own gradient."""
+    return gradients(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i]
+
+
+def _around(plan: Plan) -> list[tuple[float, float]]:
+    """A guess of the center and scale of each factor."""
+    known = plan.flat_target.gaussian()
+    if known is None:
+        return [(0.0, 1.0)] * plan.dim
+    return [(float(m), float(p) ** -0.5) for m, p in zip(known[1], np.diag(known[0]), strict=True)]
+
+
+def _single_axis(plan: Plan, degree: int) -> Axis:
+    """A target of one parameter, separable by itself."""
+    potential = lambda t: potentials(plan, np.asarray(t)[:, None])  # noqa: E731
+    slope = lambda t: gradients(plan, np.asarray(t)[:, None])[:, 0]  # noqa: E731
+    from gyromc.shape.laplace import laplace
+
+    center = laplace(plan)
+    return line(0, potential, slope, degree, (float(center.mode[0]), float(center.precision[0, 0]) ** -0.5))
+
+
+def _plane_axis(plan: Plan, degree: int) -> Axis:
+    """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
+    from gyromc.shape.laplace import laplace
+
+    center = laplace(plan)
+    root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
+    energy_of = lambda x: potentials(plan, center.mode + x @ root.T)  # noqa: E731
+    for reach in 2.0 ** np.arange(3, 8):
+        line_nodes = np.linspace(-reach, reach, 65 if reach < 16 else 257)
+        x = np.stack(np.meshgrid(line_nodes, line_nodes, indexing="ij"), axis=-1)
+        energy = energy_of(x.reshape(-1, 2)).reshape(x.shape[:2])
+        edge = np.concatenate([energy[0], energy[-1], energy[:, 0], energy[:, -1]])
+        if np.min(edge) - np.min(energy) > 45 + degree * np.log(reach):
+            break
+    else:
+        raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
+    fine = np.linspace(-reach, reach, int(2 * reach / 0.1) + 1)
+    x = np.stack(np.meshgrid(fine, fine, indexing="ij"), axis=-1).reshape(-1, 2)
+    energy = energy_of(x)
+    near = energy - np.min(energy) < 45 + degree * np.log(reach)
+    density = np.exp(np.min(energy) - energy[near])
+    return plane((0, 1), center.mode + x[near] @ root.T, density / density.sum(), degree)
+
+
+def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.ndarray, list[Axis]]:
+    """h on the product of the nodes of the axes it depends on, and those axes."""
+    used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
+    counts = [len(axis.weights) for axis in used]
+    if np.prod(counts) > MOST_NODES:
+        raise InvalidInput(f"The observable depends on {len(used)} coordinates: too many for a grid.")
+    points = [axis.nodes for axis in used]
+    rows = np.zeros((int(np.prod(counts)), plan.dim))
+    for number, (axis, nodes) in enumerate(zip(used, points, strict=True)):
+        index = np.broadcast_to(
+            np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts
+        )
+        rows[:, list(axis.coordinates)] = nodes[index.ravel()]
+    return observable_values(plan, h, rows).reshape(counts), used
+
+
+def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray) -> float:
+    """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)) for Euler-Maruyama, H separable."""
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    G, generator = D + Q, solution.generator
+    place = {axis.coordinates[0]: number for number, axis in enumerate(axes)}
+    slope, curvature = {}, {}
+    for k, number in place.items():
+        axis = axes[number]
+        t = axis.nodes[:, 0]
+        momentum = k >= plan.dim
+        slope[number] = axis.expand(t if momentum else _slope(plan, k, t))
+        curvature[number] = axis.expand(np.ones_like(t) if momentum else _curvature(plan, k, t))
+    total = 0.0
+    for j, first in solution.gradient.items():
+        for k in place:
+            for l in place:
+                if G[j, k] and Q[k, l] and k != l:
+                    factors = {place[k]: curvature[place[k]], place[l]: slope[place[l]]}
+                    total += G[j, k] * Q[k, l] * generator.mean(first, factors)
+        for i, (number, partial) in generator.partials.items():
+            if not (np.any(G[j] * D[:, i]) or noise[j, i]):
+                continue
+            second = np.moveaxis(np.tensordot(partial, first, axes=(1, number)), 0, number)
+            total -= noise[j, i] * generator.mean(second, {})
+            total -= sum(
+                G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})
+                for k in place
+                if G[j, k] * D[k, i]
+            )
+    return total / 2
+
+
+def _curvature(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
+    """v_i″ by differentiating the target's gradient."""
+    return hessians(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i, i]
+
+
+def _transient(plan: Plan, solution: Solution) -> float:
+    """-μ₀(φ) over the starts; for few different ones exactly, for many over the first hundred."""
+    return -float(np.mean([solution.at(z) for z in start_rows(plan)[:100]]))

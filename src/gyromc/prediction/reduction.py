@@ -1,0 +1,52 @@
+"""E7: is V < V_0 strictly? Yes exactly when ∫ |⟨Q∇H, ∇φ₀⟩|² dμ > 0, φ₀ the reversible baseline's solution.
+
+Receives that integral, computed where φ₀ was, and its natural scale; hands on the answer with the number that decides it.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gyromc.plan import Plan
+from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.shape.laplace import Sample
+from gyromc.shape.values import gradients
+
+ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """Whether the rotation Q strictly lowers V, and the integral of E7 that decides it."""
+
+    strict: bool
+    integral: float
+    ratio: float  # V / V_0
+
+    def __bool__(self) -> bool:
+        return self.strict
+
+    def __str__(self) -> str:
+        return (
+            f"{'strict' if self.strict else 'none'}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
+        )
+
+
+def reduction(
+    integral: float, Q: np.ndarray, variance: float, reversible_variance: float, error: float = 0.0
+) -> Reduction:
+    """The answer to E7: strict when the integral exceeds rounding and its own error."""
+    scale = float(np.linalg.norm(Q, 2)) ** 2 * max(reversible_variance, 0.0)
+    ratio = variance / reversible_variance if reversible_variance > 0 else 1.0
+    return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), float(integral), float(ratio))
+
+
+def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: int = 4000) -> tuple[float, float]:
+    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over a sample, and its standard error."""
+    rng = np.random.default_rng(0)
+    theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
+    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
+    slope = poisson.gradients(np.concatenate([theta, r], axis=1))
+    force = np.concatenate([gradients(plan, theta), r], axis=1) @ plan.dynamics.Q.T
+    terms = np.sum(slope * force, axis=1) ** 2  # E7
+    return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

@@ -1,0 +1,61 @@
+"""Var_μ(h), the posterior spread of an observable, against which E6's error is measured when draws are counted.
+
+Receives a plan and, where there are some, draws of θ; hands on a variance by observable: by quadrature for ρ(aᵀθ) on a Gaussian
+target, from the draws otherwise, None where there is neither.
+"""
+
+import math
+
+import numpy as np
+
+from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.plan import Plan
+from gyromc.prediction.exact import mehler
+from gyromc.prediction.exact.closed_forms import precision_solve
+from gyromc.shape.values import observable_values, over_rows
+
+MOST_ROWS = 20_000
+
+
+def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str, float | None]:
+    """Var_μ(h) of every observable of a plan.
+
+    **Arguments:**
+
+    - `plan`: its target and observables.
+    - `rows`: draws of θ, one per row; at most 20 000 of them are used, evenly spread.
+
+    **Returns:** the variance by name, None where nothing is known.
+
+    ```python
+    import gyromc as gm
+    from gyromc.prediction.spread import observable_variances
+    plan = gm.Plan(target=gm.targets.Quadratic([4.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.1,
+                   observables={"x": gm.observables.linear([1.0])})
+    assert abs(observable_variances(plan)["x"] - 0.25) < 1e-12
+    ```
+    """
+    known = plan.flat_target.gaussian()
+    if rows is not None and len(rows) > MOST_ROWS:
+        rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(int)]
+    found: dict[str, float | None] = {}
+    for name, h in plan.observables.items():
+        if known is not None and isinstance(h, Ridge) and np.any(h.direction):
+            found[name] = _on_gaussian(h, *known)
+        elif rows is not None:
+            found[name] = float(np.var(_values(plan, h, rows), ddof=1))
+        else:
+            found[name] = None
+    return found
+
+
+def _values(plan: Plan, h: Observable, rows: np.ndarray) -> np.ndarray:
+    return observable_values(plan, h, np.asarray(rows, float))
+
+
+def _on_gaussian(h: Ridge, K: np.ndarray, mean: np.ndarray) -> float:
+    u = np.asarray(h.direction, float)
+    deviation = math.sqrt(float(u @ precision_solve(K, u)))
+    profile = lambda t: over_rows(PROFILES[h.profile], t)  # noqa: E731
+    center = mehler.expectation(profile, float(u @ mean), deviation)
+    return mehler.expectation(lambda t: (profile(t) - center) ** 2, float(u @ mean), deviation)

@@ -1,0 +1,1 @@
+"""Bayesian regression from X and y, as arrays."""

@@ -1,0 +1,275 @@
+"""fit: Bayesian regression from a matrix of columns and a response, with every error named (E3, E4).
+
+Receives X and y in the user's units; hands on a `Fit`: coefficients and predictions with Monte Carlo error, posterior spread and
+discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by theory
+(`choice`), the run is made longer where the errors come out larger than asked for, and weights take the step size's bias off.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gyromc.checks import numbers, positive, require, whole
+from gyromc.regression import families
+from gyromc.regression.posterior import Posterior, Predictions
+from gyromc.regression.problem import Problem
+from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.units import Units, noise_scale
+from gyromc.results import Run
+from gyromc.tuning.choice import Choice
+
+__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "posed", "relative_error"]
+
+MODELS = ("linear", "logistic", "softmax", "poisson")
+EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
+"""Monte Carlo errors aimed at, in posterior standard deviations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Coefficient:
+    """One row of the table of coefficients, in the user's units.
+
+    **Attributes:**
+
+    - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
+    - `mean`, `sd`: of the posterior; `low`, `high`: the ends of its central credible interval.
+    - `mc_error`: the Monte Carlo standard error of `mean`.
+    - `bias`: the discretisation bias that the step size gave `mean`, as estimated; it has been taken off.
+    - `effective_size`: how many independent draws would give the same Monte Carlo error.
+    """
+
+    name: str
+    output: str | None
+    mean: float
+    sd: float
+    low: float
+    high: float
+    mc_error: float
+    bias: float
+
+    @property
+    def effective_size(self) -> float:
+        """(sd / mc_error)²."""
+        return (self.sd / self.mc_error) ** 2 if self.mc_error > 0 else math.inf
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted regression.
+
+    **Attributes:**
+
+    - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
+    - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
+    - `noise_scale`: σ of a linear model in the units of y (the evidence's maximum), else None.
+    - `posterior`: weighted draws in standardised coordinates, which predict; `draws`, `weights`: the same as coefficients in the
+      user's units, chains × draws × coefficients, and their weights, chains × draws, with mean 1.
+    - `choice`: the plan and `choice.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
+    - `level`: of the credible intervals.
+    - `predict(X)`: a `Predictions`.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    coefficients: tuple[Coefficient, ...]
+    posterior: Posterior
+    problem: Problem
+    choice: Choice
+    run: Run
+    level: float
+
+    @property
+    def noise_scale(self) -> float | None:
+        """σ of a linear model, in the units of y."""
+        return self.posterior.units.noise * self.posterior.units.y_scale if self.model == "linear" else None
+
+    @property
+    def draws(self) -> np.ndarray:
+        """Kept draws as coefficients in the user's units: chains × draws × coefficients, in the table's order."""
+        return self.posterior.coefficients()
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The draws' weights, with mean 1: they take the step size's bias off."""
+        return self.posterior.weights
+
+    def predict(self, X) -> Predictions:
+        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart.
+
+        **Arguments:**
+
+        - `X`: rows × columns, in the user's units and the fit's order.
+
+        **Returns:** `Predictions`; for classes with one column per class in a softmax model, P(y = 1) in a logistic one.
+        """
+        return self.posterior.predict(X)
+
+
+def fit(
+    X,
+    y,
+    model: str = "linear",
+    *,
+    prior_scale: float = 2.5,
+    intercept: bool = True,
+    names: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    effort: str | float = "standard",
+    level: float = 0.95,
+    num_chains: int = 64,
+    num_draws: int = 2048,
+    dynamics: str = "reversible",
+    seed: int = 0,
+    engine: str = "auto",
+    progress: bool | Callable[[int], object] | None = False,
+) -> Fit:
+    """Bayesian regression of y on the columns of X.
+
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for
+    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means.
+
+    **Arguments:**
+
+    - `X`: rows × columns of finite numbers.
+    - `y`: measurements (`"linear"`), 0 and 1 (`"logistic"`), classes 0 … C-1 (`"softmax"`), counts (`"poisson"`).
+    - `model`: one of `MODELS`.
+    - `prior_scale`: the prior's standard deviation.
+    - `intercept`: whether there is one; without it columns are scaled but not centred.
+    - `names`, `classes`: of the columns and of the response's values, for the tables.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error to aim at as a fraction of the posterior
+      standard deviations (0.05, 0.02, 0.005).
+    - `level`: of the credible intervals.
+    - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many states to keep for predictions.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `choice.choose`.
+    - `seed`, `engine`, `progress`: as for `gyromc.run`.
+
+    **Returns:** a `Fit`.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.fit import fit
+    X = np.arange(20.0)[:, None]
+    found = fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]), effort="quick", names=["time"])
+    slope = found.coefficients[1]
+    assert slope.name == "time" and slope.low < 0.5 < slope.high
+    assert found.predict([[30.0]]).mean.shape == (1,)
+    ```
+    """
+    X, y, family = _data(X, y, model, None if classes is None else len(classes))
+    require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+    prior_scale = positive(prior_scale, "prior_scale")
+    num_chains = whole(num_chains, "num_chains", least=2)
+    labels = _labels(X, names, family, classes)
+    problem, units = posed(X, y, family, prior_scale, intercept)
+    sampled = sample(
+        problem,
+        units,
+        [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
+        relative_error(effort),
+        engine,
+        progress,
+        num_chains=num_chains,
+        num_draws=num_draws,
+        seed=whole(seed, "seed", least=0),
+        dynamics=dynamics,
+    )
+    return Fit(
+        model=model,
+        names=labels[0],
+        classes=labels[1],
+        coefficients=_table(sampled, _rows(labels, intercept), level),
+        posterior=sampled.posterior,
+        problem=problem,
+        choice=sampled.choice,
+        run=sampled.run,
+        level=level,
+    )
+
+
+def relative_error(effort: str | float) -> float:
+    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
+    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+
+
+def posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
+    """The problem in standardised coordinates, and the way back; rows of a linear model are divided by its noise."""
+    is_linear = isinstance(family, families.Linear)
+    units = Units.of(X, y if is_linear else None, prior_scale, intercept)
+    rows = units.rows(X)
+    if is_linear:
+        y = (y - units.y_center) / units.y_scale
+        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
+        rows, y = rows / units.noise, y / units.noise
+    if isinstance(family, families.Softmax):
+        prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
+    return Problem(family, rows, y, prior_scale), units
+
+
+def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, families.Family]:
+    """X and y as numbers that suit the model."""
+    require(model in MODELS, f"`model` must be one of {', '.join(MODELS)}: got {model!r}.")
+    X, y = numbers(X, "X"), numbers(y, "y")
+    require(
+        X.ndim == 2 and X.shape[0] > 0,
+        f"`X` must be a matrix with one row per observation: got shape {X.shape}.",
+    )
+    require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
+    if model == "linear":
+        return X, y, families.Linear()
+    if model == "poisson":
+        return X, y, families.Poisson()
+    seen = np.unique(y)
+    require(
+        seen.size >= 2,
+        f"`y` must hold at least two classes: every row is {seen[0]:g}. There is nothing to tell apart.",
+    )
+    if model == "logistic":
+        return X, y, families.Logistic()
+    return X, y, families.Softmax(num_classes or int(seen[-1]) + 1)
+
+
+def _labels(X: np.ndarray, names, family: families.Family, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Names of columns and classes."""
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else [str(name) for name in names]
+    require(
+        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
+    )
+    if isinstance(family, families.Softmax | families.Logistic):
+        count = len(family.basis) if isinstance(family, families.Softmax) else 2
+        classes = [str(c) for c in (range(count) if classes is None else classes)]
+        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
+        return tuple(names), tuple(classes)
+    require(classes is None, "`classes` is for a logistic or softmax model.")
+    return tuple(names), None
+
+
+def _rows(labels, intercept: bool) -> list[tuple[str, str | None]]:
+    """The coefficients' names and outputs, in the table's order."""
+    one = [*(["intercept"] if intercept else []), *labels[0]]
+    outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]
+    return [(name, output) for output in outputs for name in one]
+
+
+def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
+    """The table of coefficients."""
+    posterior = sampled.posterior
+    low, high = weighted_quantiles(posterior.coefficients(), posterior.weights, [(1 - level) / 2, (1 + level) / 2])
+    columns = sampled.mean, posterior.spreads(), low, high, sampled.mc_error, sampled.bias
+    return tuple(
+        Coefficient(name, output, *(float(v) for v in values))
+        for (name, output), *values in zip(rows, *columns, strict=True)
+    )
+
+
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Quantiles over draws: levels × coefficients, from chains × draws × coefficients and their weights."""
+    flat, w = values.reshape(-1, values.shape[-1]), weights.ravel()
+    order = np.argsort(flat, axis=0)
+    cumulative = np.cumsum(w[order], axis=0) - 0.5 * w[order]
+    return np.stack(
+        [np.interp(np.asarray(levels) * w.sum(), cumulative[:, j], flat[order[:, j], j]) for j in range(flat.shape[1])],
+        axis=1,
+    )

@@ -1,0 +1,67 @@
+"""Rows of a linear regression, summed up: R with RᵀR = [1 X y]ᵀ[1 X y], which is all that U(θ) (E1) knows of them.
+
+Receives rows as they come; hands on the same posterior as if they had come at once. R is updated by QR factorisation of (R; new
+rows), which squares no condition number as adding up XᵀX would; its first row holds √N times the means, the rest what is left
+when these are taken off.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.families import Linear
+from gyromc.regression.problem import Problem
+from gyromc.regression.units import INTERCEPT_SCALE, Units, noise_scale
+
+__all__ = ["Summary"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summary:
+    """What a linear model has to know of the rows so far.
+
+    **Attributes:**
+
+    - `R`: at most (p+2) × (p+2), upper triangular.
+    - `count`: the number of rows.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.sums import Summary
+    X, y = np.arange(6.0).reshape(3, 2), np.ones(3)
+    whole = Summary.empty(2).add(X, y)
+    parts = Summary.empty(2).add(X[:1], y[:1]).add(X[1:], y[1:])
+    assert np.allclose(whole.R.T @ whole.R, parts.R.T @ parts.R) and parts.count == 3
+    ```
+    """
+
+    R: np.ndarray
+    count: int
+
+    @classmethod
+    def empty(cls, num_columns: int) -> "Summary":
+        """No rows yet."""
+        return cls(np.zeros((0, num_columns + 2)), 0)
+
+    def add(self, X: np.ndarray, y: np.ndarray) -> "Summary":
+        """With some more rows."""
+        rows = np.column_stack([np.ones(len(y)), X, y])
+        R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
+        return Summary(R, self.count + len(y))
+
+    def posed(self, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
+        """The problem in standardised coordinates, and the way back to the user's."""
+        ones, columns = self.R[:, :1], self.R[:, 1:]
+        root = np.sqrt(self.count)
+        center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
+        left = columns - ones * center
+        size, spread = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
+        scale = np.where(
+            spread > 1e-10 * size, spread, 1.0
+        )  # as in `Units.of`: a column that never changes keeps its prior
+        units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
+        rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
+        rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
+        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
+        return Problem(Linear(), rows / units.noise, y / units.noise, prior_scale), units

@@ -1,1 +1,0 @@
-"""What a plan will deliver, without sampling."""

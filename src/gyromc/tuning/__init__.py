@@ -1,0 +1,1 @@
+"""Everything that chooses dynamics, oracle, step size, burn-in or run length."""

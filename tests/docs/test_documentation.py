@@ -1,0 +1,60 @@
+"""Every example in the docstrings, the README and the docs runs as written."""
+
+import ast
+import importlib
+import inspect
+import re
+
+import pytest
+
+from support.values import ROOT
+
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+
+
+def docstring_examples():
+    for path in sorted((ROOT / "src" / "gyromc").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                continue
+            for number, match in enumerate(BLOCK.finditer(ast.get_docstring(node) or "")):
+                name = getattr(node, "name", "module")
+                yield pytest.param(match.group(2), id=f"{path.stem}.{name}{number or ''}")
+
+
+def page_examples():
+    """The blocks of one page run one after the other in one namespace, as a reader would type them."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        blocks = [match.group(2) for match in BLOCK.finditer(path.read_text())]
+        if blocks:
+            yield pytest.param("\n".join(blocks), id=path.name)
+
+
+@pytest.mark.parametrize("code", [*docstring_examples(), *page_examples()])
+def test_example(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+def test_public_functions_have_an_example():
+    lacking = []
+    for module in ("targets", "oracles", "dynamics", "observables"):
+        public = importlib.import_module(f"gyromc.{module}")
+        abstract = {
+            "Target",
+            "SumOverData",
+            "GeneralizedLinear",
+            "Oracle",
+            "Batch",
+            "Observable",
+            "Ridge",
+            "Function",
+            "Dynamics",
+        }
+        for name in set(public.__all__) - abstract:
+            value = getattr(public, name)
+            if (inspect.isclass(value) or inspect.isfunction(value)) and "```python" not in (
+                inspect.getdoc(value) or ""
+            ):
+                lacking.append(f"{module}.{name}")
+    assert not lacking

@@ -1,0 +1,150 @@
+"""Engine scan against exact finite-step moments for every sampler, and proof that a wrong sampler would be seen."""
+
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.schemes import SCHEMES
+from support import reference
+from support.values import J1, quadratic, regression, skew, spd
+
+CHAINS = 40_000  # the variance is then known to 0.7 %, so 4 standard errors see 1.4 % in the RMSE
+LIMIT = 4.0  # standard errors; 2 × 36 comparisons exceed it by chance once in 200 suites
+
+
+def unlike(n):
+    """A start that no symmetry leaves alone; with r₀ = 0 the law of θ would not change under Q → -Q."""
+    return np.linspace(-1.5, 2.0, n)
+
+
+NONREVERSIBLE = {
+    "sgnlmc": (3, lambda: gm.dynamics.nonreversible(J1)),
+    "sgnlmc, blocks": (5, lambda: gm.dynamics.nonreversible(gm.dynamics.rotations(5, [0.7, -1.3]))),
+    "sghfhrmc": (2, lambda: gm.dynamics.hfhr(2, alpha=0.5, gamma=0.8)),
+    "sggaulmc": (3, lambda: gm.dynamics.gaul(spd(3, 5, 0.6, 1.7), a=0.8, gamma=1.5)),
+    "sggaulmc, diagonal": (4, lambda: gm.dynamics.gaul(np.linspace(0.6, 1.9, 4), a=0.9, gamma=1.6)),
+    "general on θ": (6, lambda: gm.dynamics.general(spd(6, 6, 0.4, 1.5), skew(6, 7))),
+    "general on (θ, r)": (3, lambda: gm.dynamics.general(spd(6, 8, 0.4, 1.5), skew(6, 9))),
+}
+DYNAMICS = {
+    "sgld": (2, lambda: gm.dynamics.overdamped(2)),
+    **NONREVERSIBLE,
+    **{
+        f"{name}, reversible": (d, lambda build=build: build().reversible())
+        for name, (d, build) in NONREVERSIBLE.items()
+        if name not in ("sgnlmc", "sgnlmc, blocks")
+    },
+}
+ORACLES = {"exact": gm.oracles.Exact(), "gaussian": gm.oracles.Gaussian(1.3), "mini-batch": gm.oracles.Minibatch(2)}
+
+
+def make_plan(dynamics, oracle, seed=11):
+    d, build = DYNAMICS[dynamics]
+    batch, values = oracle == "mini-batch", build()
+    return gm.Plan(
+        target=regression(d) if batch else quadratic(d),
+        dynamics=values,
+        oracle=ORACLES[oracle],
+        observables={"h": gm.observables.linear(np.cos(np.arange(d)))},
+        step_size=0.06 if batch else 0.11,
+        num_steps=25,
+        num_chains=CHAINS,
+        burn_in=3 if oracle == "exact" else 0,
+        start=unlike(values.size),
+        seed=seed,
+    )
+
+
+def scores(plan, against=None):
+    against = against or plan
+    averages = gm.run(plan, engine="scan").averages["h"]
+    return reference.z_scores(averages, *reference.moments(against, against.observables["h"].direction))
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_mean_and_variance_are_the_exact_ones(dynamics, oracle):
+    z = scores(make_plan(dynamics, oracle))
+    assert max(map(abs, z)) < LIMIT, f"z = {z}"
+
+
+def test_a_start_without_momentum_and_one_per_chain():
+    plan = make_plan("sghfhrmc", "gaussian").replace(start=[1.0, -2.0])
+    assert max(map(abs, scores(plan))) < LIMIT
+    one_each = gm.run(plan.replace(start=np.tile([1.0, -2.0], (CHAINS, 1))), engine="scan").averages["h"]
+    assert np.array_equal(one_each, gm.run(plan, engine="scan").averages["h"])
+
+
+def _mutant_scheme(name):
+    def scheme(dynamics, z, gradient, xi, eta):
+        drift, noise, root = dynamics.drift(gradient), dynamics.noise(xi), np.sqrt(2) * eta**0.5
+        if name == "√η → η":
+            root = np.sqrt(2) * eta
+        if name == "√2 → 1":
+            root = eta**0.5
+        if name == "√D → D":
+            noise = dynamics.diffusion(xi)
+        if name == "G → Gᵀ":
+            drift = dynamics.diffusion(gradient) - dynamics.rotation(gradient)
+        return z - eta * drift + root * noise
+
+    return scheme
+
+
+AUGMENTED = ["sghfhrmc", "sggaulmc", "general on (θ, r)"]
+MUTANTS = {
+    "√η → η": ["sgnlmc", *AUGMENTED],
+    "√2 → 1": ["sgnlmc", *AUGMENTED],
+    "G → Gᵀ": ["sgnlmc", *AUGMENTED],
+    "√D → D": AUGMENTED,
+}
+
+
+@pytest.mark.parametrize(("mutant", "dynamics"), [(m, d) for m, names in MUTANTS.items() for d in names])
+def test_a_wrong_step_is_seen(mutant, dynamics, monkeypatch):
+    monkeypatch.setitem(SCHEMES, mutant, _mutant_scheme(mutant))
+    plan = make_plan(dynamics, "gaussian")
+    z = scores(plan.replace(scheme=mutant), against=plan)
+    assert max(map(abs, z)) > LIMIT
+
+
+class _Unscaled(gm.oracles.Minibatch):
+    def gradient(self, target, theta, zeta):
+        return target.batch_gradient(theta, zeta) + target.prior_gradient(theta)
+
+
+class _PriorScaled(gm.oracles.Minibatch):
+    def gradient(self, target, theta, zeta):
+        return target.num_data / self.size * (target.batch_gradient(theta, zeta) + target.prior_gradient(theta))
+
+
+class _OneBatchForAll(gm.oracles.Minibatch):
+    def draw(self, key, target, num_chains, dim, dtype):
+        return np.repeat(np.array([[0, 1]]), num_chains, axis=0)
+
+
+@pytest.mark.parametrize("oracle", [_Unscaled(2), _PriorScaled(2), _OneBatchForAll(2)])
+def test_a_wrong_mini_batch_is_seen(oracle):
+    plan = make_plan("sgnlmc", "mini-batch")
+    z = scores(plan.replace(oracle=oracle), against=plan)
+    assert max(map(abs, z)) > LIMIT
+
+
+def test_a_wrong_sign_of_J_is_seen():
+    plan = make_plan("sgnlmc", "exact")
+    z = scores(plan.replace(dynamics=gm.dynamics.nonreversible(-J1)), against=plan)
+    assert max(map(abs, z)) > LIMIT
+
+
+def test_averaging_from_the_wrong_state_is_seen():
+    plan = make_plan("sgld", "gaussian")
+    z = scores(plan.replace(burn_in=1), against=plan)
+    assert max(map(abs, z)) > LIMIT
+
+
+def test_a_two_per_cent_error_is_seen():
+    plan = make_plan("sggaulmc", "gaussian")
+    mean, variance = reference.moments(plan, plan.observables["h"].direction)
+    averages = gm.run(plan, engine="scan").averages["h"]
+    assert abs(reference.z_scores(averages, mean, variance)[1]) < LIMIT
+    assert abs(reference.z_scores(averages, mean, variance * 1.02**2)[1]) > LIMIT

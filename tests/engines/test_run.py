@@ -1,0 +1,370 @@
+"""What surrounds the loop: chunks, continuation, interruption, draws, failures, precision."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.engines import draws_bytes
+from gyromc.estimation.statistics import two_sum
+from support import reference
+from support.values import quadratic
+
+
+@pytest.fixture(params=["scan", "lanes"])
+def engine(request):
+    """What surrounds the loop must hold for every engine."""
+    return request.param
+
+
+def same(a, b):
+    """Two runs with equal averages, states and errors, to the last bit."""
+    assert np.array_equal(a.state.z, b.state.z)
+    for name in a.averages:
+        assert np.array_equal(a.averages[name], b.averages[name])
+        assert a.std_error[name] == b.std_error[name]
+
+
+@pytest.mark.parametrize("chains", [1, 50])
+def test_chunks_do_not_change_the_numbers(plan, chains, engine):
+    plan = plan.replace(num_chains=chains, burn_in=7)
+    same(gm.run(plan, chunk_size=1, engine=engine), gm.run(plan, engine=engine))
+    same(gm.run(plan, chunk_size=13, engine=engine), gm.run(plan, engine=engine))
+
+
+@pytest.mark.parametrize("chains", [1, 50])
+@pytest.mark.parametrize("parts", [(1, 99), (60, 40), (30, 30, 40)])
+def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
+    plan = plan.replace(num_chains=chains, burn_in=5, num_steps=100)
+    run = gm.run(plan.replace(num_steps=parts[0]), keep_draws=3, engine=engine)
+    for more in parts[1:]:
+        run = run.continue_(more)
+    whole = gm.run(plan, keep_draws=3, engine=engine)
+    same(run, whole)
+    assert run.plan.num_steps == whole.plan.num_steps == run.steps_done
+    assert np.array_equal(run.draws, whole.draws)
+
+
+def test_seeds(plan, engine):
+    same(gm.run(plan, engine=engine), gm.run(plan, engine=engine))
+    other = gm.run(plan.replace(seed=1), engine=engine)
+    assert not np.any(other.averages["x"] == gm.run(plan, engine=engine).averages["x"])
+    far = gm.run(plan.replace(seed=2**32), engine=engine)  # the upper half of the seed counts too
+    assert not np.any(far.averages["x"] == gm.run(plan, engine=engine).averages["x"])
+
+
+def test_more_chains_leave_the_first_ones_alone(plan, engine):
+    few, many = gm.run(plan, engine=engine), gm.run(plan.replace(num_chains=80), engine=engine)
+    assert np.array_equal(few.averages["x"], many.averages["x"][:50])
+
+
+def test_the_average_counts_the_start_and_not_the_last_state(plan, engine):
+    run = gm.run(plan, keep_draws=1, engine=engine)
+    assert run.draws.shape == (50, 100, 2)
+    assert not run.draws[:, 0].any()
+    assert np.allclose(run.draws[..., 0].mean(axis=1), run.averages["x"], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(run.draws[:, -1], run.state.z)
+
+
+def test_burn_in_drops_exactly_the_first_states(plan, engine):
+    everything = gm.run(plan.replace(num_steps=110), keep_draws=1, engine=engine)
+    later = gm.run(plan.replace(num_steps=100, burn_in=10), keep_draws=5, engine=engine)
+    assert np.array_equal(later.draws, everything.draws[:, 10::5])
+    assert np.allclose(later.averages["x"], everything.draws[:, 10:, 0].mean(axis=1), rtol=1e-5, atol=1e-6)
+    assert later.gradient_evaluations == 50 * 110
+
+
+def test_a_constant_schedule_is_a_constant(plan):
+    schedule = plan.replace(step_size=lambda k: 0.1, num_steps=100)
+    same(gm.run(plan, engine="scan"), gm.run(schedule, engine="scan"))
+
+
+def test_a_schedule_and_its_weights():
+    """A decaying schedule on a quadratic, against the recursion done by hand with the same weights."""
+    eta = lambda k: 0.2 / (1 + k)  # noqa: E731
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([2.0]),
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"x": gm.observables.linear([1.0])},
+        step_size=eta,
+        num_steps=30,
+        num_chains=40_000,
+        start=[3.0],
+    )
+    for weighting in ("uniform", "step_size"):
+        run = gm.run(plan.replace(weighting=weighting))
+        weights = np.array([eta(k) if weighting == "step_size" else 1.0 for k in range(30)])
+        x, values = 3.0, []
+        for k in range(30):
+            values.append(x)
+            x = x - eta(k) * 2.0 * x
+        exact = weights @ values / weights.sum()
+        assert abs(run.mean["x"] - exact) < 4 * run.std_error["x"]
+        assert run.std_error["x"] < 0.005 * exact  # 4 standard errors are 2 %
+    assert abs(sum(run.state.clock) - sum(eta(k) for k in range(30))) < 1e-6
+
+
+def sum_of_tenths(num_steps):
+    """The average of `num_steps` times float32(0.1) by the scan engine, relative to the truth."""
+    plan = gm.Plan(
+        target=gm.targets.LogDensity(lambda x: -0.0 * x[0]),
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"c": lambda x: jnp.float32(0.1) + 0 * x[0]},
+        step_size=1e-12,
+        num_steps=num_steps,
+        num_chains=1,
+    )
+    return gm.run(plan, engine="scan").averages["c"][0] / np.float64(np.float32(0.1)) - 1
+
+
+def test_sums_of_ten_million_float32_numbers():
+    """1e-6 relative is asked for; a plain float32 sum of 10⁷ numbers near 0.1 is off by far more."""
+    count, tenth = 10**7, np.float32(0.1)
+    pair = (jnp.float32(0), jnp.float32(0))
+    high, low = jax.jit(lambda p: jax.lax.fori_loop(0, count, lambda i, c: two_sum(*c, tenth), p))(pair)
+    assert abs((float(high) + float(low)) / (count * float(tenth)) - 1) < 1e-12
+    naive = np.add.accumulate(np.full(count, tenth), dtype=np.float32)[-1] / count
+    assert abs(naive / 0.1 - 1) > 1e-3
+    assert abs(sum_of_tenths(300_000)) < 1e-12
+
+
+@pytest.mark.slow
+def test_ten_million_float32_steps_of_the_engine():
+    assert abs(sum_of_tenths(10**7)) < 1e-12
+
+
+def test_errors_and_intervals_are_what_they_say(engine):
+    """Over 2000 chains the spread is V/(Nη); the interval covers the exact finite-step mean."""
+    plan = gm.Plan(
+        target=quadratic(2),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"h": gm.observables.linear([1.0, 0.5])},
+        step_size=0.05,
+    )
+    run = gm.run(plan, engine=engine)
+    mean, variance = reference.moments(plan, np.array([1.0, 0.5]))
+    assert run.std_error["h"] == pytest.approx(np.sqrt(variance / 2000), rel=4 / np.sqrt(2 * 2000))
+    assert run.variance["h"] == pytest.approx(variance * 400 * 0.05, rel=4 * np.sqrt(2 / 2000))
+    low, high = run.interval("h", 0.9999)
+    assert low < mean < high
+    narrow = run.interval("h", 0.5)
+    assert low < narrow[0] < narrow[1] < high
+    with pytest.raises(gm.InvalidInput, match="No observable 'g'"):
+        run.interval("g")
+    with pytest.raises(gm.InvalidInput, match="between 0 and 1"):
+        run.interval("h", 95)
+
+
+def test_one_long_chain_has_an_error_from_batch_means(engine):
+    """The batch-means error of single chains, averaged over seeds, is the true spread between them (within 10 %)."""
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0]),
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"x": gm.observables.linear([1.0])},
+        step_size=0.1,
+        num_steps=8192,
+        num_chains=1,
+    )
+    runs = [gm.run(plan.replace(seed=s), engine=engine) for s in range(60)]
+    assert runs[0].error_method == "lugsail batch means"
+    _, variance = reference.moments(plan, np.array([1.0]))
+    estimate = np.mean([run.std_error["x"] ** 2 for run in runs])
+    # 60 × 10.5 degrees of freedom: 5.6 % standard error; lugsail leaves no bias of first order in 1/batch
+    assert estimate / variance == pytest.approx(1.0, abs=0.17)
+    low, high = runs[0].interval("x")
+    assert high - low == pytest.approx(2 * 2.2 * runs[0].std_error["x"], rel=0.02)
+
+
+def explosive(**changes):
+    pieces = {
+        "target": gm.targets.Quadratic([1.0, 50.0]),
+        "dynamics": gm.dynamics.overdamped(2),
+        "observables": {"x": gm.observables.linear([1.0, 0.0])},
+        "step_size": 0.1,
+        "num_chains": 20,
+        "num_steps": 400,
+    }
+    return gm.Plan(**{**pieces, **changes})
+
+
+def test_divergence_raises_with_chain_step_and_cause(engine):
+    with pytest.raises(gm.DivergenceError) as raised:
+        gm.run(explosive(), engine=engine)
+    text = str(raised.value)
+    assert "of 20 chains failed, the first: chain" in text
+    assert "step_size = 0.1 exceeds the stability limit 0.04" in text
+    assert "at step" in text
+    assert "report" in text
+
+
+def test_a_long_diverging_run_stops_early():
+    began = time.perf_counter()
+    with pytest.raises(gm.DivergenceError):
+        gm.run(explosive(num_steps=10**9))
+    assert time.perf_counter() - began < 60  # 10⁹ steps would take hours
+
+
+def test_reported_failures_are_never_averaged_in():
+    """One chain starts where a quartic explodes; the others are untouched by it."""
+    quartic = gm.targets.LogDensity(lambda x: -0.25 * jnp.sum(x**4))
+    start = np.zeros((10, 1))
+    plan = gm.Plan(
+        target=quartic,
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"x": gm.observables.linear([1.0])},
+        step_size=0.05,
+        num_chains=10,
+        start=start,
+    )
+    healthy = gm.run(plan)
+    start[3] = 1000.0
+    with pytest.warns(gm.GyromcWarning, match="1 chain failed, the first: chain 3 at step 2"):
+        run = gm.run(plan.replace(start=start), on_divergence="report")
+    assert [failure.chain for failure in run.failures] == [3]
+    assert run.failures[0].step == 2
+    assert run.diverged.tolist() == [i == 3 for i in range(10)]
+    assert np.isnan(run.averages["x"][3])
+    others = np.delete(healthy.averages["x"], 3)
+    assert np.array_equal(np.delete(run.averages["x"], 3), others)
+    assert run.mean["x"] == others.mean()
+    assert run.std_error["x"] == np.sqrt(others.var(ddof=1) / 9)
+    assert "1 of 10 chains FAILED" in repr(run)
+
+
+def test_an_observable_that_fails_is_named(plan):
+    bad = plan.replace(observables={"fine": lambda x: x[0], "root": lambda x: jnp.sqrt(x[0])})
+    with pytest.raises(gm.DivergenceError, match="observable root is NaN or infinite, though the state is finite"):
+        gm.run(bad)
+
+
+def test_leaving_the_sane_range_is_a_failure(plan, engine):
+    with pytest.raises(gm.DivergenceError, match="left the sane range"):
+        gm.run(plan, sane_range=0.5, engine=engine)
+
+
+def test_draws_say_what_they_take(plan, capsys, engine):
+    gm.run(plan, keep_draws=4, engine=engine)
+    said = capsys.readouterr().err
+    assert "25 draws × 50 chains × 2 parameters (float32): 0.0 MiB" in said
+    assert draws_bytes(plan, 4) == 25 * 50 * 2 * 4
+    with pytest.raises(gm.InvalidInput, match=r"does not fit.*keep_draws="):
+        gm.run(plan.replace(num_steps=10**9, num_chains=10**5), keep_draws=1, engine=engine)
+
+
+def test_draws_of_a_pytree_keep_its_shape():
+    plan = gm.Plan(
+        target=gm.targets.LogDensity(lambda p: -0.5 * (p["w"] ** 2).sum() - 0.5 * p["b"] ** 2),
+        dynamics=gm.dynamics.hfhr(7, 1.0, 2.0),
+        observables={"b": lambda p: p["b"]},
+        step_size=0.1,
+        num_chains=5,
+        start={"w": np.ones((2, 3)), "b": np.float64(0.5)},
+    )
+    run = gm.run(plan, keep_draws=10)
+    assert run.draws["w"].shape == (5, 10, 2, 3)
+    assert run.draws["b"].shape == (5, 10)
+    assert (run.draws["w"][:, 0] == 1).all()
+    assert (run.draws["b"][:, 0] == 0.5).all()
+
+
+def test_a_start_drawn_for_every_chain(plan, engine):
+    run = gm.run(
+        plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100, engine=engine
+    )
+    first = run.draws[:, 0]
+    assert np.abs(first.mean(axis=0)).max() < 4.5 / np.sqrt(5000)
+    assert np.abs(np.cov(first.T) - np.eye(2)).max() < 4.5 * np.sqrt(2 / 5000)
+
+
+def test_ctrl_c_returns_what_is_done(plan, engine):
+    long = plan.replace(num_steps=10**9)
+    timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.warns(gm.GyromcWarning, match="Interrupted: averages over"):
+        run = gm.run(long, chunk_size=50, engine=engine)
+    assert run.partial
+    assert 0 < run.steps_done < 10**9
+    assert "PARTIAL" in repr(run)
+    same(gm.run(plan.replace(num_steps=run.steps_done), engine=engine), run)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_in_a_thread_works(plan, engine):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(gm.run(plan, engine=engine)))
+    thread.start()
+    thread.join()
+    same(results[0], gm.run(plan, engine=engine))
+
+
+def test_progress_is_on_standard_error_only(plan, capsys, engine):
+    gm.run(plan, progress=True, engine=engine)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "SGNLMC" in err
+    gm.run(plan, engine=engine)
+    assert capsys.readouterr().err == ""
+
+
+def test_chains_spread_over_devices_are_the_same_chains():
+    """The numbers do not depend on how many devices JAX sees, and the chains really are spread over them."""
+    script = textwrap.dedent("""
+        import gyromc as gm, jax
+        from gyromc.engines import scan
+        plan = gm.Plan(target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.hfhr(2, 1.0, 2.0),
+                       oracle=gm.oracles.Gaussian(1.0), observables={"x": gm.observables.linear([1.0, 0.0])},
+                       step_size=0.1, num_chains=8)
+        session = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
+        session.advance(5)
+        print(len(session.carry.z.sharding.device_set), *gm.run(plan, keep_draws=20).draws.ravel().tolist())
+    """)
+    lines = []
+    for count in (1, 4):
+        env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+        lines.append(done.stdout.split())
+    assert [lines[0][0], lines[1][0]] == ["1", "4"]
+    assert lines[0][1:] == lines[1][1:]
+
+
+@pytest.mark.parametrize("engine", ["scan", "lanes"])
+def test_a_drift_below_the_last_place_of_a_large_state_is_not_lost(engine):
+    """At 10⁶ float32 has steps of 1/16, the drift is about 0.001: rounded away, x would wander off and take y along.
+
+    Rounding adds noise of variance (1/16)²/12 to 2η = 0.002: E y² grows by 3 %; without the drift it is twelve times as large.
+    """
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 2.0], [1e6, 0.0]),
+        dynamics=gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]]),
+        observables={"y²": gm.observables.square([0.0, 1.0])},
+        step_size=0.001,
+        num_steps=10_000,
+        num_chains=64,
+        start=[1e6, 0.0],
+        dtype="float32",
+    )
+    assert gm.run(plan, engine).mean["y²"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_draws_keep_the_precision_of_the_run():
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 4.0]),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"first": gm.observables.linear([1.0, 0.0])},
+        step_size=0.1,
+        num_steps=8,
+        num_chains=2,
+        dtype="float64",
+    )
+    run = gm.run(plan, engine="scan", keep_draws=1)
+    assert run.draws.dtype == np.float64
+    np.testing.assert_allclose(run.draws[..., 0].mean(axis=1), run.averages["first"], rtol=1e-14)

@@ -1,0 +1,207 @@
+"""NumPyro models sampled: against a conjugate posterior known exactly, and against NumPyro's own NUTS."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro import distributions as dist
+from scipy import linalg
+
+import gyromc as gm
+from against_nuts import nuts
+from gyromc.interop import numpyro as gnp
+from gyromc.interop.numpyro.planning import preconditioned_hfhr
+from numpyro_models import examples
+
+RNG = np.random.default_rng(11)
+EXPOSURE = RNG.uniform(0.5, 2.0, 40)
+COUNTS = RNG.poisson(1.5 * EXPOSURE)
+SHAPE, RATE = 2 + COUNTS.sum(), 1 + EXPOSURE.sum()  # of the posterior, a Gamma law
+
+
+def conjugate(exposure, y=None, rows=8):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    numpyro.deterministic("pair", jnp.stack([rate, 2 * rate]))
+    with numpyro.plate("data", len(exposure), subsample_size=rows) as index:
+        numpyro.deterministic("expected", rate * exposure[index])
+        numpyro.sample("y", dist.Poisson(rate * exposure[index]), obs=None if y is None else y[index])
+
+
+@pytest.fixture(scope="module")
+def run():
+    target = gnp.target(conjugate, EXPOSURE, COUNTS)
+    plan = gnp.plan(target, batch_size=8, num_steps=6000, num_chains=128, bias=0.01)
+    return gm.run(plan, keep_draws=60)
+
+
+def test_a_mini_batch_run_finds_a_known_posterior(run):
+    """Mean and sd of a Gamma posterior, within 4 standard errors and the bias asked for, which see an error of 1 %.
+
+    In u = log rate the variance is about 1/shape; 1 % more of it raises E[e^u] by half a per cent of 1/shape.
+    """
+    found, mean, sd = gnp.summary(run)["rate"], SHAPE / RATE, np.sqrt(SHAPE) / RATE
+    bias = 0.5 * 0.01 / SHAPE * mean
+    assert 4 * found.mean_error + bias < 0.01 * mean
+    assert abs(found.mean - mean) < 4 * found.mean_error + bias
+    assert 4 * found.sd_error < 0.03 * sd
+    assert (
+        abs(found.sd - sd) < 4 * found.sd_error + 0.5 * 0.01 * sd
+    )  # `bias=0.01` of the variance is half of that in the sd
+    low, high = run.interval("rate", 0.9999)
+    assert low < mean < high
+    assert run.mean["pair[1]"] == pytest.approx(2 * run.mean["rate"], rel=1e-5)
+
+
+def test_the_plan_starts_at_the_mode_in_round_coordinates(run):
+    """In u = log rate the mode is log(shape/rate) and the curvature there is the shape."""
+    plan = run.plan
+    assert plan.start["rate"] == pytest.approx(np.log(SHAPE / RATE), abs=1e-6)
+    np.testing.assert_allclose(plan.dynamics.D, np.diag([2 / SHAPE, 0.2]), rtol=1e-6)
+    np.testing.assert_allclose(plan.dynamics.Q[1, 0], SHAPE**-0.5, rtol=1e-6)
+    wider = gnp.plan(plan.target, bias=0.02, squares=False, num_chains=3, seed=5, step_size=0.01, burn_in=7)
+    assert (wider.step_size, wider.burn_in, wider.num_chains, wider.seed) == (0.01, 7, 3, 5)
+    assert isinstance(wider.oracle, gm.oracles.Exact)
+
+
+def test_the_step_size_has_the_variance_excess_asked_for():
+    """On a Gaussian posterior with exact gradients the stationary variance is known to be 1 + bias times the posterior's."""
+
+    def model(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0.0, 2.0)), 0.5), obs=y)
+
+    plan = gnp.plan(gnp.target(model, np.array([1.0])), bias=0.05, squares=False)
+    A = (plan.dynamics.D + plan.dynamics.Q) @ np.diag([4.25, 1.0])
+    covariance, M = np.zeros((2, 2)), np.eye(2) - plan.step_size * A
+    for _ in range(5000):
+        covariance = M @ covariance @ M.T + 2 * plan.step_size * plan.dynamics.D
+    assert covariance[0, 0] * 4.25 == pytest.approx(1.05, abs=3e-4)  # the step size is rounded to three digits
+
+
+def test_what_the_dynamics_cost_beside_preconditioned_sgld():
+    """On a standard Gaussian: bias slope E of the variance times V, against E = 1/2, V = 2 for means and 1 for squares."""
+    A = preconditioned_hfhr(np.eye(1)).D + preconditioned_hfhr(np.eye(1)).Q
+    E = linalg.solve_continuous_lyapunov(A, A @ A.T)[0, 0]  # AE + EAᵀ = AAᵀ
+    pairs = np.kron(A, np.eye(2)) + np.kron(np.eye(2), A)
+    means, squares = 2 * np.linalg.inv(A)[0, 0], 2 * np.linalg.inv(pairs)[0, 0]  # 2∫ρ and 2∫ρ², ρ the autocorrelation
+    assert E * means / (0.5 * 2) == pytest.approx(0.42, abs=0.005)
+    assert E * squares / (0.5 * 1) == pytest.approx(1.36, abs=0.005)
+
+
+def test_draws_come_back_constrained_and_by_site(run):
+    draws = gnp.draws(run)
+    assert {name: value.shape for name, value in draws.items()} == {"rate": (128, 100), "pair": (128, 100, 2)}
+    assert draws["rate"].min() > 0
+    np.testing.assert_allclose(np.log(draws["rate"]), run.draws["rate"], atol=1e-5)
+    np.testing.assert_allclose(draws["pair"][..., 1], 2 * draws["rate"], rtol=1e-6)
+    assert draws["rate"].mean() == pytest.approx(run.mean["rate"], rel=0.02)
+    rows = gnp.draws(run, ["expected"])["expected"]
+    np.testing.assert_allclose(rows, draws["rate"][..., None] * EXPOSURE, rtol=1e-5)
+    np.testing.assert_array_equal(run.to_datatree()["posterior"]["rate"], draws["rate"])
+
+
+def test_new_data_are_drawn_on_all_rows(run):
+    """Posterior predictive mean at an exposure x is x · E[rate]; 4 standard errors of 2000 draws."""
+    new = gnp.predictive(run, np.array([0.5, 3.0]), draws_used=2000)
+    assert new["y"].shape == (2000, 2)
+    expected = np.array([0.5, 3.0]) * SHAPE / RATE
+    assert np.all(np.abs(new["y"].mean(axis=0) - expected) < 4 * new["y"].std(axis=0) / np.sqrt(2000))
+    again = gnp.predictive(run, draws_used=50)
+    assert again["y"].shape == (50, 40)
+    assert np.any(again["y"] != COUNTS)
+
+
+def test_what_a_run_lacks_is_named(run):
+    def with_plan(**changes):
+        return dataclasses.replace(run, plan=run.plan.replace(**changes))
+
+    with pytest.raises(gm.InvalidInput, match=r"kept no draws.*keep_draws=10"):
+        gnp.draws(dataclasses.replace(run, draws=None))
+    with pytest.raises(gm.InvalidInput, match="no site together with its square"):
+        gnp.summary(with_plan(observables={"one": lambda p: p["rate"]}))
+    with pytest.raises(gm.InvalidInput, match=r"No element 'beta'.* rate"):
+        gnp.summary(run)["beta"]
+    with pytest.raises(gm.InvalidInput, match="no NumPyro model"):
+        gnp.draws(
+            with_plan(
+                target=gm.targets.Quadratic([1.0]),
+                oracle=gm.oracles.Exact(),
+                start=None,
+                observables={"x": gm.observables.linear([1.0])},
+            )
+        )
+    with pytest.raises(gm.InvalidInput, match="`draws_used` must be a whole number from 1 to"):
+        gnp.predictive(run, draws_used=10**9)
+    assert "rate" in repr(gnp.summary(run))
+    assert "pair[1]" in repr(gnp.summary(run))
+
+
+def schools_exactly() -> dict[str, float]:
+    """Posterior means of the eight schools: normal given τ, so that one integral over τ, here in log τ, is all that is left."""
+    effect, error = examples()["eight schools"].args
+    log_tau = np.linspace(-25.0, 9.0, 20_001)
+    tau = np.exp(log_tau)[:, None]
+    precision = 1 / (error**2 + tau**2)
+    total = precision.sum(axis=1) + 1 / 25  # μ ~ N(0, 5²)
+    center = (precision * effect).sum(axis=1) / total
+    log_density = (
+        0.5 * np.log(precision).sum(axis=1)
+        - 0.5 * np.log(total)
+        - 0.5 * ((precision * effect**2).sum(axis=1) - total * center**2)
+        - np.log1p((tau[:, 0] / 5) ** 2)  # τ ~ HalfCauchy(5)
+        + log_tau
+    )
+    weight = np.exp(log_density - log_density.max())
+    weight /= weight.sum()
+    shrink = tau**2 * precision
+    theta = weight @ (shrink * effect + (1 - shrink) * center[:, None])
+    return {"mu": weight @ center, "tau": weight @ tau[:, 0], **{f"theta[{j}]": theta[j] for j in range(8)}}
+
+
+def test_eight_schools_have_their_exact_means():
+    """Within 4 standard errors, and the bias seen between two step sizes where it is more than noise."""
+    example, exact = examples()["eight schools"], schools_exactly()
+    target = gnp.target(example.model, *example.args)
+    plan = gnp.plan(target, sites=("mu", "tau", "theta"), squares=False, num_steps=3000, num_chains=128)
+    coarse, fine = gm.run(plan), gm.run(halved(plan))
+    for name, mean in exact.items():
+        error = fine.std_error[name]
+        bias = abs(coarse.mean[name] - fine.mean[name]) - 2 * np.hypot(coarse.std_error[name], error)
+        assert abs(fine.mean[name] - mean) < 4 * error + max(0.0, bias), name
+        assert 4 * error < 0.5, name  # of posterior standard deviations of 4 to 8
+
+
+def halved(plan: gm.Plan) -> gm.Plan:
+    """The plan with half the step size, for the same time."""
+    return plan.replace(step_size=plan.step_size / 2, num_steps=2 * plan.num_steps, burn_in=2 * plan.burn_in, seed=1)
+
+
+def agree(name: str, draws: int, warmup: int, chains: int, most_error: float, **settings):
+    """Posterior means within 4 standard errors of both samplers, and the bias seen between two step sizes."""
+    example = examples()[name]
+    target = gnp.target(example.model, *example.args, **example.kwargs)
+    plan = gnp.plan(target, batch_size=example.rows, **settings)
+    coarse, fine = gnp.summary(gm.run(plan)), gnp.summary(gm.run(halved(plan)))
+    reference = nuts(example, (*target.sites, *target.structure.deterministic), draws, warmup, chains)["rows"]
+    assert set(fine) == set(reference)
+    for element, truth in reference.items():
+        row, before = fine[element], coarse[element]
+        assert row.mean_error < most_error * truth["sd"], element
+        bias = abs(before.mean - row.mean) - 2 * np.hypot(
+            row.mean_error, before.mean_error
+        )  # what noise does not explain
+        error = np.hypot(row.mean_error, truth["error"])
+        assert abs(row.mean - truth["mean"]) < 4 * error + max(0.0, bias), (element, row, truth)
+        assert row.sd == pytest.approx(truth["sd"], rel=0.1), element
+
+
+@pytest.mark.slow
+def test_poisson_regression_agrees_with_nuts():
+    agree("poisson", draws=1000, warmup=200, chains=1, most_error=0.05, num_steps=800, num_chains=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["logistic", "eight schools", "poisson", "mixture"])
+def test_every_model_agrees_with_a_long_nuts_run(name):
+    agree(name, draws=5000, warmup=1000, chains=4, most_error=0.02, num_steps=20_000, num_chains=64)

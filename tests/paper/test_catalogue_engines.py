@@ -1,0 +1,73 @@
+"""Every engine on the plans of all twelve experiments, shortened: against exact moments, or against each other.
+
+The GPU engine's kernel is interpreted here, which takes long to compile: two of the twelve by default, all with the slow tests.
+"""
+
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.engines import pallas
+from gyromc.engines.pallas.kernel import Layout
+from gyromc.paper import CATALOGUE
+from gyromc.prediction.exact.moments import exact_moments
+from support import reference
+
+CHAINS, STEPS = 20_000, 40
+LIMIT = 4.0  # standard errors; 60 comparisons exceed it by chance once in 260 suites
+
+
+def short(name):
+    experiment = CATALOGUE[name]
+    plan = experiment.plan(max(experiment.step_sizes), "nonreversible", num_chains=CHAINS)
+    first = dict([next(iter(plan.observables.items()))])
+    return plan.replace(num_steps=STEPS, observables=first), next(iter(first))
+
+
+@pytest.mark.parametrize("engine", ["scan", "lanes"])
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if n.startswith("linear") or n.endswith("-quadratic")])
+def test_gaussian_targets_have_their_exact_moments(name, engine):
+    plan, h = short(name)
+    exact = exact_moments(plan)[h]
+    z = reference.z_scores(gm.run(plan, engine).averages[h], exact.mean, exact.variance)
+    assert max(map(abs, z)) < LIMIT, f"z = {z}"
+
+
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if n.startswith("logistic") or n.endswith("-nonquadratic")])
+def test_on_other_targets_the_engines_agree(name):
+    plan, h = short(name)
+    agree(*(gm.run(plan, engine).averages[h] for engine in ("scan", "lanes")))
+
+
+def agree(a, b):
+    """Means and variances of two samples, within LIMIT standard errors."""
+    assert abs(a.mean() - b.mean()) < LIMIT * np.sqrt((a.var() + b.var()) / CHAINS)
+    spread = [np.sqrt((np.mean((x - x.mean()) ** 4) - x.var() ** 2) / CHAINS) for x in (a, b)]
+    assert abs(a.var() - b.var()) < LIMIT * np.hypot(*spread)
+
+
+BY_DEFAULT = ("nld-quadratic", "gaul-nonquadratic")
+SOME = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in CATALOGUE]
+
+
+def interpreted(plan):
+    """The averages by the GPU engine's kernel, interpreted: all chains in one block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GYROMC_PALLAS_INTERPRET", "1")
+        assert pallas.why_not(plan) is None
+        layout = Layout(1 << (plan.num_chains - 1).bit_length(), 1, interpret=True)
+        session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, None, layout)
+        session.advance(plan.num_steps)
+    return session.state().sums[:, 0] / plan.num_steps
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_gpu_kernel_agrees_too(name):
+    plan, h = short(name)
+    plan = plan.replace(num_steps=20, dtype="float32")
+    ours, exact = interpreted(plan), exact_moments(plan).get(h)
+    if exact is not None:
+        z = reference.z_scores(ours, exact.mean, exact.variance)
+        assert max(map(abs, z)) < LIMIT, f"z = {z}"
+        return
+    agree(ours, gm.run(plan, "lanes").averages[h])

@@ -1,0 +1,170 @@
+"""Pieces are kept: nothing finished is lost or computed twice, whatever happens in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gyromc
+from gyromc.app.cli import main
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.paper.cache import Cache, Piece, fingerprint, write_atomically
+from gyromc.paper.catalogue import select
+from gyromc.paper.execution import cells, execute
+from gyromc.paper.profiles import PROFILES
+from gyromc.paper.store import load
+from support.profiles import TINY
+
+
+def test_every_cell_is_kept_and_found_again(tmp_path):
+    todo = cells(select(["hfhr-quadratic", "gaul-quadratic"]), TINY)
+    assert len(todo) == 12
+    first = execute(todo, Cache(tmp_path), engine="scan")
+    # Plain SGLD is the same plan in both experiments: computed once.
+    assert (first.computed, first.reused) == (10, 0)
+    again = execute(todo, Cache(tmp_path), engine="scan")
+    assert (again.computed, again.reused) == (0, 10)
+    for at, piece in first.pieces.items():
+        np.testing.assert_array_equal(piece.averages, again.pieces[at].averages)
+    fresh = execute(todo[:2], Cache(tmp_path), engine="scan", fresh=True)
+    assert fresh.computed == 2
+    np.testing.assert_array_equal(fresh.pieces[todo[0].index].averages, first.pieces[todo[0].index].averages)
+
+
+def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
+    cache, todo = Cache(tmp_path), cells(select(["nld-quadratic"]), TINY)[:1]
+    good = execute(todo, cache, engine="scan").pieces[todo[0].index]
+    path = cache.path(fingerprint(todo[0].plan, "scan"))
+    whole = path.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", b"not a zip file", whole[:200] + b"\xff" * 40 + whole[240:]):
+        path.write_bytes(damage)
+        with pytest.warns(GyromcWarning, match="damaged"):
+            outcome = execute(todo, cache, engine="scan")
+        assert outcome.computed == 1
+        np.testing.assert_array_equal(outcome.pieces[todo[0].index].averages, good.averages)
+    foreign = Piece(("h",), np.zeros((3, 1)), "scan", 0.0)
+    cache.store(path.stem, foreign)
+    with pytest.warns(GyromcWarning, match="another plan"):
+        assert cache.load(path.stem, todo[0].plan) is None
+
+
+@pytest.fixture
+def gyromc_says(monkeypatch, capsys):
+    """What the command line writes to standard error when it ends with status 2."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gyromc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    return call
+
+
+def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, gyromc_says):
+    with pytest.raises(InvalidInput, match="Cannot write /dev/full"):
+        write_atomically(Path("/dev/full/x"), "text")
+    (tmp_path / "file").write_text("")
+    assert "--out" in gyromc_says("reproduce", "nld-quadratic", "--out", tmp_path / "file")
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "sys.argv[1:1] = ['reproduce', 'nld-quadratic', '--out']\n"
+        "from gyromc.app.cli import main; main()"
+    )
+    full = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "full")], capture_output=True, text=True, timeout=200
+    )
+    assert full.returncode == 2
+    assert "File too large" in full.stderr
+    assert "--out" in full.stderr
+    assert not list((tmp_path / "full" / "cache").glob("*.npz"))
+
+
+def test_bad_names_engines_and_profiles_are_said(tmp_path, gyromc_says):
+    for arguments, words in (
+        (["nld-quadratc"], "Did you mean `nld-quadratic`"),
+        (["nld-quadratic", "--engine", "warp"], "Unknown engine"),
+        (["nld-quadratic", "--profile", "slow"], "quick, paper"),
+        (["nld-quadratic", "--seed", "-1"], "seed"),
+    ):
+        assert words in gyromc_says("reproduce", *arguments, "--out", tmp_path)
+
+
+def test_results_of_another_schema_are_refused(tmp_path, gyromc_says):
+    with pytest.raises(InvalidInput, match="gyromc reproduce"):
+        load(tmp_path)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"schema": "gyromc.reproduction", "schema_version": 99}))
+    assert "version 99" in gyromc_says("report", tmp_path)
+    path.write_text("{ not json")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        load(tmp_path)
+
+
+SCRIPT = """
+import json, sys
+from gyromc.paper.profiles import PROFILES
+from gyromc.paper import reproduce
+families = ("quadratic", "nonquadratic", "linear", "logistic")
+profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4),
+                  reference_draws=64, digits=3, bootstrap=100)
+done = reproduce(["linear-nld"], profile, engine="scan", out=sys.argv[1])
+print(json.dumps({"computed": done.computed, "reused": done.reused}))
+"""
+
+
+def _timeless(directory: Path) -> dict:
+    results = json.loads((directory / "results.json").read_text())
+    assert results.pop("times")
+    return results
+
+
+def _until_pieces(running: subprocess.Popen, cache: Path, number: int) -> None:
+    """Wait until so many pieces are finished."""
+    deadline = time.monotonic() + 200
+    while len(list(cache.glob("*.npz"))) < number and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.parent)}
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
+    """Kill -9 in the middle, start again: the same results.json, and no finished piece computed twice."""
+    command = [sys.executable, "-c", SCRIPT]
+    out, straight = tmp_path / "killed", tmp_path / "straight"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = subprocess.Popen([*command, str(out)], env=ENVIRONMENT, **quiet)
+    _until_pieces(running, out / "cache", 2)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait(timeout=60) == -signal.SIGKILL
+    finished = {path.name: path.stat().st_mtime_ns for path in (out / "cache").glob("*.npz")}
+    assert 2 <= len(finished) < 8
+    assert not (out / "results.json").exists()
+    again = subprocess.run(
+        [*command, str(out)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert json.loads(again.stdout) == {"computed": 8 - len(finished), "reused": len(finished)}
+    assert all((out / "cache" / name).stat().st_mtime_ns == at for name, at in finished.items())
+    subprocess.run([*command, str(straight)], env=ENVIRONMENT, capture_output=True, timeout=300, check=True)
+    assert _timeless(out) == _timeless(straight)
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path):
+    command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--engine", "scan"]
+    running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    _until_pieces(running, tmp_path / "cache", 2)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=100)[1]
+    assert running.returncode == 130
+    assert "The same command goes on from there" in said
+    todo = cells(select(["nld-quadratic"]), PROFILES["paper"])
+    kept = [Cache(tmp_path / "cache").load(fingerprint(cell.plan, "scan"), cell.plan) for cell in todo]
+    assert sum(piece is not None for piece in kept) >= 2

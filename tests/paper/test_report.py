@@ -1,0 +1,166 @@
+"""The report in a real browser: complete, self-contained, readable on a phone, and rebuilt from results.json alone."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gyromc.app.cli import app
+from gyromc.paper import reproduce
+from gyromc.paper.report import COLUMNS, write_report
+from support.browsing import assert_well_formed, needs_chromium, open_page
+from support.profiles import TINY
+from support.values import ROOT
+
+SAMPLE = ROOT / "docs" / "reproduction" / "results.json"
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory) -> Path:
+    """The committed results of all twelve experiments, with the report made from them now."""
+    directory = tmp_path_factory.mktemp("sample")
+    shutil.copy(SAMPLE, directory)
+    write_report(json.loads(SAMPLE.read_text()), directory, formats=("csv",))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """Two experiments run now, one of each kind of report section."""
+    return reproduce(["linear-gaul", "logistic-nld"], TINY, out=tmp_path_factory.mktemp("live"), seed=5)
+
+
+@needs_chromium
+def test_all_panels_are_visible_without_network_or_complaints(browser, sample):
+    page, requests, complaints = open_page(browser, sample / "report.html")
+    assert requests == []
+    assert complaints == []
+    panels = page.locator("figure.panel img")
+    assert panels.count() == 24
+    for i in range(24):
+        assert panels.nth(i).is_visible()
+    images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
+    assert len(images) == 36
+    assert all(len(alt) > 40 and complete and width > 100 for alt, complete, width in images)
+    page.context.close()
+
+
+@needs_chromium
+def test_the_verdict_table_is_complete(browser, sample):
+    page, _, _ = open_page(browser, sample / "report.html")
+    rows = page.locator("#verdict-table tbody tr")
+    assert rows.count() == 12
+    results = json.loads(SAMPLE.read_text())
+    for i, (name, found) in enumerate(results["experiments"].items()):
+        cells = rows.nth(i).locator("td").all_inner_texts()
+        assert rows.nth(i).locator("th").inner_text() == name
+        assert len(cells) == len(COLUMNS)
+        assert all(cell.strip() for cell in cells)
+        verdicts = {claim["key"]: claim["verdict"] for claim in found["claims"]}
+        for key, cell in zip(COLUMNS, cells, strict=True):
+            if key in verdicts:
+                assert verdicts[key].split(" at ")[0] in cell
+    page.context.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_on_a_phone(browser, sample, scheme):
+    page, _, complaints = open_page(browser, sample / "report.html", width=390, scheme=scheme)
+    assert complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Only tables may be wider, and only inside their own scrolling region.
+    wide = page.evaluate(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') && !e.matches('.skip')"
+        " && e.getBoundingClientRect().right > 391).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    lightness = np.mean([int(x) for x in re.findall(r"\d+", background)[:3]])
+    assert (lightness < 60) if scheme == "dark" else (lightness > 200)
+    page.context.close()
+
+
+@needs_chromium
+def test_the_keyboard_reaches_links_and_tables(browser, live):
+    page, requests, complaints = open_page(browser, live.report)
+    assert requests == []
+    assert complaints == []
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "region"
+    assert page.locator("figure.panel").count() == 4
+    assert page.locator("text=All 68 test rows").count() == 1
+    unnamed = page.evaluate("[...document.querySelectorAll('[role=region]')].filter(e => !e.ariaLabel).length")
+    assert unnamed == 0
+    assert len(page.pdf(format="A4")) > 10_000
+    page.context.close()
+
+
+def test_the_page_is_self_contained_and_well_formed(live):
+    text = live.report.read_text()
+    assert_well_formed(text)
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "CC BY 4.0" in text
+
+
+def test_results_hold_every_choice_and_number(live):
+    results = json.loads((live.directory / "results.json").read_text())
+    logistic = results["experiments"]["logistic-nld"]
+    assert results["schema_version"] == 1
+    assert {"split_seed", "test_row", "ddof", "start", "seed", "batch_size"} <= set(logistic["choices"])
+    assert results["experiments"]["linear-gaul"]["choices"]["data_seed"] == 0
+    for found in results["experiments"].values():
+        for role, series in found["cells"].items():
+            for k, cell in enumerate(series):
+                assert cell["rmse"] ** 2 == pytest.approx(
+                    cell["bias"] ** 2 + cell["std"] ** 2 * (cell["num_chains"] - 1) / cell["num_chains"]
+                )
+                assert cell["rmse_interval"][0] < cell["rmse"] < cell["rmse_interval"][1]
+                if found is logistic:
+                    assert len(found["rows"][role]["rmse"][k]) == 68
+                    chosen = found["rows"][role]["rmse"][k][found["reference"]["chosen"]]
+                    assert cell["rmse"] == pytest.approx(chosen)
+    z = [c["z"] for series in results["experiments"]["linear-gaul"]["cells"].values() for c in series]
+    assert max(map(abs, z)) < 4
+    assert {c["key"] for c in logistic["claims"]} >= {
+        "smaller-error",
+        "smaller-error-independent",
+        "slope",
+        "normality",
+    }
+
+
+def test_figures_come_in_every_format_with_their_numbers(live):
+    folder = live.directory / "figures"
+    for stem in ("linear-gaul-rmse", "linear-gaul-qq", "linear-gaul-bias", "logistic-nld-rmse", "logistic-nld-rows"):
+        assert (folder / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+        assert "<svg" in (folder / f"{stem}.svg").read_text()
+    with (folder / "linear-gaul-rmse.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    cells = live.results["experiments"]["linear-gaul"]["cells"]
+    assert len(rows) == 3 * 2
+    for row in rows:
+        cell = next(c for c in cells[row["dynamics"]] if c["step_size"] == float(row["step_size"]))
+        assert float(row["rmse"]) == pytest.approx(cell["rmse"], rel=1e-8)
+
+
+def test_the_report_is_rebuilt_without_sampling(live, tmp_path):
+    shutil.copy(live.directory / "results.json", tmp_path)
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "--json"])
+    assert result.exit_code == 0
+    rebuilt = Path(json.loads(result.stdout)["report"])
+    assert rebuilt.read_text() == live.report.read_text()
+    assert (tmp_path / "figures" / "logistic-nld-qq.csv").read_text() == (
+        live.directory / "figures" / "logistic-nld-qq.csv"
+    ).read_text()
+    assert not (tmp_path / "cache").exists()
+    table = CliRunner().invoke(app, ["report", str(tmp_path), "--markdown"]).stdout
+    assert len(re.findall(r"^\| l[io]", table, re.MULTILINE)) == 2

@@ -1,0 +1,259 @@
+"""T1 against brute force: whole trajectories written out, batches enumerated, the published formula, and the limit."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+import gyromc as gm
+from gyromc.prediction.exact import lifted
+from gyromc.prediction.exact.chain import linear_chain
+from gyromc.prediction.exact.moments import exact_moments, why_not_exact
+
+RNG = np.random.default_rng(0)
+
+
+def spd(n, rng, low=0.5):
+    B = rng.standard_normal((n, n))
+    return B @ B.T / n + low * np.eye(n)
+
+
+def random_plan(seed, augmented=False, observables=None, **numbers):
+    rng = np.random.default_rng(seed)
+    d, n = 2, 4 if augmented else 2
+    skew = rng.standard_normal((n, n))
+    settings = {"step_size": 0.1, "num_steps": 7, "oracle": gm.oracles.Gaussian(0.8), "start": [1.0, -0.5]} | numbers
+    return gm.Plan(
+        target=gm.targets.Quadratic(spd(d, rng), mean=rng.standard_normal(d)),
+        dynamics=gm.dynamics.general(spd(n, rng), skew - skew.T),
+        observables=observables
+        or {"linear": gm.observables.linear([1.0, 2.0]), "square": gm.observables.square([1.0, -0.7])},
+        **settings,
+    )
+
+
+def trajectory_law(plan, start):
+    """Mean (T × n) and covariance (T × T blocks) of the states z_burn_in … z_{burn_in+N-1}, written out step by step."""
+    K, mean = plan.target.gaussian()
+    d, n = plan.dim, plan.dynamics.size
+    P = linalg.block_diag(K, np.eye(n - d)) if n > d else K
+    G, eta = plan.dynamics.D + plan.dynamics.Q, plan.step_size
+    M = np.eye(n) - eta * G @ P
+    tau = float(getattr(plan.oracle, "tau", 0.0))
+    W = 2 * eta * plan.dynamics.D + eta**2 * tau**2 * G[:, :d] @ G[:, :d].T
+    total = plan.burn_in + plan.num_steps
+    center = np.concatenate([mean, np.zeros(n - d)])
+    m = [np.concatenate([start, np.zeros(n - len(start))]) - center]
+    C = [np.zeros((n, n))]
+    for _ in range(total - 1):
+        m.append(M @ m[-1])
+        C.append(M @ C[-1] @ M.T + W)
+    full = np.zeros((total, total, n, n))
+    for j, k in itertools.product(range(total), repeat=2):
+        early, gap = min(j, k), abs(k - j)
+        block = np.linalg.matrix_power(M, gap) @ C[early]
+        full[j, k] = block.T if j < k else block
+    return np.array(m)[plan.burn_in :] + center, full[plan.burn_in :, plan.burn_in :]
+
+
+def brute_force(plan, start):
+    """Mean and variance of the averages from the joint Gaussian law, squares by Isserlis' theorem."""
+    means, covariances = trajectory_law(plan, np.asarray(start, float))
+    answers = {}
+    for name, h in plan.observables.items():
+        u = np.concatenate([h.direction, np.zeros(means.shape[1] - plan.dim)])
+        x, c = means @ u, np.einsum("i,jkil,l->jk", u, covariances, u)
+        if h.profile == "linear":
+            answers[name] = x.mean(), c.mean()
+        else:
+            answers[name] = np.mean(x**2 + np.diag(c)), np.mean(2 * c**2 + 4 * np.outer(x, x) * c)
+    return answers
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("burn_in", [0, 5])
+def test_whole_trajectories_written_out(augmented, num_steps, burn_in):
+    plan = random_plan(num_steps, augmented, num_steps=num_steps, burn_in=burn_in)
+    moments, expected = exact_moments(plan), brute_force(plan, plan.start)
+    for name in plan.observables:
+        np.testing.assert_allclose([moments[name].mean, moments[name].variance], expected[name], rtol=1e-11, atol=1e-14)
+
+
+def test_starts_that_differ_between_chains():
+    starts = RNG.standard_normal((5, 2))
+    plan = random_plan(3, start=starts, num_chains=5)
+    parts = [brute_force(plan, row) for row in starts]
+    for name, moments in exact_moments(plan).items():
+        means, variances = np.transpose([part[name] for part in parts])
+        np.testing.assert_allclose(moments.mean, means.mean(), rtol=1e-12)
+        np.testing.assert_allclose(moments.variance, variances.mean() + means.var(), rtol=1e-12)
+
+
+def test_random_start_is_drawn():
+    import jax
+
+    plan = random_plan(3, start=lambda key: jax.random.normal(key, (2,)), num_steps=40)
+    fixed = exact_moments(plan.replace(start=[0.0, 0.0]))
+    drawn = exact_moments(plan)
+    assert drawn["linear"].variance > fixed["linear"].variance
+    # 4096 draws: the start's mean is off by 1/64 in each coordinate (one standard error), and |uᵀS_N|/N < 1 damps it.
+    assert abs(drawn["linear"].mean - fixed["linear"].mean) < 5 * np.sqrt(5) / 64
+
+
+def test_published_formula():
+    """T1 as written in the theory, by a discrete Lyapunov equation, at the paper's own sizes."""
+    u, J = np.array([1.0, -1.0, 0.0]) / np.sqrt(2), np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)
+    for dynamics in (gm.dynamics.nonreversible(J), gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0)):
+        plan = gm.Plan(
+            target=gm.targets.Quadratic(np.ones(3)),
+            dynamics=dynamics,
+            oracle=gm.oracles.Gaussian(1.0),
+            observables={"h": gm.observables.linear(u)},
+            step_size=0.0015625,
+            start=[1.0, 2.0, 0.5],
+        )
+        chain = linear_chain(plan)
+        eta, N, w, z0 = plan.step_size, plan.num_steps, chain.lift(u), chain.starts[0]
+        B, power = np.linalg.inv(eta * chain.A), np.linalg.matrix_power(chain.M, N)
+        S = (np.eye(chain.n) - power) @ B
+        T, Gamma = S - np.eye(chain.n), B @ chain.W @ B.T
+        X = linalg.solve_discrete_lyapunov(chain.M, Gamma)
+        R = X - Gamma - power @ X @ power.T
+        variance = w @ ((N - 1) * Gamma - T @ Gamma - Gamma @ T.T + R) @ w / N**2
+        found = exact_moments(plan)["h"]
+        np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
+        np.testing.assert_allclose(found.mean, w @ S @ z0 / N, rtol=1e-9)
+
+
+def regression(rng, rows=3, d=2):
+    return gm.targets.LinearRegression(rng.standard_normal((rows, d)), rng.standard_normal(rows), prior_scale=2.0)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("center", [None, [0.3, -0.2]])
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("burn_in", [0, 1])
+def test_every_sequence_of_batches(replace, center, augmented, burn_in):
+    """With 3 data, batches of 2 and 2 steps all 81 sequences can be listed; given one, the chain is linear and Gaussian."""
+    oracle = gm.oracles.Minibatch(2, replace) if center is None else gm.oracles.ControlVariate(2, center, replace)
+    rng = np.random.default_rng(5)
+    target = regression(rng)
+    n = 4 if augmented else 2
+    skew = rng.standard_normal((n, n))
+    plan = gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.general(spd(n, rng), skew - skew.T),
+        oracle=oracle,
+        observables={"h": gm.observables.linear([1.0, 0.5])},
+        step_size=0.08,
+        num_steps=3 - burn_in,
+        burn_in=burn_in,
+        start=[0.7, -1.0],
+    )
+    (X, y), G, eta, p = target.design, plan.dynamics.D + plan.dynamics.Q, 0.08, 0.25
+    w = np.concatenate([[1.0, 0.5], np.zeros(n - 2)])
+    every = list(itertools.product(range(3), repeat=2) if replace else itertools.combinations(range(3), 2))
+
+    def affine(batch):
+        """ĝ = H θ + g for one batch."""
+        x, t = X[list(batch)], y[list(batch)]
+        H = 1.5 * x.T @ x + p * np.eye(2)
+        if center is None:
+            return H, -1.5 * x.T @ t
+        c = np.asarray(center)
+        return H, X.T @ (X @ c - y) - 1.5 * x.T @ x @ c
+
+    averages = []
+    for batches in itertools.product(every, repeat=2):
+        z, C = np.concatenate([plan.start, np.zeros(n - 2)]), np.zeros((n, n))
+        states, cov = [z], {(0, 0): C}
+        for k, batch in enumerate(batches):
+            H, g = affine(batch)
+            M = np.eye(n) - eta * G @ linalg.block_diag(H, np.eye(n - 2))
+            for j in range(k + 1):
+                cov[k + 1, j] = M @ cov[k, j]
+            C = M @ cov[k, k] @ M.T + 2 * eta * plan.dynamics.D
+            cov[k + 1, k + 1] = C
+            states.append(M @ states[-1] - eta * G[:, :2] @ g)
+        kept = range(burn_in, 3)
+        mean = np.mean([w @ states[k] for k in kept])
+        variance = np.mean([w @ cov[max(j, k), min(j, k)] @ w for j in kept for k in kept])
+        averages.append((mean, variance))
+    means, variances = np.transpose(averages)
+    found = exact_moments(plan)["h"]
+    np.testing.assert_allclose(found.mean, means.mean(), rtol=1e-12)
+    np.testing.assert_allclose(found.variance, variances.mean() + means.var(), rtol=1e-12)
+
+
+def test_variance_approaches_v_over_eta_plus_floor():
+    """T1: N·Var → V/η + s for every stable η, the sampler only in V and the oracle only in s."""
+    rng = np.random.default_rng(11)
+    target = regression(rng, rows=40, d=3)
+    K, mean = target.gaussian()
+    J = rng.standard_normal((3, 3)) * 0.3
+    u = rng.standard_normal(3)
+    for dynamics in (gm.dynamics.nonreversible(J - J.T), gm.dynamics.hfhr(3, 0.5, 2.0)):
+        plan = gm.Plan(
+            target=target,
+            dynamics=dynamics,
+            oracle=gm.oracles.Minibatch(8),
+            observables={"h": gm.observables.linear(u)},
+            step_size=0.004,
+            num_steps=2**30,
+            start=mean,
+        )
+        chain = linear_chain(plan)
+        w = np.linalg.solve(chain.A.T, chain.lift(u))
+        V = 2 * w @ chain.D @ w
+        stationary = lifted.second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
+        noise = np.einsum("iajb,ab->ij", chain.noise, stationary)
+        s = np.linalg.solve(K, u) @ noise @ np.linalg.solve(K, u)
+        # What is left of the start is O(1/(Nη)) of the whole.
+        np.testing.assert_allclose(2**30 * exact_moments(plan)["h"].variance, V / 0.004 + s, rtol=1e-5)
+
+
+def test_second_moments_can_be_unstable_where_the_mean_is_stable():
+    target = gm.targets.LinearRegression(np.diag([3.0, 0.1, 0.1]), np.zeros(3))
+    plan = gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.overdamped(3),
+        oracle=gm.oracles.Minibatch(1),
+        observables={"h": gm.observables.linear([1.0, 0.0, 0.0])},
+        step_size=0.1,
+        num_steps=10**6,
+        start=[1.0, 0.0, 0.0],
+    )
+    chain = linear_chain(plan)
+    assert np.max(np.abs(np.linalg.eigvals(chain.M))) < 1 < lifted.second_moment_radius(chain)
+    # one coordinate alone: E[(1 - η(1 + 27·1{i=0}))²], by hand
+    by_hand = (1 - 0.1 * 28) ** 2 / 3 + 0.9**2 * 2 / 3
+    np.testing.assert_allclose(lifted.second_moment_radius(chain), by_hand, rtol=1e-12)
+    assert exact_moments(plan)["h"].variance == np.inf
+
+
+def test_reasons_in_words():
+    plan = random_plan(0, observables={"cube": lambda x: x[0] ** 3, "x": gm.observables.linear([1.0, 0.0])})
+    assert set(exact_moments(plan)) == {"x"}
+    assert "neither linear nor a square" in why_not_exact(plan, "cube")
+    cosine = gm.Plan(
+        target=gm.targets.CosinePerturbed(2, 1.2),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"x": gm.observables.linear([1.0, 0.0])},
+        step_size=0.1,
+    )
+    assert exact_moments(cosine) == {}
+    assert "not Gaussian" in why_not_exact(cosine, "x")
+
+
+def test_agrees_with_simulation():
+    """z-scores of mean and variance over 4000 chains: |z| < 4 for each of four; the variance's own error is √(2/R) = 2.2 %."""
+    plan = random_plan(2, augmented=True, num_steps=400, step_size=0.02, num_chains=4000, burn_in=20, dtype="float64")
+    run = gm.run(plan, progress=False)
+    for name, moments in exact_moments(plan).items():
+        averages = run.averages[name]
+        R = averages.size
+        assert abs(averages.mean() - moments.mean) < 4 * np.sqrt(moments.variance / R)
+        centred = (averages - moments.mean) ** 2
+        assert abs(centred.mean() - moments.variance) < 4 * centred.std() / np.sqrt(R)

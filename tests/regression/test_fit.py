@@ -1,0 +1,317 @@
+"""Fits against exact answers: conjugate formulas, quadrature, invariances; and what every error message says."""
+
+import signal
+
+import numpy as np
+import pytest
+from scipy import linalg, special
+
+import gyromc as gm
+from gyromc.datasets import heart
+from gyromc.regression.families import Linear, Logistic, Poisson, Softmax
+from gyromc.regression.fit import fit
+from gyromc.regression.gaussian import nearest_gaussian
+from gyromc.regression.problem import Problem
+from gyromc.regression.units import Units, noise_scale
+from gyromc.tuning.merit import REVERSIBLE, ROTATING, merits
+
+
+def data(rows=60, columns=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, columns)) * [1.0, 1e6, 1e-6][:columns] + [0.0, 3e6, 1e-6][:columns]
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    return X, Z, rng
+
+
+def conjugate(found):
+    """Mean and covariance of the coefficients of a linear fit with its own σ, in the user's units, by the normal equations."""
+    units = found.posterior.units
+    K = found.problem.X.T @ found.problem.X + np.eye(found.problem.dim) / found.problem.prior_scale**2
+    T, offset = units.coefficients(np.eye(1))
+    return T @ np.linalg.solve(K, found.problem.X.T @ found.problem.y) + offset, T @ np.linalg.inv(K) @ T.T
+
+
+@pytest.mark.parametrize("dynamics", ["reversible", "rotating"])
+def test_linear_against_the_conjugate_posterior(dynamics):
+    X, Z, rng = data()
+    y = 10 + 5 * Z @ [1.0, 2.0, 0.0] + 3 * rng.standard_normal(60)
+    found = fit(X, y, effort=0.005, num_draws=2**16, dynamics=dynamics)
+    mean, covariance = conjugate(found)
+    sd = np.sqrt(np.diag(covariance))
+    for c, m, s in zip(found.coefficients, mean, sd, strict=True):
+        assert c.mc_error < 0.008 * s
+        assert abs(c.mean - m) < 4 * c.mc_error + 0.003 * s  # the correction's own noise
+        assert abs(c.sd / s - 1) < 0.012  # 4 standard errors from 55 000 draws worth; the step size alone gives 2.5 %
+        assert abs((c.low - m) / s + 1.96) < 0.05
+        assert abs((c.high - m) / s - 1.96) < 0.05
+    new = X[:5] * 1.5
+    rows = np.column_stack([np.ones(5), new])
+    prediction = found.predict(new)
+    spread = np.sqrt(np.einsum("ni,ij,nj->n", rows, covariance, rows))
+    assert np.all(np.abs(prediction.mean - rows @ mean) < 4 * prediction.mc_error)
+    assert np.allclose(prediction.spread, spread, rtol=0.012)
+    assert np.allclose(prediction.sd, np.hypot(spread, found.noise_scale), rtol=0.01)
+
+
+def test_noise_scale_is_where_the_evidence_is_largest():
+    rng = np.random.default_rng(1)
+    Z = rng.standard_normal((25, 4))
+    y = Z @ rng.standard_normal(4) + 0.7 * rng.standard_normal(25)
+    found = noise_scale(Z, y, 2.0)
+
+    def evidence(sigma):  # N(y; 0, σ²I + σ₀²ZZᵀ), and one more observation with residual 0.001
+        _, logdet = np.linalg.slogdet(S := sigma**2 * np.eye(25) + 4.0 * Z @ Z.T)
+        return -0.5 * (logdet + y @ np.linalg.solve(S, y) + 2 * np.log(sigma) + 1e-6 / sigma**2)
+
+    assert evidence(found) > max(evidence(0.99 * found), evidence(1.01 * found))
+    assert 0.4 < found < 1.1
+
+
+def quadrature(problem, width=9.0, points=401):
+    """E and sd of the two coordinates of θ on a grid around the mode."""
+    root = np.linalg.cholesky(np.linalg.inv(problem.precision))
+    axis = np.linspace(-width, width, points)
+    theta = problem.mode + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ root.T
+    prior = 0.5 * np.sum(theta**2, axis=1) / problem.prior_scale**2
+    U = np.concatenate(
+        [problem.family.losses(problem.predictors(part), problem.y).sum(axis=1) for part in np.array_split(theta, 40)]
+    )
+    w = np.exp(-(U + prior) + problem.potential(problem.mode))
+    w /= w.sum()
+    mean = w @ theta
+    return mean, np.sqrt(w @ (theta - mean) ** 2), theta, w
+
+
+HARD = {
+    "logistic": (Logistic(), [0, 0, 1, 0, 1, 1, 1, 1]),
+    "separable": (Logistic(), [0, 0, 0, 0, 1, 1, 1, 1]),
+    "poisson": (Poisson(), [0, 1, 0, 2, 1, 3, 7, 6]),
+    "no counts": (Poisson(), [0, 0, 0, 0, 0, 0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_skewed_posteriors_against_quadrature(name):
+    """Eight rows: the posterior is far from Gaussian, and the step size's bias is what the weights take off."""
+    family, y = HARD[name]
+    x = np.arange(8.0)[:, None]
+    found = fit(x, y, type(family).__name__.lower(), effort=0.005, num_draws=2**15)
+    _, sd, theta, w = quadrature(found.problem)
+    T, offset = found.posterior.units.coefficients(np.eye(1))
+    values = theta @ T.T + offset
+    exact = w @ values
+    sd = np.sqrt(w @ (values - exact) ** 2)
+    for c, m, s in zip(found.coefficients, exact, sd, strict=True):
+        assert c.mc_error < 0.01 * s
+        assert abs(c.mean - m) < 4 * c.mc_error + 0.006 * s  # what second order leaves
+        assert abs(c.sd / s - 1) < 0.025
+    prediction = found.predict([[2.5]])
+    rate = family.means(found.problem.predictors(theta, found.posterior.units.rows(np.array([[2.5]]))))[:, 0]
+    assert abs(prediction.mean[0] - w @ rate) < 4 * prediction.mc_error[0] + 0.01 * np.sqrt(w @ (rate - w @ rate) ** 2)
+    assert abs(prediction.spread[0] / np.sqrt(w @ (rate - w @ rate) ** 2) - 1) < 0.05
+
+
+def test_the_bias_is_what_the_weights_say():
+    """A large step: the uncorrected mean is off by many standard errors, the corrected one is not."""
+    x, y = np.arange(8.0)[:, None], [0, 0, 0, 0, 1, 1, 1, 1]
+    found = fit(x, y, "logistic", effort=0.0015, num_draws=2**15)
+    slope = found.coefficients[1]
+    _, _, theta, w = quadrature(found.problem)
+    T, offset = found.posterior.units.coefficients(np.eye(1))
+    exact = float(w @ (theta @ T[1] + offset[1]))
+    assert abs(slope.mean + slope.bias - exact) > 5 * slope.mc_error
+    assert abs(slope.mean - exact) < 0.4 * abs(slope.bias)
+
+
+def test_softmax_against_quadrature():
+    """Three classes and one column without intercept: two parameters."""
+    x = np.linspace(-1.5, 1.5, 9)[:, None]
+    y = np.array([0, 0, 1, 0, 1, 1, 2, 1, 2])
+    found = fit(x, y, "softmax", intercept=False, effort=0.005, num_draws=2**15, classes=["a", "b", "c"])
+    _, _, theta, w = quadrature(found.problem)
+    T, _ = found.posterior.units.coefficients(Softmax(3).basis)
+    values = theta @ T.T
+    for c, m, s in zip(found.coefficients, w @ values, np.sqrt(w @ (values - w @ values) ** 2), strict=True):
+        assert abs(c.mean - m) < 4 * c.mc_error + 0.006 * s
+        assert abs(c.sd / s - 1) < 0.025
+    assert [c.output for c in found.coefficients] == ["a", "b", "c"]
+    p = found.predict([[0.3]]).mean[0]
+    exact = w @ special.softmax(values * 0.3, axis=1)
+    assert np.allclose(p, exact, atol=0.005)
+    assert abs(p.sum() - 1) < 1e-12
+
+
+def test_units_do_not_matter():
+    """Columns times 10⁶ and shifted: the same draws, coefficients divided by 10⁶."""
+    _, Z, rng = data(columns=2)
+    y = (rng.random(60) < special.expit(Z[:, 0])).astype(float)
+    one, two = (fit(A, y, "logistic", effort=0.1) for A in (Z, Z * [1e6, 1e-9] + [5.0, 7.0]))
+    for a, b, factor in zip(one.coefficients[1:], two.coefficients[1:], [1e6, 1e-9], strict=True):
+        assert np.isclose(a.mean, b.mean * factor, rtol=1e-3)
+        assert np.isclose(a.sd, b.sd * factor, rtol=1e-3)
+    assert np.allclose(one.predict(Z).mean, two.predict(Z * [1e6, 1e-9] + [5.0, 7.0]).mean, atol=1e-4)
+
+
+def test_more_columns_than_rows():
+    """What the rows do not show keeps its prior, exactly: the conjugate posterior again, with 40 columns and 12 rows."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((12, 40))
+    found = fit(X, X[:, 0] + rng.standard_normal(12), effort=0.02, num_draws=2**14)
+    mean, covariance = conjugate(found)
+    ratio = np.array([c.sd for c in found.coefficients]) / np.sqrt(np.diag(covariance))
+    z = np.array([c.mean for c in found.coefficients]) - mean
+    assert np.all(
+        np.abs(z) < 4 * np.array([c.mc_error for c in found.coefficients]) + 0.005 * np.sqrt(np.diag(covariance))
+    )
+    assert np.all(np.abs(ratio - 1) < 0.04)
+    assert abs(np.mean(ratio) - 1) < 0.01
+    assert found.run.plan.dim <= 12
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "model"),
+    [
+        ([[1.0, 2.0]], [3.0], "linear"),
+        ([[1.0, 5.0], [2.0, 5.0]], [0, 1], "logistic"),
+        (np.column_stack([np.arange(6.0), np.arange(6.0), np.ones(6)]), [0, 1, 2, 0, 1, 2], "softmax"),
+        (np.full((4, 1), 1e60), [1.0, 2.0, 3.0, 4.0], "linear"),
+        (np.arange(5.0)[:, None], [7.0] * 5, "linear"),
+        (np.arange(5.0)[:, None], [0] * 5, "poisson"),
+    ],
+    ids=["one row", "constant column", "repeated column", "huge", "constant response", "no counts"],
+)
+def test_poor_data_still_give_finite_answers(X, y, model):
+    found = fit(X, y, model, effort=0.2)
+    values = [v for c in found.coefficients for v in (c.mean, c.sd, c.mc_error, c.low, c.high, c.bias)]
+    assert np.all(np.isfinite(values))
+    assert np.all(np.isfinite(found.predict(X).sd))
+
+
+def test_mini_batches_of_many_rows():
+    """5000 rows: anchored mini-batches; the posterior is Gaussian to a percent of its spread, mode and curvature being exact."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((5000, 3))
+    y = (rng.random(5000) < special.expit(X @ [1.0, -0.5, 0.0])).astype(float)
+    found = fit(X, y, "logistic", effort=0.01, num_draws=2**14)
+    assert isinstance(found.run.plan.oracle, gm.oracles.ControlVariate)
+    T, offset = found.posterior.units.coefficients(np.eye(1))
+    mode = T @ found.problem.mode + offset
+    sd = np.sqrt(np.diag(T @ np.linalg.inv(found.problem.precision) @ T.T))
+    for c, m, s in zip(found.coefficients, mode, sd, strict=True):
+        assert abs(c.mean - m) < 4 * c.mc_error + 0.05 * s  # mean and mode differ by O(1/√N) spreads
+        assert abs(c.sd / s - 1) < 0.035
+
+
+def test_merit_of_a_block_is_that_of_theory():
+    """Φ, V and the exact inflation, against dense formulas."""
+    assert REVERSIBLE.merit == pytest.approx(1.0)
+    assert REVERSIBLE.inflation(0.1) == pytest.approx(1 / (1 - 0.05))
+    M = np.eye(2) - 0.1 * ROTATING.G
+    W = 0.2 * ROTATING.D + 0.01 * 3.0 * np.outer(ROTATING.G[:, 0], ROTATING.G[:, 0])
+    S = np.zeros((2, 2))
+    for _ in range(3000):
+        S = M @ S @ M.T + W
+    assert ROTATING.inflation(0.1, noise=3.0) == pytest.approx(S[0, 0])
+    assert ROTATING.inflation(ROTATING.step_size(0.05)) == pytest.approx(1.05)
+    spectrum = np.array([1.0, 4.0])
+    E, V1, V2 = spectrum[-1] / 2, 2 * np.mean(1 / spectrum), 2 * np.mean([1 / 2, 1 / 5, 1 / 8])
+    assert merits(spectrum)["SGLD (D = I)"] == pytest.approx(E * (V1 + 2 * V2) / 2)
+    assert merits(np.full(3, 7.0))["SGNLMC (D = I, J pairing neighbours)"] == pytest.approx(1.0)  # isotropic: no gain
+    assert ROTATING.linear == pytest.approx(2 * 0.1 / (0.1 + 0.25) * 1.0)  # E10 with Q = ½: γ/(αγ + ¼)
+
+
+def test_the_nearest_gaussian_has_the_posteriors_moments():
+    """Under N(m, K⁻¹), E[∇U] ≈ 0 and E[∇²U] ≈ K; for a Gaussian posterior it is the posterior."""
+    x = np.column_stack([np.ones(8), np.arange(8.0) - 3.5])
+    problem = Problem(Logistic(), x, np.array([0.0, 0, 0, 0, 1, 1, 1, 1]), 10.0)
+    shape = nearest_gaussian(problem)
+    points = shape.draws(4000, seed=1)
+    push = problem.gradients(points).mean(axis=0) @ shape.root
+    curved = np.mean([problem.hessian(p) for p in points], axis=0)
+    spectrum = np.linalg.eigvalsh(shape.root.T @ curved @ shape.root)
+    assert np.linalg.norm(push) < 0.4
+    assert 0.6 < spectrum[0] <= spectrum[-1] < 1.6
+    assert shape.mean[1] > problem.mode[1] + 2  # far from the mode
+    gaussian = Problem(Linear(), x, np.arange(8.0), 1.0)
+    assert np.allclose(nearest_gaussian(gaussian).precision, x.T @ x + np.eye(2))
+    assert np.allclose(nearest_gaussian(gaussian).mean, linalg.solve(x.T @ x + np.eye(2), x.T @ np.arange(8.0)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"model": "probit"}, "must be one of linear, logistic, softmax, poisson"),
+        ({"X": [[1.0], [np.nan]]}, "`X` must be finite"),
+        ({"X": [1.0, 2.0]}, "matrix with one row per observation"),
+        ({"y": [1.0]}, "one entry per row"),
+        ({"model": "logistic", "y": [1, 1]}, "at least two classes: every row is 1"),
+        ({"model": "logistic", "y": [1, 2]}, "must be 0 or 1"),
+        ({"model": "poisson", "y": [0.5, 1]}, "must hold counts"),
+        ({"names": ["a", "b"]}, "one entry per column"),
+        ({"level": 95}, "95 % is 0.95"),
+        ({"effort": "huge"}, "`effort` must be one positive number"),
+        ({"dynamics": "fast"}, "must be one of reversible, rotating"),
+        ({"prior_scale": 0}, "`prior_scale` must be positive"),
+        ({"classes": ["a", "b"]}, "`classes` is for"),
+    ],
+)
+def test_bad_arguments(arguments, says):
+    with pytest.raises(gm.InvalidInput, match=says):
+        fit(**{"X": [[1.0], [2.0]], "y": [1.0, 2.0], **arguments})
+
+
+def test_standardised_rows_and_back():
+    X = np.array([[1.0, 10.0], [3.0, 10.0]])
+    units = Units.of(X, np.array([0.0, 4.0]), 2.5, True)
+    assert np.allclose(units.rows(X), [[4.0, -1.0, 0.0], [4.0, 1.0, 0.0]])
+    T, offset = units.coefficients(np.eye(1))
+    theta = np.array([0.1, 0.7, 0.2])
+    coefficients = T @ theta + offset
+    direct = units.y_center + units.y_scale * (units.rows(X) @ theta)
+    assert np.allclose(coefficients[0] + X @ coefficients[1:], direct)
+
+
+def test_the_heart_data_against_importance_sampling():
+    """Fourteen parameters: every coefficient and ten predictions, against 10⁵ draws around the nearest Gaussian, reweighted."""
+    table = heart()
+    X, y = table.predictors, table.disease
+    found = fit(X, y, "logistic", prior_scale=1.0, effort=0.01, num_draws=2**14)
+    problem, shape = found.problem, found.choice.shape
+    half = np.random.default_rng(0).standard_normal((50_000, problem.dim))
+    x = np.concatenate([half, -half])
+    theta = shape.mean + 1.05 * x @ shape.root.T
+    losses = [
+        problem.family.losses(problem.predictors(part), problem.y).sum(axis=1) for part in np.array_split(theta, 50)
+    ]
+    log_w = (
+        0.5 * np.sum(x**2, axis=1) - np.concatenate(losses) - 0.5 * np.sum(theta**2, axis=1) / problem.prior_scale**2
+    )
+    w = np.exp(log_w - log_w.max())
+    w /= w.sum()
+    assert 1 / np.sum(w**2) > 20_000
+    T, offset = found.posterior.units.coefficients(np.eye(1))
+    values = theta @ T.T + offset
+    mean = w @ values
+    sd = np.sqrt(w @ (values - mean) ** 2)
+    errors = np.hypot([c.mc_error for c in found.coefficients], 1.5 * sd / np.sqrt(1 / np.sum(w**2)))
+    z = (np.array([c.mean for c in found.coefficients]) - mean) / errors
+    assert np.all(np.abs(z) < 4)
+    assert np.mean(z**2) < 2.2  # 14 numbers: 3.2 standard errors above 1
+    assert np.all(np.abs(np.array([c.sd for c in found.coefficients]) / sd - 1) < 0.04)
+    p = special.expit(found.posterior.units.rows(X[:10]) @ theta.T)
+    prediction = found.predict(X[:10])
+    assert np.all(np.abs(prediction.mean - p @ w) < 4 * np.hypot(prediction.mc_error, 0.01 * prediction.spread))
+    middle = np.abs(prediction.mean - 0.5) < 0.4  # near 0 and 1 the spread has heavy tails and larger errors
+    assert np.allclose(prediction.spread[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
+
+
+def test_an_interrupt_before_the_first_draw_is_one():
+    """Ctrl-C in the burn-in: there is nothing to report yet."""
+
+    def press(count):
+        signal.raise_signal(signal.SIGINT)
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 8))
+    with pytest.warns(gm.GyromcWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        fit(X, X[:, 0] + rng.standard_normal(3000) > 0, "logistic", effort=0.2, progress=press)

@@ -1,0 +1,52 @@
+"""Values the tests share: random matrices with a given spectrum, small targets, paths."""
+
+from pathlib import Path
+
+import numpy as np
+
+import gyromc as gm
+
+ROOT = Path(__file__).parents[2]
+J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+
+
+def spd(d, seed, low=0.5, high=3.0):
+    """A symmetric positive definite matrix with eigenvalues spread from low to high."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return (basis * np.linspace(low, high, d)) @ basis.T
+
+
+def skew(d, seed, size=1.0):
+    A = np.random.default_rng(seed).standard_normal((d, d))
+    return size * (A - A.T) / 2
+
+
+def quadratic(d, seed=1):
+    rng = np.random.default_rng(seed)
+    return gm.targets.Quadratic(spd(d, seed), rng.standard_normal(d))
+
+
+def regression(d, rows=4, seed=2):
+    """A tiny anisotropic linear regression, small enough to enumerate every mini-batch."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, d)) * np.linspace(0.5, 1.0, d)
+    return gm.targets.LinearRegression(X, rng.standard_normal(rows), prior_scale=0.8)
+
+
+def logistic(rows=5, d=3, seed=4):
+    rng = np.random.default_rng(seed)
+    return gm.targets.LogisticRegression(rng.standard_normal((rows, d)), rng.integers(0, 2, rows), prior_scale=0.7)
+
+
+def as_finite_sum(target):
+    """The same regression, written by a user."""
+    return gm.targets.FiniteSum(
+        lambda theta, row: -target.loss(row["x"] @ theta, row["y"]),
+        lambda theta: -0.5 * target.prior_precision * theta @ theta,
+        {"x": target.X, "y": target.y},
+    )
+
+
+SUMS = {"linear": regression(3), "logistic": logistic(), "finite sum": as_finite_sum(logistic())}
+THETA = np.array([0.3, -1.0, 0.8])
