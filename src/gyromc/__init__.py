@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _MODULES = ("targets", "oracles", "dynamics", "observables", "schemes", "prediction")
 _NAMES = {
+    "Model": "gyromc.model",
     "Plan": "gyromc.plan",
     "predict": "gyromc.prediction.predict",
     "Prediction": "gyromc.prediction.predict",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
+    from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run

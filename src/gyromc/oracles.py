@@ -24,8 +24,8 @@ class Oracle(eqx.Module):
     def check(self, target: Target) -> None:
         """Raise `InvalidInput` when this oracle cannot serve the target."""
 
-    def prepared(self, target: Any, dim: int) -> "Oracle":
-        """The oracle with what it precomputes for this target (θ a vector of `dim` entries)."""
+    def prepared(self, model: Any) -> "Oracle":
+        """The oracle with what it precomputes for a `gyromc.Model`."""
         return self
 
     @abc.abstractmethod
@@ -183,11 +183,10 @@ class ControlVariate(Batch):
         self.center = center
         self.anchor = None
 
-    def prepared(self, target, dim):
-        from gyromc.shape.modes import find_mode
-
+    def prepared(self, model):
+        target, dim = model.flat_target, model.dim
         if self.center is None:
-            center = find_mode(target, np.zeros(dim))
+            center = model.mode
         else:
             center = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(self.center)])
         require(

@@ -1,11 +1,12 @@
-"""A Plan says everything about a computation and does nothing (E3, E4).
+"""A Plan says everything about a computation and does nothing.
 
-Receives the pieces (target, oracle, dynamics, observables, scheme) and the numbers; checks that they fit together; hands on one
-frozen value that `predict`, `run` and `tune` all take.
+The pieces (target, oracle, dynamics, observables, scheme) and the numbers in; out one frozen value, its pieces checked against
+each other, that `predict`, `run` and `tune` all take.
 """
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -15,13 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require, require_finite, whole
+from gyromc.checks import require, whole
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
-from gyromc.flat import flatten, unraveler
+from gyromc.flat import unraveler
+from gyromc.model import Model
 from gyromc.observables import Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle
 from gyromc.schemes import SCHEMES
+from gyromc.starts import Start, read_start
 from gyromc.targets import Target
 
 __all__ = ["Plan", "paper_steps"]
@@ -29,7 +32,7 @@ __all__ = ["Plan", "paper_steps"]
 WEIGHTINGS = ("uniform", "step_size")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
 class Plan:
     """Everything about a computation: what to sample, how, how long, from where.
 
@@ -62,51 +65,91 @@ class Plan:
     dynamics: Dynamics
     observables: Mapping[str, Observable]
     step_size: float | Callable[[Any], Any]
-    oracle: Oracle = dataclasses.field(default_factory=Exact)
-    num_steps: int = None  # type: ignore[assignment]  # an integer once built
-    num_chains: int = 2000
-    seed: int = 0
-    scheme: str = "euler"
-    start: Any = None
-    burn_in: int = 0
-    weighting: str = "uniform"
-    dtype: str = None  # type: ignore[assignment]  # a name once built
+    oracle: Oracle
+    num_steps: int
+    num_chains: int
+    seed: int
+    scheme: str
+    start: Any
+    burn_in: int
+    weighting: str
+    dtype: str
     # Worked out from the above:
-    dim: int = dataclasses.field(init=False)
-    augmented: bool = dataclasses.field(init=False)
-    theta0: Any = dataclasses.field(init=False, repr=False)
-    r0: np.ndarray | None = dataclasses.field(init=False, repr=False)
-    unravel: Callable = dataclasses.field(init=False, repr=False)
-    flat_target: Target = dataclasses.field(init=False, repr=False)
-    steps_follow_eta: bool = dataclasses.field(init=False, repr=False)
+    model: Model
+    augmented: bool
+    starts: Start
+    steps_follow_eta: bool
 
-    def __post_init__(self):
-        def set_(name: str, value: Any) -> None:  # frozen for everybody else
-            object.__setattr__(self, name, value)
+    def __init__(
+        self,
+        *,
+        target: Target,
+        dynamics: Dynamics,
+        observables: Mapping[str, Any],
+        step_size: Any,
+        oracle: Oracle | None = None,
+        num_steps: int | None = None,
+        num_chains: int = 2000,
+        seed: int = 0,
+        scheme: str = "euler",
+        start: Any = None,
+        burn_in: int = 0,
+        weighting: str = "uniform",
+        dtype: str | None = None,
+    ):
+        def set_(**values: Any) -> None:  # frozen for everybody else
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
 
-        set_("steps_follow_eta", self.num_steps is None)
+        oracle = Exact() if oracle is None else oracle
+        set_(target=target, dynamics=dynamics, oracle=oracle, scheme=scheme, weighting=weighting, start=start)
         _check_pieces(self)
-        if not callable(self.step_size):
-            set_("step_size", _step_size(self.step_size))
-        set_("num_steps", _num_steps(self.num_steps, self.step_size))
-        set_("num_chains", whole(self.num_chains, "num_chains", least=1))
-        set_("burn_in", whole(self.burn_in, "burn_in", least=0))
-        set_("seed", whole(self.seed, "seed", least=0, most=2**63 - 1))
-        set_("dtype", _dtype(self.dtype))
-        template, theta, r = _start(self)
-        unravel, dim = unraveler(template)
-        set_("dim", dim)
-        set_("unravel", unravel)
-        set_("augmented", _augmented(self.dynamics, dim, self.target))
+        eta = step_size if callable(step_size) else _step_size(step_size)
+        set_(step_size=eta, num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
+        set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
+        set_(seed=whole(seed, "seed", least=0, most=2**63 - 1), dtype=_dtype(dtype))
+        n = dynamics.size
+        template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
+        dim = unraveler(template)[1]
+        set_(model=Model(target, template, starts.point(dim)), starts=starts)
+        set_(augmented=_augmented(dynamics, dim, target))
         require(
-            r is None or self.augmented,
-            f"`start` gives a momentum r₀, but {self.dynamics.name} acts on θ alone: pass {dim} numbers.",
+            starts.r is None or self.augmented,
+            f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
         )
-        set_("theta0", theta)
-        set_("r0", r)
-        set_("observables", _observables(self.observables))
-        set_("flat_target", flatten(self.target, unravel, dim))
+        set_(observables=_observables(observables))
         _check_functions(self, template)
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters d."""
+        return self.model.dim
+
+    @property
+    def unravel(self) -> Callable:
+        """The map from the vector θ to parameters."""
+        return self.model.unravel
+
+    @property
+    def flat_target(self) -> Target:
+        """The target as a function of the vector θ."""
+        return self.model.flat_target
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the step size is a function of the step."""
+        return callable(self.step_size)
+
+    @property
+    def eta(self) -> float:
+        """η of a constant step size; `InvalidInput` for a schedule."""
+        require(not self.scheduled, "This needs a constant step size, and the plan's is a schedule.")
+        return float(self.step_size)  # type: ignore[arg-type]  # a number: not scheduled
+
+    @property
+    def eta_text(self) -> str:
+        """η for tables and messages."""
+        return "schedule" if self.scheduled else f"{self.eta:g}"
 
     def replace(self, **changes: Any) -> "Plan":
         """A copy with some fields changed; `num_steps=None` is resolved anew for a new step size.
@@ -118,7 +161,7 @@ class Plan:
         assert plan.replace(step_size=0.05).num_steps == 400
         ```
         """
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        kept = {name: getattr(self, name) for name in FIELDS}
         if self.steps_follow_eta:
             kept["num_steps"] = None
         unknown = set(changes) - set(kept)
@@ -126,7 +169,10 @@ class Plan:
             not unknown,
             f"A plan has no field {', '.join(sorted(unknown))}: its fields are {', '.join(kept)}.",
         )
-        return Plan(**{**kept, **changes})
+        changed = Plan(**{**kept, **changes})
+        if "target" not in changes and "start" not in changes and changed.dim == self.dim:
+            object.__setattr__(changed, "model", self.model)  # what is known of it stays known
+        return changed
 
     def reversible(self) -> "Plan":
         """The same plan with the reversible baseline's dynamics (E5)."""
@@ -135,7 +181,7 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target."""
-        return self.oracle.prepared(self.flat_target, self.dim)
+        return self.oracle.prepared(self.model)
 
     @property
     def gradients(self) -> int:
@@ -148,7 +194,7 @@ class Plan:
             "target": type(self.target).__name__,
             "dynamics": self.dynamics.name,
             "oracle": self.oracle.name,
-            "step_size": None if callable(self.step_size) else self.step_size,
+            "step_size": None if self.scheduled else self.eta,
             "num_steps": self.num_steps,
             "burn_in": self.burn_in,
             "num_chains": self.num_chains,
@@ -157,11 +203,14 @@ class Plan:
         }
 
     def __repr__(self) -> str:
-        eta = "schedule" if callable(self.step_size) else f"{self.step_size:g}"
         return (
-            f"Plan({type(self.target).__name__}, {self.dynamics.name}, {self.oracle.name}, step_size={eta}, "
+            f"Plan({type(self.target).__name__}, {self.dynamics.name}, {self.oracle.name}, step_size={self.eta_text}, "
             f"num_steps={self.num_steps}, num_chains={self.num_chains}, seed={self.seed})"
         )
+
+
+FIELDS = tuple(inspect.signature(Plan).parameters)
+"""What a plan is built from, by name."""
 
 
 def paper_steps(step_size: float) -> int:
@@ -237,53 +286,12 @@ def _dtype(dtype: str | None) -> str:
     return name
 
 
-def _start(plan: Plan) -> tuple[Any, Any, np.ndarray | None]:
-    """The parameters' template, θ₀ (array of one or R rows, or a function of a key) and r₀ or None."""
-    dynamics, start = plan.dynamics, plan.start
-    n, halved = dynamics.size, dynamics.size // 2
-    by_dynamics = (halved,) if dynamics.augmented else (n,) if dynamics.augmented is False else (n, halved)
-    dims = by_dynamics if plan.target.dim is None else (plan.target.dim,)
-    if start is None:
-        return jax.ShapeDtypeStruct(dims[:1], np.dtype(float)), np.zeros((1, dims[0])), None
-    if callable(start) and jax.tree.leaves(start) == [start]:  # a function, not a module that holds parameters
-        return jax.eval_shape(start, jax.random.key(0)), start, None
-    if _is_array(start):
-        return _array_start(plan, numbers(start, "start"), dims)
-    template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
-    unraveler(template)  # says what is wrong with a leaf before it is read
-    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
-        require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
-    return (
-        template,
-        np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])[None],
-        None,
-    )
-
-
-def _array_start(plan: Plan, array: np.ndarray, dims: tuple[int, ...]):
-    """As `_start`, for an array: θ₀ or (θ₀, r₀), for all chains or one row each; or a scalar or matrix of parameters."""
-    n, R, free = plan.dynamics.size, plan.num_chains, plan.target.dim is None
-    widths = {d: None for d in dims} | {2 * d: d for d in dims if 2 * d == n and 2 * d not in dims}
-    per_chain = array.ndim == 2 and array.shape[0] == R and array.shape[1] in widths
-    if per_chain or (array.ndim == 1 and array.size in widths) or (array.ndim == 0 and 1 in dims and not free):
-        rows = np.atleast_2d(array)
-        dim = widths[rows.shape[1]] or rows.shape[1]
-        template = jax.ShapeDtypeStruct((dim,), np.dtype(float))
-        return template, rows[:, :dim], (rows[:, dim:] if rows.shape[1] > dim else None)
-    require(
-        free and array.ndim != 1 and array.size in dims,
-        f"`start` must have {' or '.join(map(str, widths))} numbers (or {R} such rows, one per chain) to fit the target and "
-        f"the dynamics: got shape {array.shape}.",
-    )
-    return jax.ShapeDtypeStruct(array.shape, np.dtype(float)), array.reshape(1, -1), None
-
-
-def _is_array(value) -> bool:
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return True
-    if isinstance(value, list):
-        return all(isinstance(x, int | float | list | np.number) for x in value)
-    return isinstance(value, int | float)
+def _dimensions(target: Target, dynamics: Dynamics) -> tuple[int, ...]:
+    """How many parameters there may be, by the target or else by the dynamics, the likelier first."""
+    if target.dim is not None:
+        return (target.dim,)
+    n = dynamics.size
+    return {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
 
 
 def _augmented(dynamics: Dynamics, dim: int, target: Target) -> bool:

@@ -139,7 +139,7 @@ class Run:
 
     @property
     def _can_lugsail(self) -> bool:
-        return not callable(self.plan.step_size) and len(self.state.snapshots) >= statistics.FEWEST_BLOCKS
+        return not self.plan.scheduled and len(self.state.snapshots) >= statistics.FEWEST_BLOCKS
 
     @functools.cached_property
     def blocks(self) -> Mapping[str, np.ndarray]:
@@ -289,7 +289,7 @@ class Run:
         from rich.table import Table
 
         plan = self.plan
-        eta = "schedule" if callable(plan.step_size) else f"{plan.step_size:g}"
+        eta = plan.eta_text
         table = Table(title=f"{plan.dynamics.name} on {type(plan.target).__name__}", title_justify="left")
         table.add_column("observable")
         for column in ("mean", "std. error", "95 % interval", "V (estimated)"):

@@ -53,7 +53,7 @@ def test_every_piece_can_be_written(table, body):
 def test_numbers_are_the_plans_own():
     plan = planfiles.loads("num_steps = 7\nnum_chains = 5\nseed = 3\nburn_in = 2\nstart = [1.0, 2.0]\n" + BASE)
     assert (plan.num_steps, plan.num_chains, plan.seed, plan.burn_in) == (7, 5, 3, 2)
-    np.testing.assert_array_equal(plan.theta0, [[1.0, 2.0]])
+    np.testing.assert_array_equal(plan.starts.theta, [[1.0, 2.0]])
 
 
 def test_data_from_a_csv_file(tmp_path):

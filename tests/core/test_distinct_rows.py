@@ -61,7 +61,7 @@ def test_over_all_subsets_the_mean_is_the_gradient_and_the_noise_has_its_factor(
     )
     N = target.num_data
     with jax.enable_x64(True):
-        oracle = build(False).prepared(target, 3)
+        oracle = build(False).prepared(gm.Model(target, np.zeros(3)))
         gradient = jax.vmap(lambda b: oracle.gradient(target, jnp.asarray(THETA), b))
         subsets = np.asarray(gradient(jnp.asarray(list(itertools.combinations(range(N), size)))))
         tuples = np.asarray(gradient(jnp.asarray(list(itertools.product(range(N), repeat=size)))))
@@ -189,7 +189,7 @@ def test_all_rows_are_the_exact_gradient(name):
         gm.oracles.ControlVariate(target.num_data, THETA, False),
     ):
         with jax.enable_x64(True):
-            ready = oracle.prepared(target, 3)
+            ready = oracle.prepared(gm.Model(target, np.zeros(3)))
             zeta = ready.draw(jax.random.key(0), target, 1, 3, jnp.float64)[0]
             theta = jnp.asarray([0.5, 0.2, -0.7])
             assert np.allclose(ready.gradient(target, theta, zeta), target.gradient(theta), rtol=1e-12)
@@ -208,7 +208,7 @@ def test_all_rows_move_chains_as_the_exact_gradient_does():
         session = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0)
         session.program.entry[session.program.column >= 2 * d * gradients.WIDTH] = 0.0  # no Langevin noise
         session.advance(3)
-        z = plan.theta0
+        z = plan.starts.theta
         for _ in range(3):
             z = z - 0.01 * (((z @ X.T - y) @ X) + z)
         assert np.allclose(session.state().z, z, rtol=3e-6, atol=3e-6)

@@ -30,7 +30,7 @@ def test_over_all_batches_the_mean_is_the_gradient(name, oracle):
     """With replacement, all N² batches of two are equally likely: the average over them is exact."""
     target = TARGETS[name]
     with jax.enable_x64(True):
-        oracle = oracle.prepared(target, 3)
+        oracle = oracle.prepared(gm.Model(target, np.zeros(3)))
         batches = jnp.asarray(list(itertools.product(range(target.num_data), repeat=2)))
         values = np.asarray(jax.vmap(lambda b: oracle.gradient(target, jnp.asarray(THETA), b))(batches))
         exact = target.gradient(jnp.asarray(THETA))
@@ -67,7 +67,7 @@ def test_gaussian_noise_has_the_size_it_says():
 
 def test_a_control_variate_at_the_mode_has_no_noise_there():
     target = logistic()
-    oracle = gm.oracles.ControlVariate(2).prepared(target, 3)
+    oracle = gm.oracles.ControlVariate(2).prepared(gm.Model(target))
     mode = find_mode(target, np.zeros(3))
     with jax.enable_x64(True):
         assert np.abs(target.gradient(jnp.asarray(mode))).max() < 1e-8

@@ -97,7 +97,7 @@ def test_a_logistic_model_has_the_gradients_of_the_logistic_target(model, logist
 @pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(4), gm.oracles.ControlVariate(2, center=np.full(6, 0.1))])
 def test_the_mean_over_all_mini_batches_is_the_full_gradient(varied, oracle):
     unravelled = flatten(varied, varied.unravel, varied.dim)
-    prepared = oracle.prepared(unravelled, varied.dim)
+    prepared = oracle.prepared(gm.Model(unravelled))
     theta = jnp.asarray([0.3, -0.2, 0.5, 0.1, -0.4, 0.2])[: varied.dim]
     batches = jnp.asarray(list(itertools.product(range(4), repeat=oracle.size)))
 

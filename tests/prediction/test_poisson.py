@@ -10,8 +10,7 @@ from gyromc.prediction.exact.mehler import ridge_constants
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import plug_in
-from gyromc.shape.laplace import Sample, importance_sample, laplace
-from gyromc.shape.values import observable_values
+from gyromc.shape.importance import Sample
 
 U = np.array([1.0, -1.0, 0.0]) / np.sqrt(2)
 J1 = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)
@@ -138,7 +137,7 @@ def test_plug_in_against_galerkin(augmented):
         dynamics = gm.dynamics.general(B @ B.T / n + 0.5 * np.eye(n), skew - skew.T)
         plan = cosine(dynamics, h, dim=2)
         exact = galerkin.solve(plan, h, digits=3)
-        found = plug_in(sample, observable_values(plan, h, theta), dynamics.D, dynamics.Q)
+        found = plug_in(sample, plan.model.values(h, theta), dynamics.D, dynamics.Q)
         scores.append((found.variance - exact.variance) / found.std_error)
         scores.append((found.reversible_variance - exact.reversible_variance) / found.reversible_std_error)
         assert found.std_error < 0.1 * found.variance
@@ -168,7 +167,7 @@ def test_importance_sample_knows_the_target():
         step_size=0.1,
         start=[0.0],
     )
-    sample = importance_sample(plan, laplace(plan))
+    sample = plan.model.importance_sample()
     t = np.linspace(-12, 6, 20001)
     w = np.exp(-(np.exp(t) - 2 * t) - 0.1 * t**2)
     mean, error = sample.mean(sample.theta[:, 0] ** 2)

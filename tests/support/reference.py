@@ -45,9 +45,9 @@ def moments(plan, u):
             W = W + (eta * float(oracle.tau)) ** 2 * (G @ pad) @ (G @ pad).T
 
     y = np.zeros(n + 2)
-    y[:d], y[-1] = plan.theta0[0], 1
-    if plan.r0 is not None:
-        y[d:n] = plan.r0[0]
+    y[:d], y[-1] = plan.starts.theta[0], 1
+    if plan.starts.r is not None:
+        y[d:n] = plan.starts.r[0]
     Y = np.outer(y, y)
     for k in range(plan.burn_in + plan.num_steps):
         if k == plan.burn_in:  # begin the sum here

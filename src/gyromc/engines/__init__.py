@@ -134,7 +134,7 @@ def draws_bytes(plan: Plan, keep_draws: int) -> int:
 
 
 def _sane_range(plan: Plan) -> float:
-    size = 0.0 if callable(plan.theta0) else float(np.max(np.abs(plan.theta0)))
+    size = 0.0 if plan.starts.theta is None else float(np.max(np.abs(plan.starts.theta)))
     return SANE_RANGE * max(1.0, size)
 
 

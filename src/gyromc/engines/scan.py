@@ -88,7 +88,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         dynamics=dynamics,
         observables=observables,
         unravel=unravel,
-        step_size=plan.step_size if callable(plan.step_size) else jnp.asarray(plan.step_size, dtype),
+        step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
         key=_keys(plan.seed)[1],
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
         bound=jnp.asarray(bound, dtype),
@@ -122,12 +122,12 @@ def initial_state(plan: Plan) -> EngineState:
     """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
     R, d, m = plan.num_chains, plan.dim, len(plan.observables)
     dtype = np.dtype(plan.dtype)
-    if callable(plan.theta0):
+    if plan.starts.draw is not None:
         keys = jax.random.split(_keys(plan.seed)[0], R)
-        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(plan.theta0(key), dtype)))(keys))
+        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(plan.starts.draw(key), dtype)))(keys))
     else:
-        theta = np.broadcast_to(plan.theta0, (R, d))
-    r = np.zeros((1, d)) if plan.r0 is None else plan.r0
+        theta = np.broadcast_to(plan.starts.theta, (R, d))
+    r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
     z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
     return EngineState(
         step=0,

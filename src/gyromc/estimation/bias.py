@@ -18,7 +18,7 @@ from gyromc.prediction.predict import predict
 from gyromc.prediction.routes import MOST_PARAMETERS
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
-from gyromc.shape.laplace import DRAWS, importance_sample, laplace
+from gyromc.shape.importance import DRAWS
 from gyromc.targets import SumOverData
 
 METHODS = ("auto", "predict", "step sizes", "none")
@@ -62,7 +62,7 @@ def predicted(run: Run) -> dict[str, Bias]:
             found[name] = Bias(None, "unknown: no formula gives it")
             continue
         known = method in EXACT or not limit > 0
-        remainder = 0.0 if known else abs(value) * float(plan.step_size) / limit  # type: ignore[arg-type]
+        remainder = 0.0 if known else abs(value) * plan.eta / limit
         found[name] = Bias(value, f"predicted, {method}", math.hypot(pred.bias_error[name], remainder))
     return found
 
@@ -105,7 +105,7 @@ def from_step_sizes(difference: float, error: float, dof: float, ratio: float, r
 def second_run(run: Run, names: list[str]) -> tuple[Run | None, str]:
     """The same time at twice the step size (half of it where twice is unstable), with other random numbers; or None and why."""
     plan, steps = run.plan, run.steps_done
-    if callable(plan.step_size):
+    if plan.scheduled:
         return None, "unknown: the step size is a schedule"
     ratio = 0.5 if 2 * plan.step_size > 0.8 * largest_step_size(plan) else 2.0
     other = plan.replace(
@@ -149,7 +149,7 @@ def _by_formula(plan: Plan) -> bool:
 
 def _sample(plan: Plan) -> np.ndarray:
     """Draws around the mode, resampled by their weights: with a sample no Poisson equation is solved, which can take a minute."""
-    drawn = importance_sample(plan, laplace(plan))
+    drawn = plan.model.importance_sample()
     require(
         drawn.effective_size > HEALTHY * len(drawn.weights),
         f"The bias cannot be predicted: {len(drawn.weights)} draws around the mode are worth {drawn.effective_size:.0f}. "

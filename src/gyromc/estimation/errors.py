@@ -16,8 +16,7 @@ from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.results import Run, flat_draws
-from gyromc.shape.laplace import Sample
-from gyromc.shape.values import observable_values
+from gyromc.shape.importance import Sample
 
 METHODS = ("replicate chains", "lugsail batch means", "plug-in")
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
@@ -126,13 +125,13 @@ def plug_in_error(run: Run, name: str, material: Material, reason: str = "asked 
     chains = int(np.sum(~run.diverged))
     if len(rows) > MOST_DRAWS:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_DRAWS).astype(int)]
-    values = observable_values(plan, plan.observables[name], rows)
+    values = plan.model.values(plan.observables[name], rows)
     worth = min(len(rows), _worth(material, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
     D, Q = plan.dynamics.D, plan.dynamics.Q
     found = plug_in(sample, values, D, Q, max(2, best_degree(len(D), worth)))  # a linear φ sees nothing of an even h
     floor = _floor(plan, rows, found)
-    steps, eta = run.steps_done, float(plan.step_size)  # type: ignore[arg-type]
+    steps, eta = run.steps_done, plan.eta
     variance = max(found.variance, 0.0) / (steps * eta) + floor / steps  # T3, and s of T1
     share = found.sampling_error / found.variance if found.variance > 0 else math.inf
     dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well

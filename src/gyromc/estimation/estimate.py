@@ -264,13 +264,13 @@ def estimate(
 
 def _material(run: Run, name: str) -> errors.Material:
     averages = run.averages[name][~run.diverged]
-    if callable(run.plan.step_size):
+    if run.plan.scheduled:
         return errors.Material(averages, np.zeros((len(averages), 0)))
     return errors.Material(averages, run.blocks[name], run.covered)
 
 
 def _error(run: Run, name: str, method: str) -> MonteCarloError:
-    material, scheduled = _material(run, name), callable(run.plan.step_size)
+    material, scheduled = _material(run, name), run.plan.scheduled
     has_draws = run.draws is not None and not scheduled
     reason = "asked for"
     if method == "auto":
@@ -311,7 +311,7 @@ def _biases(run: Run, bias: str | Run | Mapping[str, Bias], known: Mapping[str, 
 
 def _from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
     ratio, limit = biases.ratio_of(run, other, names), biases.largest_step_size(run.plan)
-    relative = float(run.plan.step_size) / limit  # type: ignore[arg-type]
+    relative = run.plan.eta / limit
     found = {}
     for name in names:
         error = _error(other, name, "auto")

@@ -97,14 +97,13 @@ def _path(path) -> str:
 
 def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
     """The log density at every draw, up to a constant, where that is affordable; and no draw diverged."""
-    from gyromc.shape.values import potentials
 
     shape = jax.tree.leaves(draws)[0].shape[:2]
     stats = {"diverging": np.zeros(shape, bool)}
     terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
     if np.prod(shape, dtype=float) * terms <= MOST_TERMS:
         rows = np.concatenate([x.reshape(shape[0] * shape[1], -1) for x in jax.tree.leaves(draws)], axis=1)
-        stats["lp"] = -potentials(run.plan, rows).reshape(shape)
+        stats["lp"] = -run.plan.flat_target.potentials(rows).reshape(shape)
     return stats
 
 

@@ -69,11 +69,10 @@ def fingerprint(plan: Plan, engine: str) -> str:
         add(name, *_content(getattr(plan, name), name))
     for name, observable in plan.observables.items():
         add(name, *_content(observable, name))
-    for name in ("theta0", "r0"):
-        value = getattr(plan, name)
-        require(not callable(value), "A plan whose start is a function cannot be cached: pass numbers.")
+    require(plan.starts.draw is None, "A plan whose start is a function cannot be cached: pass numbers.")
+    for name, value in (("theta0", plan.starts.theta), ("r0", plan.starts.r)):
         add(name, value if value is None else np.asarray(value, float))
-    require(not callable(plan.step_size), "A plan with a step-size schedule cannot be cached: pass one number.")
+    require(not plan.scheduled, "A plan with a step-size schedule cannot be cached: pass one number.")
     for name in ("step_size", "num_steps", "num_chains", "seed", "scheme", "burn_in", "weighting", "dtype"):
         add(name, getattr(plan, name))
     return digest.hexdigest()[:32]

@@ -15,7 +15,8 @@ from gyromc.datasets import HEART
 from gyromc.paper import claims
 from gyromc.paper.cache import require_writable, write_atomically
 from gyromc.paper.progress import Display
-from gyromc.show.pages import bounds, data_uri, duration, environment, number, picture
+from gyromc.show.numbers import bounds, duration, number
+from gyromc.show.pages import data_uri, environment, picture
 
 __all__ = ["markdown", "render", "write_report"]
 

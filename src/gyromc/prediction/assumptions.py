@@ -192,7 +192,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
 
 
 def _length(plan: Plan) -> Verdict:
-    if callable(plan.step_size):
+    if plan.scheduled:
         return Verdict(
             "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
         )

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
-from gyromc.shape.laplace import laplace
-from gyromc.shape.values import hessians, over_rows
 from gyromc.targets import CosinePerturbed, LogisticRegression
 
 
@@ -71,12 +70,12 @@ def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
     """Extremes of ∇²U and ∇³U over points spread around the mode: estimates, from below for L and M, from above for m."""
     if plan.dim > 200:
         return None
-    center = laplace(plan)
+    center = plan.model.laplace
     rng = np.random.default_rng(0)
     spread = np.linalg.inv(np.linalg.cholesky(center.precision)).T
     scale = rng.choice([0.5, 1.0, 3.0, 10.0], (points, 1))
     rows = center.mode + scale * rng.standard_normal((points, plan.dim)) @ spread.T
-    spectra = np.linalg.eigvalsh(hessians(plan, rows))
+    spectra = np.linalg.eigvalsh(plan.flat_target.hessians(rows))
     finite = spectra[np.all(np.isfinite(spectra), axis=1)]
     directions = rng.standard_normal((points, plan.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.evaluation import over_rows
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson.hermite import Polynomial
-from gyromc.shape.laplace import Sample
-from gyromc.shape.values import gradients, hessians, over_rows
+from gyromc.shape.importance import Sample
 from gyromc.targets import SumOverData
 
 POINTS = 2000
@@ -77,8 +77,8 @@ def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) 
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, n, d = D + Q, len(D), plan.dim
     K = np.broadcast_to(np.eye(n), (len(z), n, n)).copy()
-    K[:, :d, :d] = hessians(plan, theta)
-    slope_H = np.concatenate([gradients(plan, theta), r], axis=1)
+    K[:, :d, :d] = plan.flat_target.hessians(theta)
+    slope_H = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
     slope, curve = poisson.gradients(z), poisson.hessians(z)
     noise = np.einsum("ij,sjk,lk->sil", G[:, :d], oracle_covariances(plan, theta), G[:, :d], optimize=True)
     rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, slope_H @ Q.T, optimize=True)

@@ -16,7 +16,6 @@ from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.routes import Answer, Material, answer
 from gyromc.prediction.stability import Stability, stability
-from gyromc.shape.laplace import user_sample
 
 __all__ = ["Prediction", "predict"]
 
@@ -174,7 +173,7 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
-    material = Material(plan, None if sample is None else user_sample(plan, sample), digits)
+    material = Material(plan, None if sample is None else plan.model.sample_of(sample), digits)
     try:
         steady = stability(plan)
     except InvalidInput:

@@ -9,8 +9,7 @@ import numpy as np
 
 from gyromc.plan import Plan
 from gyromc.prediction.poisson.hermite import Polynomial
-from gyromc.shape.laplace import Sample
-from gyromc.shape.values import gradients
+from gyromc.shape.importance import Sample
 
 ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
 
@@ -47,6 +46,6 @@ def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: in
     theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
     r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
     slope = poisson.gradients(np.concatenate([theta, r], axis=1))
-    force = np.concatenate([gradients(plan, theta), r], axis=1) @ plan.dynamics.Q.T
+    force = np.concatenate([plan.flat_target.gradients(theta), r], axis=1) @ plan.dynamics.Q.T
     terms = np.sum(slope * force, axis=1) ** 2  # E7
     return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

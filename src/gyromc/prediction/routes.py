@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import over_rows
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
@@ -22,8 +23,8 @@ from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
-from gyromc.shape.laplace import Laplace, Sample, importance_sample, laplace, laplace_constants
-from gyromc.shape.values import observable_gradients, observable_values, over_rows
+from gyromc.shape.importance import Sample
+from gyromc.shape.laplace import Laplace
 
 MOST_PARAMETERS = 60  # for an importance sample
 HEALTHY = 0.05  # effective size, as a share of the draws
@@ -61,7 +62,7 @@ class Material:
     @functools.cached_property
     def center(self) -> Laplace:
         """The Laplace approximation."""
-        return laplace(self.plan)
+        return self.plan.model.laplace
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -70,7 +71,7 @@ class Material:
             return self.sample
         if self.plan.dim > MOST_PARAMETERS:
             raise InvalidInput(f"{self.plan.dim} parameters are too many for importance sampling: pass `sample`")
-        drawn = importance_sample(self.plan, self.center)
+        drawn = self.plan.model.importance_sample()
         if drawn.effective_size < HEALTHY * len(drawn.weights):
             raise InvalidInput(
                 f"the Laplace approximation is too far off: {len(drawn.weights)} draws are worth {drawn.effective_size:.0f}; "
@@ -196,7 +197,7 @@ def _poisson(material: Material, name: str, h: Observable) -> Answer | None:
 def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
     """The plug-in T3 on the user's sample or on an importance sample."""
     plan, sample = material.plan, material.pilot
-    values = observable_values(plan, h, sample.theta)
+    values = plan.model.values(h, sample.theta)
     if not np.all(np.isfinite(values[sample.weights > 0])):
         raise InvalidInput("the observable is NaN or infinite on the sample")
     values = np.where(np.isfinite(values), values, 0.0)
@@ -225,12 +226,19 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
 
 def _laplace(material: Material, name: str, h: Observable) -> Answer:
     """E8 with the Hessian at the mode and h linearised there."""
-    V, V0 = laplace_constants(material.plan, h, material.center)
     plan = material.plan
-    D, Q, P = _matrices(plan, material.center.precision)
-    u = augment_vector(observable_gradients(plan, h, material.center.mode[None])[0], plan.augmented)
-    integral = closed_forms.strictness_integral(D, Q, P, None, u)
+    V, V0, integral = laplace_constants(plan, h)
+    Q = plan.dynamics.Q
     return _asymptotic(plan, Answer(V, V0, "laplace", reduction=reduction(integral, Q, V, V0)))
+
+
+def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
+    """V, V_0 and the integral of E7 for the Laplace approximation of the target, h linearised at the mode."""
+    center = plan.model.laplace
+    D, Q, P = _matrices(plan, center.precision)
+    u = augment_vector(plan.model.value_gradients(h, center.mode[None])[0], plan.augmented)
+    V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
+    return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 
 
 def _asymptotic(
@@ -243,9 +251,9 @@ def _asymptotic(
 ) -> Answer:
     """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
     assert base.variance is not None
-    if callable(plan.step_size):
+    if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not worked out")
-    eta, N = plan.step_size, plan.num_steps
+    eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
     if bias_slope is None or plan.scheme != "euler":
         method = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"

@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 
+from gyromc.evaluation import over_rows
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact import mehler
 from gyromc.prediction.exact.closed_forms import precision_solve
-from gyromc.shape.values import observable_values, over_rows
 
 MOST_ROWS = 20_000
 
@@ -50,7 +50,7 @@ def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str
 
 
 def _values(plan: Plan, h: Observable, rows: np.ndarray) -> np.ndarray:
-    return observable_values(plan, h, np.asarray(rows, float))
+    return plan.model.values(h, np.asarray(rows, float))
 
 
 def _on_gaussian(h: Ridge, K: np.ndarray, mean: np.ndarray) -> float:

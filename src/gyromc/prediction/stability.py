@@ -12,8 +12,6 @@ from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import linear_chain, why_not_linear
-from gyromc.shape.laplace import laplace
-from gyromc.shape.values import hessians
 
 MAX_DENSE = 1000
 
@@ -25,14 +23,14 @@ def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, str] | None:
     known = plan.flat_target.gaussian()
     if known is not None:
         K, where = known[0], "exactly"
-    elif callable(plan.theta0):
+    elif plan.starts.theta is None:
         return None
     else:
-        theta, where = plan.theta0[0], "linearised at the start"
+        theta, where = plan.model.start, "linearised at the start"
         try:
-            K, where = laplace(plan).precision, "linearised at the mode"
+            K, where = plan.model.laplace.precision, "linearised at the mode"
         except InvalidInput:  # a target without a mode
-            K = hessians(plan, theta[None])[0]
+            K = plan.flat_target.hessians(theta[None])[0]
     if plan.augmented:
         zero = np.zeros_like(K)
         K = np.block([[K, zero], [zero, np.eye(plan.dim)]])
@@ -75,12 +73,12 @@ def stability(plan: Plan) -> Stability | None:
     assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
     ```
     """
-    if callable(plan.step_size):
+    if plan.scheduled:
         with jax.enable_x64(True):
             steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
             eta = max(float(plan.step_size(k)) for k in steps)
     else:
-        eta = plan.step_size
+        eta = plan.eta
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
         if not chain.additive and chain.n <= lifted.MAX_STATE:
@@ -113,13 +111,13 @@ def advice(plan: Plan) -> str:
         known = hamiltonian_precision(plan)
     except Exception:  # a user's target that has no Hessian: the advice stays general
         return general
-    if known is None or callable(plan.step_size):
+    if known is None or plan.scheduled:
         return general
     P, where = known
     if not np.all(np.isfinite(P)):
         return general
     limit = largest_stable_step((plan.dynamics.D + plan.dynamics.Q) @ P)
-    eta = plan.step_size
+    eta = plan.eta
     if limit == 0:
         return f"Likely cause: the drift is not contracting there ({where}, A = (D+Q)P has an eigenvalue with real part ≤ 0)."
     if eta >= limit:

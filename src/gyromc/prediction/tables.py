@@ -57,7 +57,7 @@ def _plain(value) -> float | int | None:
 
 def _title(pred) -> str:
     plan = pred.plan
-    eta = "schedule" if callable(plan.step_size) else f"{plan.step_size:g}"
+    eta = plan.eta_text
     pieces = f"{plan.dynamics.name} on {type(plan.target).__name__}, {plan.oracle.name} gradients"
     return f"{pieces}, η = {eta}, N = {plan.num_steps}"
 

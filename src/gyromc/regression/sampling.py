@@ -134,7 +134,7 @@ def _long_enough(choice: Choice, T: np.ndarray, unseen: np.ndarray, run: Run) ->
 def _halved(choice: Choice, why: str) -> Choice:
     """Half the step size, and the same time."""
     plan = choice.plan
-    eta = float(plan.step_size) / 2  # type: ignore[arg-type]
+    eta = plan.eta / 2
     return dataclasses.replace(
         choice,
         plan=plan.replace(step_size=eta, num_steps=2 * plan.num_steps, burn_in=2 * plan.burn_in),

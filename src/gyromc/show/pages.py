@@ -1,12 +1,11 @@
-"""Pages and pictures: the one style of every report gyromc writes, of the paper's §6 or of a user's own data.
+"""Pages and pictures: the one style of every report gyromc writes.
 
-Receives templates' names, figures and numbers; hands on self-contained HTML, images and texts. A page that extends
-`page.html.j2` is readable in the light and in the dark, on a phone and on paper, and fetches nothing.
+Templates' names and figures in; self-contained HTML and images out. A page that extends `page.html.j2` is readable in light and
+dark, on a phone and on paper, and fetches nothing.
 """
 
 import base64
 import io
-import math
 import os
 import platform
 from importlib import metadata
@@ -14,18 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import gyromc
+from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 __all__ = [
     "FIGURE_STYLE",
-    "bounds",
     "data_uri",
-    "duration",
     "environment",
     "machine",
-    "number",
     "picture",
-    "plus_minus",
-    "signed",
 ]
 
 FIGURE_STYLE = {
@@ -117,41 +112,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A few significant digits; a dash for what is not known."""
-    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign and so many decimals."""
-    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
-
-
-def plus_minus(value: float | None, error: float | None) -> str:
-    """A value with its standard error: two digits of the error, and as many decimals of the value as that leaves.
-
-    ```python
-    from gyromc.show.pages import plus_minus
-    assert plus_minus(1.23456, 0.0381) == "1.235 ± 0.038"
-    ```
-    """
-    if value is None or error is None or not error > 0:
-        return number(value)
-    decimals = max(0, 1 - math.floor(math.log10(error)))
-    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
-
-
-def bounds(interval, digits: int = 3) -> str:
-    """An interval in brackets."""
-    return "" if interval is None else f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -1,7 +1,6 @@
-"""What a target is: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|² (E1).
+"""What a target is: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
 
-Receives nothing; hands on `Target`, what every engine and every formula asks of a law, and `SumOverData`, what a mini-batch
-oracle asks besides.
+`Target` is what every engine and every formula asks of a law, `SumOverData` what a mini-batch oracle asks besides.
 """
 
 import abc
@@ -12,6 +11,8 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
+
+from gyromc.evaluation import over_rows
 
 Params = Any
 Theta = Float[Array | np.ndarray, " d"]
@@ -42,6 +43,22 @@ class Target(eqx.Module):
         """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
         return None
 
+    def potentials(self, rows: np.ndarray) -> np.ndarray:
+        """U at every row, in float64; for targets over vectors."""
+        return over_rows(_potential, rows, self)
+
+    def gradients(self, rows: np.ndarray) -> np.ndarray:
+        """∇U at every row, in float64; for targets over vectors."""
+        return over_rows(_gradient, rows, self)
+
+    def hessians(self, rows: np.ndarray, chunk: int = 512) -> np.ndarray:
+        """∇²U at every row, in float64; for targets over vectors."""
+        return over_rows(_hessian, rows, self, chunk=chunk)
+
+    def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
+        """The mean of ∇²U over the rows."""
+        return self.hessians(rows).mean(axis=0)
+
     def reported(self, draws: Params) -> Params:
         """Draws (chains × draws × …) as users see them: the parameters themselves, unless the target has its own terms."""
         return draws
@@ -67,3 +84,15 @@ class SumOverData(Target):
         """weight · Σ_{i ∈ index} ∇ℓ_i(θ) plus the prior's gradient."""
         parts = self.batch_gradient(params, index), self.prior_gradient(params)
         return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)
+
+
+def _potential(target, theta):
+    return target.potential(theta)
+
+
+def _gradient(target, theta):
+    return target.gradient(theta)
+
+
+def _hessian(target, theta):
+    return jax.hessian(target.potential)(theta)

@@ -1,24 +1,28 @@
-"""Regressions: models that meet the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²) (E1).
+"""Regressions: models that meet the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
 
-Receives a design matrix and responses; hands on U, ∇U and the sums over rows that a mini-batch needs. Data are kept in float64
-NumPy; an engine casts them to its own precision.
+A design matrix and responses in; U, ∇U, ∇²U and the sums over rows that a mini-batch needs out. What is known of y given its
+linear predictors is in `likelihoods`. Data are kept in float64 NumPy; an engine casts them to its own precision.
 """
 
 import abc
+from typing import ClassVar
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.targets.base import Scalar, SumOverData
+from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+
+MOST_AT_ONCE = 2_000_000  # linear predictors held while U is evaluated at many points
 
 
 class Regression(SumOverData):
     """Rows x_i with responses y_i and the prior θ ~ N(0, σ₀² I): what all regressions share.
 
-    A subclass gives `losses(θ, X, y)`, Σ_i ℓ_i, and `slopes(θ, X, y)`, Σ_i ∇ℓ_i, over the rows it is handed.
+    A subclass gives `losses(θ, X, y)`, Σ_i ℓ_i, and `slopes(θ, X, y)`, Σ_i ∇ℓ_i, over the rows it is given.
 
     **Arguments:**
 
@@ -73,6 +77,54 @@ class Regression(SumOverData):
         return self.prior_precision * params
 
 
+class WithLikelihood(Regression):
+    """A regression whose likelihood is known by name: U, ∇U and ∇²U at many points in plain NumPy, nothing compiled."""
+
+    likelihood: eqx.AbstractVar[Likelihood]
+
+    def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
+        """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
+        X, q = (self.X if X is None else X), self.likelihood.outputs
+        if q == 1:
+            return theta @ X.T
+        return np.swapaxes(theta.reshape(*theta.shape[:-1], q, -1) @ X.T, -1, -2)
+
+    def potentials(self, rows):
+        rows = np.asarray(rows, float)
+        at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
+        parts = np.array_split(rows, max(1, -(-len(rows) // at_once)))
+        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in parts]
+        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
+
+    def gradients(self, rows):
+        rows = np.asarray(rows, float)
+        slopes = self.likelihood.slope(self.predictors(rows), self.y)
+        if self.likelihood.outputs > 1:
+            slopes = np.swapaxes(slopes, -1, -2)
+        return (slopes @ self.X).reshape(rows.shape) + float(self.prior_precision) * rows
+
+    def start_point(self) -> np.ndarray:
+        """θ whose linear predictors suit y on average, as nearly as the columns allow."""
+        wanted = np.broadcast_to(self.likelihood.start(self.y), (self.num_data, self.likelihood.outputs))
+        if not np.any(wanted):
+            return np.zeros(self.likelihood.outputs * self.X.shape[1])
+        return np.linalg.lstsq(self.X, wanted, rcond=None)[0].T.ravel()
+
+    def hessians(self, rows, chunk=512):
+        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(rows, float)])
+
+    def mean_hessian(self, rows):
+        q, p = self.likelihood.outputs, self.X.shape[1]
+        w = self.likelihood.curvature(self.predictors(np.asarray(rows, float)))
+        w = w.reshape(-1, self.num_data, q, q).mean(axis=0)
+        K = np.empty((q, p, q, p))
+        for a in range(q):
+            for b in range(a, q):
+                K[a, :, b] = (self.X * w[:, a, b, None]).T @ self.X
+                K[b, :, a] = K[a, :, b]
+        return K.reshape(q * p, q * p) + float(self.prior_precision) * np.eye(q * p)
+
+
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
 
@@ -100,7 +152,17 @@ class GeneralizedLinear(Regression):
         return self.slope(X @ params, y) @ X
 
 
-class LinearRegression(GeneralizedLinear):
+class _KnownLinear(GeneralizedLinear, WithLikelihood):
+    """A generalized linear model with a likelihood by name."""
+
+    def loss(self, t, y):
+        return self.likelihood.loss(t, y)
+
+    def slope(self, t, y):
+        return self.likelihood.slope(t, y)
+
+
+class LinearRegression(_KnownLinear):
     """Bayesian linear regression with unit noise: y = Xθ + N(0, I), θ ~ N(0, σ₀² I).
 
     The posterior is Gaussian with precision K = XᵀX + σ₀⁻²I and mean K⁻¹Xᵀy.
@@ -112,11 +174,7 @@ class LinearRegression(GeneralizedLinear):
     ```
     """
 
-    def loss(self, t, y):
-        return 0.5 * (t - y) ** 2
-
-    def slope(self, t, y):
-        return t - y
+    likelihood: ClassVar[Likelihood] = Normal()
 
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
@@ -124,7 +182,7 @@ class LinearRegression(GeneralizedLinear):
         return K, np.linalg.solve(K, X.T @ y)
 
 
-class LogisticRegression(GeneralizedLinear):
+class LogisticRegression(_KnownLinear):
     """Bayesian logistic regression: P(y = 1 | x) = 1/(1 + e^{-xᵀθ}), θ ~ N(0, σ₀² I).
 
     ```python
@@ -132,6 +190,8 @@ class LogisticRegression(GeneralizedLinear):
     assert gm.targets.LogisticRegression([[1.0], [2.0]], [0, 1], prior_scale=1.0).num_data == 2
     ```
     """
+
+    likelihood: ClassVar[Likelihood] = Bernoulli()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         super().__init__(X, y, prior_scale)
@@ -143,14 +203,8 @@ class LogisticRegression(GeneralizedLinear):
                 f"Encode the positive class as 1, for example `(y == {self.y[odd[0]]:g}).astype(int)`."
             )
 
-    def loss(self, t, y):
-        return jnp.logaddexp(0.0, t) - y * t
 
-    def slope(self, t, y):
-        return jax.nn.sigmoid(t) - y
-
-
-class PoissonRegression(GeneralizedLinear):
+class PoissonRegression(_KnownLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
 
     The curvature grows like e^{xᵀθ}: centre and scale the columns of X, or a step size that suits the mode is too large
@@ -162,18 +216,14 @@ class PoissonRegression(GeneralizedLinear):
     ```
     """
 
+    likelihood: ClassVar[Likelihood] = Poisson()
+
     def __init__(self, X, y, prior_scale: float = 1.0):
         super().__init__(X, y, prior_scale)
         _require_whole(self.y, "counts 0, 1, 2, …", "Use `LinearRegression` for measurements.")
 
-    def loss(self, t, y):
-        return jnp.exp(t) - y * t
 
-    def slope(self, t, y):
-        return jnp.exp(t) - y
-
-
-class SoftmaxRegression(Regression):
+class SoftmaxRegression(WithLikelihood):
     """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the w_c a priori N(0, σ₀² I) and free of their common part.
 
     Adding one vector to all w_c changes no probability, so the common part is left out: with B an orthonormal basis of the
@@ -195,7 +245,7 @@ class SoftmaxRegression(Regression):
     ```
     """
 
-    basis: np.ndarray
+    likelihood: Categorical = eqx.field(static=True)
 
     def __init__(self, X, y, prior_scale: float = 1.0, num_classes: int | None = None):
         super().__init__(X, y, prior_scale)
@@ -203,12 +253,17 @@ class SoftmaxRegression(Regression):
         seen = int(self.y.max()) + 1
         count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
         require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
-        self.basis = contrasts(count)
+        self.likelihood = Categorical(count)
 
     @property
     def num_classes(self) -> int:
         """C."""
-        return self.basis.shape[0]
+        return self.likelihood.num_classes
+
+    @property
+    def basis(self) -> np.ndarray:
+        """B of the class's description: C × (C-1)."""
+        return self.likelihood.basis
 
     @property
     def dim(self) -> int:
@@ -219,27 +274,11 @@ class SoftmaxRegression(Regression):
         return self.basis @ params.reshape(self.num_classes - 1, -1)
 
     def losses(self, params, X, y):
-        t = X @ self.weights(params).T
-        own = jnp.take_along_axis(t, jnp.asarray(y, int)[:, None], axis=1)[:, 0]
-        return jnp.sum(jax.nn.logsumexp(t, axis=1) - own)
+        return jnp.sum(self.likelihood.loss(X @ params.reshape(self.num_classes - 1, -1).T, y))
 
     def slopes(self, params, X, y):
-        excess = jax.nn.softmax(X @ self.weights(params).T, axis=1) - (y[:, None] == jnp.arange(self.num_classes))
-        return ((excess @ self.basis).T @ X).reshape(-1)
-
-
-def contrasts(count: int) -> np.ndarray:
-    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's).
-
-    ```python
-    from gyromc.targets.regressions import contrasts
-    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15
-    ```
-    """
-    B = np.zeros((count, count - 1))
-    for k in range(1, count):
-        B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))
-    return B
+        slopes = self.likelihood.slope(X @ params.reshape(self.num_classes - 1, -1).T, y)
+        return (slopes.T @ X).reshape(-1)
 
 
 def _require_whole(y: np.ndarray, what: str, remedy: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gyromc.app.fit.wording import cell
-from gyromc.show.pages import bounds, number, plus_minus
+from gyromc.show.numbers import bounds, number, plus_minus
 
 __all__ = ["tables"]
 

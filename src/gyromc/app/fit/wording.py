@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from gyromc.app.fit.encoding import Response
-from gyromc.show.pages import number
+from gyromc.show.numbers import number
 
 __all__ = ["cell", "model_words"]
 

@@ -61,7 +61,7 @@ def why_not(plan: Plan) -> str | None:
         return "the parameters are a pytree, not a vector"
     if plan.dynamics.size > MAX_SIZE:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
-    if callable(plan.step_size):
+    if plan.scheduled:
         return "the step size is a schedule"
     if plan.scheme != "euler":
         return f"the scheme is {plan.scheme!r}, not 'euler'"
@@ -185,7 +185,7 @@ def _padded(rows: np.ndarray) -> np.ndarray:
 
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     """[B E L] and the shift, dense."""
-    eta, n, d = float(plan.step_size), plan.dynamics.size, plan.dim  # type: ignore[arg-type]
+    eta, n, d = plan.eta, plan.dynamics.size, plan.dim
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, G_theta = D + Q, (D + Q)[:, :d]
     P = np.eye(n)
@@ -229,7 +229,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         h_column=h_column,
         h_entry=h_entry,
         profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
-        weight=float(plan.step_size) if plan.weighting == "step_size" else 1.0,  # type: ignore[arg-type]
+        weight=plan.eta if plan.weighting == "step_size" else 1.0,
         burn_in=plan.burn_in,
         thin=thin or 0,
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),

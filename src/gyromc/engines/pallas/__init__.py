@@ -68,7 +68,7 @@ def _plain_reason(plan: Plan) -> str | None:
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
-        "it takes a constant step size and the plan has a schedule": callable(plan.step_size),
+        "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
         f"it has the scheme euler and the plan asks for {plan.scheme}": plan.scheme != "euler",
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),

@@ -120,7 +120,7 @@ def check(recipe: Recipe) -> None:
 
 def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """-η(D+Q), and a root of the covariance of everything random and Gaussian in a step."""
-    eta, D = float(plan.step_size), plan.dynamics.D  # type: ignore[arg-type]  # a number: schedules are refused before
+    eta, D = plan.eta, plan.dynamics.D
     G = D + plan.dynamics.Q
     covariance = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):

@@ -16,12 +16,12 @@ from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
 from gyromc.interop.numpyro.sites import observables as site_observables
-from gyromc.observables import function
+from gyromc.model import Model
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.stability import largest_stable_step
-from gyromc.shape.laplace import Laplace, laplace
+from gyromc.shape.laplace import Laplace
 
 __all__ = ["plan"]
 
@@ -90,7 +90,7 @@ def plan(
     draft = Plan(target=target, step_size=1e-3 if step_size is None else step_size, **chosen)
     if step_size is None:
         draft = draft.replace(step_size=gaussian_step(draft, center, bias))
-    if "burn_in" not in fields and not callable(draft.step_size):
+    if "burn_in" not in fields and not draft.scheduled:
         draft = draft.replace(burn_in=_relaxation_steps(draft, center))
     return draft
 
@@ -137,7 +137,7 @@ def _relaxation_steps(plan: Plan, center: Laplace) -> int:
     """Ten times the slowest relaxation time at the mode, in steps."""
     P = linalg.block_diag(center.precision, np.eye(plan.dim)) if plan.augmented else center.precision
     slowest = float(np.linalg.eigvals((plan.dynamics.D + plan.dynamics.Q) @ P).real.min())
-    assert not callable(plan.step_size)
+    assert not plan.scheduled
     return int(np.ceil(10 / (slowest * plan.step_size)))
 
 
@@ -148,15 +148,8 @@ def _center(target: Posterior) -> Laplace:
         "yourself, for example `gm.Plan(target=target, start=target.start, dynamics=gm.dynamics.hfhr(target.dim, 1.0, 2.0), "
         "observables=gnp.observables(target), step_size=…)`.",
     )
-    simplest = Plan(
-        target=target,
-        dynamics=families.overdamped(target.dim),
-        observables={"U": function(target.potential)},
-        step_size=0.1,
-        start=target.start,
-    )
     try:
-        return laplace(simplest)
+        return Model(target, target.start).laplace
     except InvalidInput as error:
         raise InvalidInput(
             f"The posterior has no mode to start from. {error} Build the plan yourself with `gm.Plan`, or give weak priors to "

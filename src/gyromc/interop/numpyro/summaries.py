@@ -92,7 +92,7 @@ def summary(run: Run) -> Summary:
     return Summary(
         rows,
         f"{int(good.sum())} chains × {run.steps_done} steps, {type(plan.oracle).__name__}, η = "
-        f"{'schedule' if callable(plan.step_size) else format(plan.step_size, 'g')}; errors between chains, without the bias "
+        f"{plan.eta_text}; errors between chains, without the bias "
         "of the step size",
     )
 

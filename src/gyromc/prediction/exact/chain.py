@@ -79,7 +79,7 @@ def why_not_linear(plan: Plan) -> str | None:
         return f"{type(plan.target).__name__} is not Gaussian"
     if plan.scheme != "euler":
         return f"the scheme {plan.scheme!r} is not Euler-Maruyama"
-    if callable(plan.step_size):
+    if plan.scheduled:
         return "the step size is a schedule"
     if noise_tensor(plan.oracle, plan) is None:
         return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"
@@ -91,13 +91,12 @@ def linear_chain(plan: Plan) -> LinearChain:
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
     noise = noise_tensor(plan.oracle, plan)
     assert noise is not None
-    assert not callable(plan.step_size)
     return LinearChain(
         D=plan.dynamics.D,
         Q=plan.dynamics.Q,
         P=augment(K, plan.augmented),
         mean=mean,
-        step_size=plan.step_size,
+        step_size=plan.eta,
         noise=noise,
         starts=start_rows(plan) - augment_vector(mean, plan.augmented),
     )
@@ -116,16 +115,16 @@ def augment_vector(v: np.ndarray, augmented: bool) -> np.ndarray:
 
 def start_rows(plan: Plan) -> np.ndarray:
     """z₀, one row for each different start; a random start is drawn `START_DRAWS` times."""
-    if callable(plan.theta0):
+    if plan.starts.draw is not None:
         keys = jax.random.split(jax.random.key(plan.seed), START_DRAWS)
         with jax.enable_x64(True):
-            drawn = jax.vmap(plan.theta0)(keys)
+            drawn = jax.vmap(plan.starts.draw)(keys)
         theta = np.concatenate([np.reshape(x, (START_DRAWS, -1)) for x in jax.tree.leaves(drawn)], axis=1)
     else:
-        theta = np.asarray(plan.theta0, float)
+        theta = np.asarray(plan.starts.theta, float)
     if not plan.augmented:
         return theta
-    r = np.zeros((1, plan.dim)) if plan.r0 is None else np.asarray(plan.r0, float)
+    r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
     rows = max(theta.shape[0], r.shape[0])
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
 

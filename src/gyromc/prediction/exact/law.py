@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gyromc.evaluation import over_rows
 from gyromc.observables import PROFILES, Ridge
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import LinearChain
 from gyromc.prediction.exact.mehler import expectation
 from gyromc.prediction.exact.moments import stretch
-from gyromc.shape.values import over_rows
 
 MOST_STARTS = 32
 MOST_STATE = 10  # numbers in the state, for noise that depends on it

@@ -16,7 +16,6 @@ from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson.basis import SPACING, Axis, line, plane
 from gyromc.prediction.poisson.equation import Generator, Solution, coefficients
-from gyromc.shape.values import gradients, hessians, observable_values, potentials, support
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
@@ -50,7 +49,7 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
         return f"{type(plan.target).__name__} is not separable and has more than two parameters"
     if not isinstance(plan.oracle, Exact | Gaussian) and plan.flat_target.separable() is None and plan.dim > 2:
         return "the oracle's noise depends on the state"
-    depends = support(plan, h)
+    depends = plan.model.coordinates_of(h)
     if not depends:
         return "the observable is constant"
     sizes = _sizes(plan, active(plan, depends), DEGREES[1])
@@ -103,7 +102,7 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     reason = why_not_galerkin(plan, h)
     if reason is not None:
         raise InvalidInput(f"The Poisson equation cannot be solved here: {reason}.")
-    depends = support(plan, h)
+    depends = plan.model.coordinates_of(h)
     chosen, before = active(plan, depends), None
     for degree in DEGREES:
         if before is not None and np.prod(_sizes(plan, chosen, degree)) > MOST_COEFFICIENTS:
@@ -179,7 +178,7 @@ def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
 
 def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i′, from the target's own gradient."""
-    return gradients(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i]
+    return plan.flat_target.gradients(np.repeat(t[:, None], plan.dim, axis=1))[:, i]
 
 
 def _around(plan: Plan) -> list[tuple[float, float]]:
@@ -192,21 +191,19 @@ def _around(plan: Plan) -> list[tuple[float, float]]:
 
 def _single_axis(plan: Plan, degree: int) -> Axis:
     """A target of one parameter, separable by itself."""
-    potential = lambda t: potentials(plan, np.asarray(t)[:, None])  # noqa: E731
-    slope = lambda t: gradients(plan, np.asarray(t)[:, None])[:, 0]  # noqa: E731
-    from gyromc.shape.laplace import laplace
+    potential = lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])  # noqa: E731
+    slope = lambda t: plan.flat_target.gradients(np.asarray(t)[:, None])[:, 0]  # noqa: E731
 
-    center = laplace(plan)
+    center = plan.model.laplace
     return line(0, potential, slope, degree, (float(center.mode[0]), float(center.precision[0, 0]) ** -0.5))
 
 
 def _plane_axis(plan: Plan, degree: int) -> Axis:
     """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
-    from gyromc.shape.laplace import laplace
 
-    center = laplace(plan)
+    center = plan.model.laplace
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: potentials(plan, center.mode + x @ root.T)  # noqa: E731
+    energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
     for reach in 2.0 ** np.arange(3, 8):
         line_nodes = np.linspace(-reach, reach, 65 if reach < 16 else 257)
         x = np.stack(np.meshgrid(line_nodes, line_nodes, indexing="ij"), axis=-1)
@@ -237,7 +234,7 @@ def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.n
             np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts
         )
         rows[:, list(axis.coordinates)] = nodes[index.ravel()]
-    return observable_values(plan, h, rows).reshape(counts), used
+    return plan.model.values(h, rows).reshape(counts), used
 
 
 def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray) -> float:
@@ -274,7 +271,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
 
 def _curvature(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i″ by differentiating the target's gradient."""
-    return hessians(plan, np.repeat(t[:, None], plan.dim, axis=1))[:, i, i]
+    return plan.flat_target.hessians(np.repeat(t[:, None], plan.dim, axis=1))[:, i, i]
 
 
 def _transient(plan: Plan, solution: Solution) -> float:

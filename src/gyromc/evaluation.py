@@ -1,0 +1,41 @@
+"""A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
+
+Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["over_rows"]
+
+CHUNK = 2**15
+
+
+@eqx.filter_jit
+def _mapped(function, rows, *pieces):
+    return jax.vmap(lambda x: function(*pieces, x))(rows)
+
+
+def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK) -> np.ndarray:
+    """`function(*pieces, row)` at every row; compiled once for a function and pieces of one structure.
+
+    **Arguments:**
+
+    - `function`: of the pieces and one row, traceable by JAX.
+    - `rows`: points × d.
+    - `pieces`: pytrees the function reads; their floating-point arrays are taken in float64.
+    - `chunk`: how many rows are evaluated at once.
+    """
+    parts = []
+    with jax.enable_x64(True):
+        pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, pieces)
+        for i in range(0, len(rows), chunk):
+            block = np.asarray(rows[i : i + chunk], float)
+            size = min(chunk, max(64, 1 << (len(block) - 1).bit_length()))
+            padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *block.shape[1:]))])
+            parts.append(np.asarray(_mapped(function, jnp.asarray(padded), *pieces), float)[: len(block)])
+    return np.concatenate(parts)

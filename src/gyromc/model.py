@@ -1,0 +1,151 @@
+"""A model: a target over one vector θ, and what can be learnt of it before any dynamics is chosen.
+
+A target and a start in. Out: the target as a function of a vector, the dimension, values at many points, the mode with the
+curvature there, the nearest Gaussian and an importance sample. Each is computed when first asked for and kept.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import numbers, require
+from gyromc.errors import InvalidInput
+from gyromc.evaluation import over_rows
+from gyromc.flat import flatten, unraveler
+from gyromc.observables import Observable, Ridge
+from gyromc.shape.gaussian import Gaussian, nearest_gaussian
+from gyromc.shape.importance import DRAWS, Sample, importance_sample
+from gyromc.shape.laplace import Laplace, laplace
+from gyromc.shape.modes import find_mode
+from gyromc.targets import Target
+
+__all__ = ["Model"]
+
+NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A target with its parameters as one vector.
+
+    **Arguments:**
+
+    - `target`: the law (`gyromc.targets`).
+    - `template`: parameters shaped like the target's (arrays or shapes), left out for targets over vectors that know their
+      dimension.
+    - `start`: a point of θ as one vector, where mode finding begins; zeros when left out.
+
+    ```python
+    import gyromc as gm
+    model = gm.Model(gm.targets.LogisticRegression([[1.0], [2.0], [-1.0]], [0, 1, 1], prior_scale=2.0))
+    assert model.dim == 1 and abs(model.target.gradients(model.mode[None])[0, 0]) < 1e-9
+    ```
+    """
+
+    target: Target
+    template: Any = None
+    start: Any = None
+    unravel: Callable = dataclasses.field(init=False, repr=False)
+    dim: int = dataclasses.field(init=False)
+    _kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self):
+        template = self.template
+        if template is None:
+            require(
+                self.target.dim is not None,
+                f"{type(self.target).__name__} does not know its dimension: pass `template`, parameters of the right shapes.",
+            )
+            template = jax.ShapeDtypeStruct((self.target.dim,), np.dtype(float))
+        unravel, dim = unraveler(template)
+        start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
+        require(
+            start.shape == (dim,), f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}."
+        )
+        for name, value in (("template", template), ("unravel", unravel), ("dim", dim), ("start", start)):
+            object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def flat_target(self) -> Target:
+        """The target as a function of the vector θ."""
+        return flatten(self.target, self.unravel, self.dim)
+
+    def values(self, h: Observable, rows: np.ndarray) -> np.ndarray:
+        """h at every row of θ."""
+        return over_rows(_value, np.asarray(rows, float), h, self.unravel)
+
+    def value_gradients(self, h: Observable, rows: np.ndarray) -> np.ndarray:
+        """∇h at every row of θ."""
+        return over_rows(_value_gradient, np.asarray(rows, float), h, self.unravel)
+
+    def coordinates_of(self, h: Observable, spread: float = 3.0, points: int = 64) -> tuple[int, ...]:
+        """The coordinates of θ that h depends on: known for a ridge, else where ∇h is not zero at some of 64 random points."""
+        if isinstance(h, Ridge):
+            return tuple(int(i) for i in np.flatnonzero(h.direction))
+        slopes = self.value_gradients(h, spread * np.random.default_rng(0).standard_normal((points, self.dim)))
+        return tuple(int(i) for i in np.flatnonzero(np.any(slopes != 0, axis=0)))
+
+    @functools.cached_property
+    def mode(self) -> np.ndarray:
+        """The mode that a descent from the start reaches; `InvalidInput` where there is none."""
+        nudge = NUDGE * np.random.default_rng(0).standard_normal(self.dim)
+        return find_mode(self.flat_target, self.start + nudge)
+
+    @functools.cached_property
+    def laplace(self) -> Laplace:
+        """Mode and Hessian there; `InvalidInput` where there is no mode with a positive definite Hessian."""
+        return laplace(self.flat_target, self.mode)
+
+    @property
+    def precision(self) -> np.ndarray:
+        """K = ∇²U at the mode."""
+        return self.laplace.precision
+
+    def nearest_gaussian(self, seed: int = 0, refine: bool = True) -> Gaussian:
+        """The Gaussian with the law's mean gradient and mean curvature."""
+        return self._once(nearest_gaussian, seed, refine)
+
+    def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
+        """A weighted sample around the mode; look at its `effective_size` before believing it."""
+        return self._once(importance_sample, draws, seed)
+
+    def _once(self, learn: Callable, *settings):
+        """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
+        key = learn, settings
+        if key not in self._kept:
+            self._kept[key] = learn(self.flat_target, self.laplace, *settings)
+        return self._kept[key]
+
+    @functools.cached_property
+    def gradient_second_moment(self) -> np.ndarray:
+        """E_μ[∇U∇Uᵀ] over the importance sample; equal to E_μ[∇²U] on every smooth law."""
+        sample = self.importance_sample()
+        slopes = self.flat_target.gradients(sample.theta)
+        return (slopes.T * sample.weights) @ slopes
+
+    def sample_of(self, rows: Any) -> Sample:
+        """A user's posterior sample, rows of θ or an array chains × draws × d such as `run.draws`, equally weighted."""
+        rows = np.asarray(rows, float)
+        if rows.ndim == 1 and self.dim == 1:
+            rows = rows[:, None]
+        if rows.ndim < 2 or rows.shape[-1] != self.dim or not np.all(np.isfinite(rows)):
+            raise InvalidInput(
+                f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}."
+            )
+        rows = rows.reshape(-1, self.dim)
+        count, least = len(rows), 10 * (self.dim + 1)
+        require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
+        return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws")
+
+
+def _value(h, unravel, theta):
+    return jnp.asarray(h(unravel(theta)), float)
+
+
+def _value_gradient(h, unravel, theta):
+    return jax.grad(lambda t: _value(h, unravel, t))(theta)

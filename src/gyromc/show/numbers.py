@@ -1,0 +1,56 @@
+"""Numbers as text and as JSON: a few digits for people, plain values for machines."""
+
+import math
+
+__all__ = ["bounds", "counted", "duration", "number", "plain", "plus_minus", "signed"]
+
+
+def plain(value) -> float | int | None:
+    """A number as JSON has it; None for what is not known, NaN or infinite."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A few significant digits; a dash for what is not known."""
+    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """With its sign and so many decimals."""
+    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def plus_minus(value: float | None, error: float | None) -> str:
+    """A value with its standard error: two digits of the error, and as many decimals of the value as that leaves.
+
+    ```python
+    from gyromc.show.numbers import plus_minus
+    assert plus_minus(1.23456, 0.0381) == "1.235 ± 0.038"
+    ```
+    """
+    if value is None or error is None or not error > 0:
+        return number(value)
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
+
+
+def bounds(interval, digits: int = 3) -> str:
+    """An interval in brackets."""
+    return "" if interval is None else f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 row", "2 rows", "3 categories"."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"

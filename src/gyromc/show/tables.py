@@ -1,0 +1,110 @@
+"""Tables for a terminal, for a notebook and as plain text, from one description.
+
+A result names its tables and lines once (`shown`); `Shown` prints them wherever the result appears. Cells are plain text:
+brackets in a name are brackets, never markup.
+"""
+
+import dataclasses
+import html
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Cell", "Shown", "Table", "console", "text_of"]
+
+WIDTH = 150  # of text that goes into a pipe or a string
+Cell = str | tuple[str, str]
+"""A text, or a text with a Rich style such as "green"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under a header.
+
+    **Arguments:**
+
+    - `columns`: their names.
+    - `rows`: a `Cell` for each column.
+    - `title`: above; `notes`: lines below.
+    - `left`: names of the columns aligned to the left; the first when left out, the others to the right.
+    - `style`: `"grid"`, or `"simple"` for wide tables with a line under the header only.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    notes: Sequence[str] = ()
+    left: Sequence[str] | None = None
+    style: str = "grid"
+
+    def __rich__(self):
+        """The table as Rich draws it."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(title=Text(self.title) if self.title else None, title_justify="left", caption_justify="left")
+        table.title_style = "bold"
+        if self.style == "simple":
+            table.box, table.pad_edge, table.collapse_padding = box.SIMPLE_HEAD, False, True
+        left = self.columns[:1] if self.left is None else self.left
+        for name in self.columns:
+            if name in left:
+                table.add_column(Text(name), overflow="fold")
+            else:
+                table.add_column(Text(name.replace(" ", "\n") if self.style == "simple" else name), justify="right")
+        for row in self.rows:
+            table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
+        table.caption = Text("\n".join(self.notes)) if self.notes else None
+        return table
+
+    def html(self) -> str:
+        """The table for a notebook."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        texts = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in texts)
+        title = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
+        notes = "<br>".join(html.escape(line) for line in self.notes)
+        table = f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return table + (f"<p>{notes}</p>" if notes else "")
+
+
+class Shown:
+    """A result that prints as tables and lines: in a terminal, as text and in a notebook."""
+
+    def shown(self) -> Sequence[Table | str]:
+        """The tables and lines, in order."""
+        raise NotImplementedError
+
+    def __rich__(self):
+        """Everything as Rich draws it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(*(part if isinstance(part, Table) else Text(part) for part in self.shown()))
+
+    def __repr__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            part.html() if isinstance(part, Table) else f"<p>{html.escape(part)}</p>" for part in self.shown()
+        )
+
+
+def text_of(shown: Any, width: int = WIDTH) -> str:
+    """What Rich would print, as plain text of the given width."""
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    Console(file=buffer, width=width, color_system=None).print(shown)
+    return buffer.getvalue().rstrip()
+
+
+def console(stderr: bool = False):
+    """A Rich console as wide as the terminal, or `WIDTH` wide where there is none."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else WIDTH)

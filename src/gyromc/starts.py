@@ -1,0 +1,85 @@
+"""Where chains start: what a user passes as `start`, read as rows of θ₀ and r₀.
+
+Parameters for all chains, an array with one row per chain, a function of a JAX key, or nothing in; a `Start` and the template
+of the parameters out.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from gyromc.checks import numbers, require, require_finite
+from gyromc.flat import unraveler
+
+__all__ = ["Start", "read_start"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """Fixed rows of θ₀, one for all chains or one each; or a function of a key that draws one. r₀ is zero where it is None."""
+
+    theta: np.ndarray | None = None
+    draw: Callable | None = None
+    r: np.ndarray | None = None
+
+    def point(self, dim: int) -> np.ndarray:
+        """One of the fixed points, zeros where they are drawn: where mode finding begins."""
+        return np.zeros(dim) if self.theta is None else np.asarray(self.theta[0], float)
+
+
+def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool) -> tuple[Any, Start]:
+    """The template of the parameters, and where the chains start.
+
+    **Arguments:**
+
+    - `start`: what the user passed.
+    - `dims`: how many parameters there may be, the likelier first.
+    - `state_size`: of the dynamics; a vector as long as twice the parameters is then (θ₀, r₀).
+    - `num_chains`: how many rows an array with one row per chain has.
+    - `free`: whether the target leaves its parameters' shape to the start.
+    """
+    if start is None:
+        return _vector(dims[0]), Start(np.zeros((1, dims[0])))
+    if callable(start) and jax.tree.leaves(start) == [start]:  # a function, not a module that holds parameters
+        return jax.eval_shape(start, jax.random.key(0)), Start(draw=start)
+    if _is_array(start):
+        return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
+    template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
+    unraveler(template)  # says what is wrong with a leaf before it is read
+    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
+    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
+    return template, Start(flat[None])
+
+
+def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):
+    """An array is a row of θ₀ or of (θ₀, r₀), or one such row per chain; a target without a shape takes any other as its own."""
+    lengths = {d: d for d in dims}  # how long a row may be, and how many of its numbers are θ₀
+    lengths |= {2 * d: d for d in dims if 2 * d == state_size and 2 * d not in lengths}
+    rows = array.reshape(1, -1) if array.ndim <= 1 else array
+    one_row = array.ndim == 1 or (array.ndim == 0 and not free)
+    per_chain = array.ndim == 2 and len(array) == num_chains
+    if (one_row or per_chain) and rows.shape[1] in lengths:
+        dim = lengths[rows.shape[1]]
+        return _vector(dim), Start(rows[:, :dim], r=rows[:, dim:] if rows.shape[1] > dim else None)
+    require(
+        free and array.ndim != 1 and array.size in dims,
+        f"`start` must have {' or '.join(map(str, lengths))} numbers (or {num_chains} such rows, one per chain) to fit the "
+        f"target and the dynamics: got shape {array.shape}.",
+    )
+    return jax.ShapeDtypeStruct(array.shape, np.dtype(float)), Start(array.reshape(1, -1))
+
+
+def _vector(dim: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((dim,), np.dtype(float))
+
+
+def _is_array(value) -> bool:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return True
+    if isinstance(value, list):
+        return all(isinstance(x, int | float | list | np.number) for x in value)
+    return isinstance(value, int | float)

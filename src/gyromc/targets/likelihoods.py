@@ -1,0 +1,205 @@
+"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, mean and variance of y.
+
+One formula serves NumPy arrays (mode finding, predictions: whole arrays, nothing to compile) and JAX arrays (gradients of a
+sampler): it is evaluated with the library its argument belongs to. Scalar likelihoods take t of shape … × rows; `Categorical`
+takes … × rows × q.
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+__all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts"]
+
+
+def _library(t) -> Any:
+    """NumPy for NumPy arrays, JAX for everything else."""
+    return np if isinstance(t, np.ndarray | np.generic) else jnp
+
+
+def sigmoid(t):
+    """1/(1 + e⁻ᵗ)."""
+    return special.expit(t) if _library(t) is np else jax.nn.sigmoid(t)
+
+
+@dataclasses.dataclass(frozen=True)
+class Likelihood(abc.ABC):
+    """A model of y given its linear predictors."""
+
+    @property
+    def outputs(self) -> int:
+        """q, the number of linear predictors of a row."""
+        return 1
+
+    @property
+    def basis(self) -> np.ndarray:
+        """How the weights of what is predicted follow from those of the linear predictors: outputs × q."""
+        return np.eye(1)
+
+    @abc.abstractmethod
+    def loss(self, t, y):
+        """-log p(y | t), up to what does not depend on t: … × rows."""
+
+    @abc.abstractmethod
+    def slope(self, t, y):
+        """∂ loss/∂t, of t's shape."""
+
+    @abc.abstractmethod
+    def curvature(self, t):
+        """∂² loss/∂t², which depends on y in none of these models: of t's shape, or … × rows × q × q."""
+
+    @abc.abstractmethod
+    def mean(self, t):
+        """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
+
+    @abc.abstractmethod
+    def variance(self, mean):
+        """The variance of y given its mean."""
+
+    def constant(self, y: np.ndarray) -> np.ndarray:
+        """-log p(y | t) minus `loss`."""
+        return np.zeros(len(y))
+
+    def start(self, y: np.ndarray) -> np.ndarray:
+        """The linear predictors that suit y best when nothing is known of x."""
+        return np.zeros(self.outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal(Likelihood):
+    """y = t + N(0, 1)."""
+
+    def loss(self, t, y):
+        return 0.5 * (t - y) ** 2
+
+    def slope(self, t, y):
+        return t - y
+
+    def curvature(self, t):
+        return _library(t).ones_like(t)
+
+    def mean(self, t):
+        return t
+
+    def variance(self, mean):
+        return _library(mean).ones_like(mean)
+
+    def constant(self, y):
+        return np.full(len(y), 0.5 * np.log(2 * np.pi))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """P(y = 1) = 1/(1 + e⁻ᵗ)."""
+
+    def loss(self, t, y):
+        return _library(t).logaddexp(0.0, t) - y * t
+
+    def slope(self, t, y):
+        return sigmoid(t) - y
+
+    def curvature(self, t):
+        return self.variance(sigmoid(t))
+
+    def mean(self, t):
+        return sigmoid(t)
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(Likelihood):
+    """y ~ Poisson(eᵗ)."""
+
+    def loss(self, t, y):
+        return _library(t).exp(t) - y * t
+
+    def slope(self, t, y):
+        return _library(t).exp(t) - y
+
+    def curvature(self, t):
+        return _library(t).exp(t)
+
+    def mean(self, t):
+        return _library(t).exp(t)
+
+    def variance(self, mean):
+        return mean
+
+    def constant(self, y):
+        return special.gammaln(y + 1)
+
+    def start(self, y):
+        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(Likelihood):
+    """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
+
+    **Arguments:**
+
+    - `num_classes`: C; a row has C-1 linear predictors.
+    """
+
+    num_classes: int
+
+    @property
+    def outputs(self) -> int:
+        return self.num_classes - 1
+
+    @functools.cached_property
+    def basis(self) -> np.ndarray:
+        return contrasts(self.num_classes)
+
+    def loss(self, t, y):
+        weights = t @ self._basis(t).T
+        library = _library(t)
+        label = library.broadcast_to(library.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
+        own = library.take_along_axis(weights, label, axis=-1)[..., 0]
+        total = special.logsumexp(weights, axis=-1) if library is np else jax.nn.logsumexp(weights, axis=-1)
+        return total - own
+
+    def slope(self, t, y):
+        hit = y[:, None] == _library(t).arange(self.num_classes)
+        return (self.mean(t) - hit) @ self._basis(t)
+
+    def curvature(self, t):
+        p, B = self.mean(t), self._basis(t)
+        middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(self.num_classes, -1)
+        return (p @ squares).reshape(*t.shape, self.outputs) - middle[..., :, None] * middle[..., None, :]
+
+    def mean(self, t):
+        weights = t @ self._basis(t).T
+        if _library(t) is jnp:
+            return jax.nn.softmax(weights, axis=-1)
+        columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
+        p = np.exp(columns - functools.reduce(np.maximum, columns))
+        return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+    def _basis(self, t):
+        return self.basis.astype(t.dtype)
+
+
+def contrasts(count: int) -> np.ndarray:
+    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's).
+
+    ```python
+    from gyromc.targets.likelihoods import contrasts
+    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15
+    ```
+    """
+    B = np.zeros((count, count - 1))
+    for k in range(1, count):
+        B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))
+    return B
