@@ -4,14 +4,13 @@ import signal
 
 import numpy as np
 import pytest
-from scipy import linalg, special
+from scipy import special
 
 import gyromc as gm
 from gyromc.datasets import heart
 from gyromc.regression.fit import fit
 from gyromc.regression.units import Units, noise_scale
 from gyromc.targets.likelihoods import contrasts
-from gyromc.tuning.blocks import REVERSIBLE, ROTATING, merits
 
 
 def data(rows=60, columns=3, seed=0):
@@ -198,41 +197,6 @@ def test_mini_batches_of_many_rows():
     for c, m, s in zip(found.coefficients, mode, sd, strict=True):
         assert abs(c.mean - m) < 4 * c.std_error + 0.05 * s  # mean and mode differ by O(1/√N) spreads
         assert abs(c.sd / s - 1) < 0.035
-
-
-def test_merit_of_a_block_is_that_of_theory():
-    """Φ, V and the exact inflation, against dense formulas."""
-    assert REVERSIBLE.merit == pytest.approx(1.0)
-    assert REVERSIBLE.inflation(0.1) == pytest.approx(1 / (1 - 0.05))
-    M = np.eye(2) - 0.1 * ROTATING.G
-    W = 0.2 * ROTATING.D + 0.01 * 3.0 * np.outer(ROTATING.G[:, 0], ROTATING.G[:, 0])
-    S = np.zeros((2, 2))
-    for _ in range(3000):
-        S = M @ S @ M.T + W
-    assert ROTATING.inflation(0.1, noise=3.0) == pytest.approx(S[0, 0])
-    assert ROTATING.inflation(ROTATING.step_size(0.05)) == pytest.approx(1.05)
-    spectrum = np.array([1.0, 4.0])
-    E, V1, V2 = spectrum[-1] / 2, 2 * np.mean(1 / spectrum), 2 * np.mean([1 / 2, 1 / 5, 1 / 8])
-    assert merits(spectrum)["SGLD (D = I)"] == pytest.approx(E * (V1 + 2 * V2) / 2)
-    assert merits(np.full(3, 7.0))["SGNLMC (D = I, J pairing neighbours)"] == pytest.approx(1.0)  # isotropic: no gain
-    assert ROTATING.linear == pytest.approx(2 * 0.2 / (1 + 2 * 0.2))  # E10: 2γ/(1+αγ)
-
-
-def test_the_nearest_gaussian_has_the_posteriors_moments():
-    """Under N(m, K⁻¹), E[∇U] ≈ 0 and E[∇²U] ≈ K; for a Gaussian posterior it is the posterior."""
-    x = np.column_stack([np.ones(8), np.arange(8.0) - 3.5])
-    target = gm.targets.LogisticRegression(x, np.array([0.0, 0, 0, 0, 1, 1, 1, 1]), 10.0)
-    shape = gm.Model(target).nearest_gaussian()
-    points = shape.draws(4000, seed=1)
-    push = target.gradients(points).mean(axis=0) @ shape.root
-    curved = target.mean_hessian(points)
-    spectrum = np.linalg.eigvalsh(shape.root.T @ curved @ shape.root)
-    assert np.linalg.norm(push) < 0.4
-    assert 0.6 < spectrum[0] <= spectrum[-1] < 1.6
-    assert shape.mean[1] > gm.Model(target).mode[1] + 2  # far from the mode
-    gaussian = gm.Model(gm.targets.LinearRegression(x, np.arange(8.0), prior_scale=1.0)).nearest_gaussian()
-    assert np.allclose(gaussian.precision, x.T @ x + np.eye(2))
-    assert np.allclose(gaussian.mean, linalg.solve(x.T @ x + np.eye(2), x.T @ np.arange(8.0)))
 
 
 @pytest.mark.parametrize(
