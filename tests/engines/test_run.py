@@ -15,7 +15,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import draws_bytes
-from gyromc.estimation.statistics import two_sum
+from gyromc.statistics.sums import two_sum
 from support import reference
 from support.values import quadratic
 

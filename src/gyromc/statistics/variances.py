@@ -1,0 +1,143 @@
+"""The variance of one chain's average: from independent chains, or from blocks within chains by lugsail batch means (T3).
+
+Input: averages per chain, or averages over consecutive stretches of each chain ("blocks"), an array of chains × blocks. Output: a
+`Spread`, the variance with its degrees of freedom. Non-reversible chains have autocorrelations with negative lobes, so no
+estimator here truncates at a sign.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+LUGSAIL_RATIO = 3  # the long batch against the short one
+FEWEST_BLOCKS = 24  # fewer are too few for both long and short batches
+RELAXATIONS = 20  # the shortest batch, in relaxation times
+LONGEST_BATCH = 1 / 8  # of the chain: beyond it the estimate has too few degrees of freedom
+SHORTEST_BATCH = 1 / 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The variance of one chain's average, and how well it is known."""
+
+    variance: float
+    dof: float
+
+
+def replicate_variance(averages: np.ndarray) -> Spread:
+    """The variance of one chain's average, from independent chains; NaN for a single one."""
+    if averages.size < 2:
+        return Spread(math.nan, 0)
+    return Spread(float(np.var(averages, ddof=1)), averages.size - 1)
+
+
+def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> Spread:
+    """The variance of one chain's average by lugsail overlapping batch means, pooled over chains.
+
+    Means over b consecutive blocks vary too little by V·τ/b to first order, τ the relaxation time; means over b/3 vary too
+    little by three times that. Their combination (3 σ̂²(b) - σ̂²(b/3))/2 has no such term, whichever sign it has.
+
+    **Arguments:**
+
+    - `blocks`: chains × blocks, averages over equal consecutive stretches.
+    - `batch`: b in blocks, a multiple of 3; left out: 20 relaxation times, between a 16th and an 8th of the chain.
+
+    **Returns:** a `Spread`; NaN when there are too few blocks.
+
+    ```python
+    import numpy as np
+    from gyromc.statistics.variances import lugsail_variance
+    blocks = np.random.default_rng(0).standard_normal((50, 96))
+    found = lugsail_variance(blocks)
+    assert abs(found.variance * 96 - 1) < 4 * np.sqrt(2 / found.dof)
+    ```
+    """
+    count = blocks.shape[1]
+    if count < FEWEST_BLOCKS or blocks.shape[0] == 0:
+        return Spread(math.nan, 0)
+    batch = lugsail_batch(count, relaxation_blocks(blocks)) if batch is None else batch
+    long, short, dof = _forms(count, batch)
+    plain, smaller = (float(np.sum((blocks @ form) * blocks)) / len(blocks) for form in (long, short))
+    c = 1 / LUGSAIL_RATIO
+    lugsail = (plain - c * smaller) / (1 - c)  # T3
+    return Spread(max(lugsail, 0.5 * plain), len(blocks) * dof)
+
+
+def lugsail_batch(num_blocks: int, relaxation: float) -> int:
+    """The batch in blocks: 20 relaxation times (given in blocks), within the limits, a multiple of 3."""
+    wanted = np.clip(RELAXATIONS * relaxation, SHORTEST_BATCH * num_blocks, LONGEST_BATCH * num_blocks)  # T3
+    return LUGSAIL_RATIO * max(1, round(float(wanted) / LUGSAIL_RATIO))
+
+
+@functools.lru_cache(maxsize=256)
+def _forms(count: int, batch: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """The two quadratic forms of overlapping batch means, and the degrees of freedom of their combination."""
+    long, short = _batch_means_form(count, batch), _batch_means_form(count, batch // LUGSAIL_RATIO)
+    both = long - short / LUGSAIL_RATIO
+    return long, short, float(np.trace(both) ** 2 / np.sum(both * both))  # Satterthwaite, for independent blocks
+
+
+def _batch_means_form(count: int, batch: int) -> np.ndarray:
+    """A with yᵀAy the overlapping-batch-means estimate of Var(ȳ), unbiased for independent blocks."""
+    starts = np.arange(count - batch + 1)[:, None]
+    place = np.arange(count)[None]
+    means = np.where((place >= starts) & (place < starts + batch), 1 / batch, 0.0) - 1 / count
+    return batch / ((count - batch) * len(starts)) * means.T @ means
+
+
+@functools.lru_cache(maxsize=1)
+def _decay_table() -> tuple[np.ndarray, np.ndarray]:
+    """(x, ρ): the lag-1 correlation of averages over stretches of x relaxation times of an exponential autocorrelation."""
+    x = np.geomspace(1e-4, 50.0, 2000)
+    return x, (1 - np.exp(-x)) ** 2 / (2 * (x - 1 + np.exp(-x)))
+
+
+def relaxation_blocks(blocks: np.ndarray) -> float:
+    """The relaxation time in blocks: the slowest decay that any autocorrelation of the blocks shows.
+
+    An autocorrelation e^{-t/τ}, averaged over blocks, has a known correlation at every lag; each lag with a correlation beyond
+    four standard errors (Bartlett's, which grow with the correlations at shorter lags) and beyond the bias of the mean's removal,
+    of either sign, is read as such a decay, and the slowest counts. 0 when none is.
+
+    **Arguments:**
+
+    - `blocks`: chains × blocks.
+    """
+    chains, count = blocks.shape
+    away = blocks - blocks.mean(axis=1, keepdims=True)
+    spectrum = np.abs(np.fft.rfft(away, 2 * count, axis=1)) ** 2
+    products = np.fft.irfft(spectrum.sum(axis=0))[:count]  # Σ y_i y_{i+lag}, by lag
+    if not products[0] > 0:
+        return 0.0
+    lags = np.arange(1, count // 4 + 1)
+    rho = np.abs(products[lags]) / products[0] * count / (count - lags)
+    before = np.append(0.0, rho[:-1])
+    chance = np.sqrt((1 + 2 * np.cumsum(before**2)) / (chains * (count - lags)))
+    removal = (1 + 2 * np.cumsum(before)) / count
+    x, first = _decay_table()
+    slowest = 0.0
+    for lag in lags[rho > 4 * chance + removal]:
+        decay = first * np.exp(-(lag - 1) * x)
+        slowest = max(slowest, 1 / float(np.interp(-min(rho[lag - 1], 1.0), -decay, x)))
+    return slowest
+
+
+def scheduled_variance(blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray, num_batches: int = 20) -> Spread:
+    """The variance of one chain's weighted average when the step size is a schedule: blocks of unequal time.
+
+    A block that lasts t varies by V/t, so Σ t (block - mean)²/(batches - 1) estimates V.
+
+    **Arguments:**
+
+    - `blocks`: chains × blocks, weighted averages; `durations`: the time each lasts; `weights`: what each counts in the average.
+    """
+    ends = np.unique(np.linspace(0, blocks.shape[1], min(num_batches, blocks.shape[1]) + 1).astype(int))
+    if len(ends) < 3:
+        return Spread(math.nan, 0)
+    t, w = (np.add.reduceat(part, ends[:-1]) for part in (durations, weights))
+    merged = np.add.reduceat(blocks * weights, ends[:-1], axis=1) / w
+    away = merged - (merged @ w / w.sum())[:, None]
+    V = float(np.sum(away**2 * t)) / (blocks.shape[0] * (len(t) - 1))
+    return Spread(V * float(np.sum(w**2 / t)) / w.sum() ** 2, blocks.shape[0] * (len(t) - 1))
