@@ -78,7 +78,7 @@ def estimate(
     found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
     rows = {
-        name: Estimate(row, found[name], bias_of[name], level, run.gradient_evaluations) for name, row in run.items()
+        name: Estimate(row, found[name], bias_of[name], run.gradient_evaluations, level) for name, row in run.items()
     }
     sentences = list(_warnings(run, rows, bias_wanted=source is not BiasSource.NONE))
     if sentences:

@@ -14,16 +14,20 @@ from gyromc.records import Column, Records, Renamed
 from gyromc.results import Average, Run
 from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError
+from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError
 from gyromc.statistics.intervals import combined_dof, interval
 
 __all__ = ["Estimate", "Estimates"]
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
+NUMBERS = (
+    *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
+    *("variance", "r_hat", "ess", "ess_per_gradient"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class Estimate(WithError):
     """What a run says about one μ(h).
 
     **Attributes:**
@@ -39,8 +43,8 @@ class Estimate:
     average: Average = dataclasses.field(repr=False)
     error: MonteCarloError
     discretisation: Bias
-    level: float
     gradient_evaluations: int
+    level: float = 0.95
 
     @property
     def name(self) -> str:
@@ -51,31 +55,6 @@ class Estimate:
     def mean(self) -> float:
         """The mean over the chains that did not fail."""
         return self.average.mean
-
-    @property
-    def std_error(self) -> float:
-        """The Monte Carlo standard error of `mean`."""
-        return self.error.std_error
-
-    @property
-    def dof(self) -> float:
-        """The degrees of freedom of `std_error`."""
-        return self.error.dof
-
-    @property
-    def method(self) -> ErrorMethod:
-        """How `std_error` is known."""
-        return self.error.method
-
-    @property
-    def reason(self) -> str:
-        """Why that method."""
-        return self.error.reason
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The interval of the Monte Carlo error alone."""
-        return interval(self.mean, self.std_error, self.level, self.dof)
 
     @property
     def variance(self) -> float:
@@ -160,17 +139,10 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; NaN and infinities become None."""
-        keys = {"number": NUMBERS, "interval": ("interval", "corrected", "recommended")}
-        found = {key: plain(getattr(self, key)) for key in keys["number"]}
-        found |= {key: [plain(end) for end in getattr(self, key)] for key in keys["interval"]}
+        found: dict[str, Any] = {key: plain(getattr(self, key)) for key in NUMBERS}
+        found |= {key: [plain(end) for end in getattr(self, key)] for key in ("interval", "corrected", "recommended")}
         found |= {key: str(getattr(self, key)) for key in ("method", "reason", "bias_method", "verdict")}
         return found | {"bias_matters": self.bias_matters, "bias_dominates": self.bias_dominates}
-
-
-NUMBERS = (
-    *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
-    *("variance", "r_hat", "ess", "ess_per_gradient"),
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

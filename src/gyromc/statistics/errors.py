@@ -15,7 +15,7 @@ from gyromc.statistics import agreement, variances
 from gyromc.statistics.intervals import interval
 from gyromc.statistics.variances import Spread
 
-__all__ = ["ChainAverages", "ErrorMethod", "MonteCarloError", "choose", "monte_carlo_error"]
+__all__ = ["ChainAverages", "ErrorMethod", "MonteCarloError", "WithError", "choose", "monte_carlo_error"]
 
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
@@ -53,8 +53,41 @@ class MonteCarloError:
         return math.sqrt(self.variance / self.chains) if self.dof else math.nan
 
 
+class WithError:
+    """What follows from a `mean` and its Monte Carlo `error`, the same for a run's rows and for estimates."""
+
+    mean: float
+    error: MonteCarloError
+    level: float = 0.95  # of `interval`
+
+    @property
+    def std_error(self) -> float:
+        """The Monte Carlo standard error of `mean`; the discretisation bias is not part of it."""
+        return self.error.std_error
+
+    @property
+    def dof(self) -> float:
+        """The degrees of freedom of `std_error`."""
+        return self.error.dof
+
+    @property
+    def method(self) -> ErrorMethod:
+        """Where `std_error` comes from."""
+        return self.error.method
+
+    @property
+    def reason(self) -> str:
+        """Why that method."""
+        return self.error.reason
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The Student interval of `mean`, of the given `level`; the bias is not part of it."""
+        return interval(self.mean, self.std_error, self.level, self.dof)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChainAverages:
+class ChainAverages(WithError):
     """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks").
 
     **Arguments:**
@@ -85,31 +118,6 @@ class ChainAverages:
     def error(self) -> MonteCarloError:
         """The Monte Carlo error of `mean`, by the method that `choose` picks."""
         return monte_carlo_error(self, *choose(self))
-
-    @property
-    def std_error(self) -> float:
-        """The Monte Carlo standard error of `mean`; the discretisation bias is not part of it."""
-        return self.error.std_error
-
-    @property
-    def dof(self) -> float:
-        """The degrees of freedom of `std_error`."""
-        return self.error.dof
-
-    @property
-    def method(self) -> ErrorMethod:
-        """Where `std_error` comes from."""
-        return self.error.method
-
-    @property
-    def reason(self) -> str:
-        """Why that method."""
-        return self.error.reason
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % Student interval of `mean`."""
-        return interval(self.mean, self.std_error, 0.95, self.dof)
 
     @functools.cached_property
     def r_hat(self) -> float:
