@@ -90,7 +90,7 @@ class PosteriorSpread:
         return {name: math.nan if value is None else value for name, value in found.items()}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Average(ChainAverages):
     """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`.
 
@@ -102,7 +102,7 @@ class Average(ChainAverages):
 
     name: str = ""
     time: float = math.nan
-    posterior: PosteriorSpread | None = dataclasses.field(default=None, repr=False)
+    posterior: PosteriorSpread | None = None
 
     @property
     def variance(self) -> float:

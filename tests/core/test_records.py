@@ -87,3 +87,5 @@ def test_prediction_run_and_estimates_share_their_vocabulary():
         assert abs(run.mean[name] - pred.mean[name]) < 5 * pred.std_error[name]
         assert run.std_error[name] == pytest.approx(pred.std_error[name], rel=0.1)
         np.testing.assert_array_equal(run[name].averages, run.averages[name])
+    assert repr(run["x"]).startswith("<Average: ")
+    assert "by replicate chains" in repr(found["x"])

@@ -49,6 +49,7 @@ def test_a_mini_batch_run_finds_a_known_posterior(run):
     assert (
         abs(found.sd - sd) < 4 * found.sd_error + 0.5 * 0.01 * sd
     )  # `bias=0.01` of the variance is half of that in the sd
+    assert found.std_error == gnp.summary(run).std_error["rate"] == run.std_error["rate"]
     low, high = run.interval("rate", 0.9999)
     assert low < mean < high
     assert run.mean["pair[1]"] == pytest.approx(2 * run.mean["rate"], rel=1e-5)

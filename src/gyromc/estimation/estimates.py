@@ -26,7 +26,7 @@ NUMBERS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Estimate(WithError):
     """What a run says about one μ(h).
 
@@ -40,7 +40,7 @@ class Estimate(WithError):
     - `variance`: V(h) as the error implies it; `r_hat`; `ess` and `ess_per_gradient`, NaN where Var_μ(h) is not known.
     """
 
-    average: Average = dataclasses.field(repr=False)
+    average: Average
     error: MonteCarloError
     discretisation: Bias
     gradient_evaluations: int

@@ -42,8 +42,8 @@ class Method(str):
         method.kind = kind
         return method
 
-    def __getnewargs__(self) -> tuple[Kind, str]:  # type: ignore[override]
-        return self.kind, str(self)
+    def __reduce__(self) -> tuple[type["Method"], tuple[Kind, str]]:
+        return Method, (self.kind, str(self))
 
     @property
     def exact(self) -> bool:

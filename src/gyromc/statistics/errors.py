@@ -60,6 +60,9 @@ class WithError:
     error: MonteCarloError
     level: float = 0.95  # of `interval`
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.mean:.6g} ± {self.std_error:.2g}, by {self.method}>"
+
     @property
     def std_error(self) -> float:
         """The Monte Carlo standard error of `mean`; the discretisation bias is not part of it."""
@@ -86,7 +89,7 @@ class WithError:
         return interval(self.mean, self.std_error, self.level, self.dof)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ChainAverages(WithError):
     """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks").
 
@@ -99,10 +102,10 @@ class ChainAverages(WithError):
     """
 
     averages: np.ndarray
-    blocks: np.ndarray = dataclasses.field(repr=False)
-    covered: float = dataclasses.field(default=1.0, repr=False)
-    durations: np.ndarray | None = dataclasses.field(default=None, repr=False)
-    weights: np.ndarray | None = dataclasses.field(default=None, repr=False)
+    blocks: np.ndarray
+    covered: float = 1.0
+    durations: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @functools.cached_property
     def good(self) -> np.ndarray:
