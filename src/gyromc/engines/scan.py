@@ -17,15 +17,16 @@ from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
-from gyromc.estimation.statistics import two_sum
-from gyromc.flat import ravel
+from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.observables import Observable
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
-from gyromc.schemes import SCHEMES
+from gyromc.schemes import Scheme
 from gyromc.targets import Target
 from gyromc.targets.separable import why_not_in_jax
+
+__all__ = ["Session", "initial_state", "why_not"]
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
@@ -53,7 +54,7 @@ class Program(eqx.Module):
     burn_in: Any
     bound: Any
     thin: Any
-    scheme: str = eqx.field(static=True)
+    scheme: Scheme = eqx.field(static=True)
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
     augmented: bool = eqx.field(static=True)
@@ -89,7 +90,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         observables=observables,
         unravel=unravel,
         step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
-        key=_keys(plan.seed)[1],
+        key=keys(plan.seed).steps,
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
         bound=jnp.asarray(bound, dtype),
         thin=None if thin is None else jnp.asarray(thin, jnp.int32),
@@ -109,34 +110,6 @@ def cast(pieces, dtype):
         return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
     return jax.tree.map(one, pieces)
-
-
-def _keys(seed: int):
-    """(key for the start, key for the steps); all 63 bits of the seed count."""
-    key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
-    key_start, key_steps = jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32)))
-    return key_start, key_steps
-
-
-def initial_state(plan: Plan) -> EngineState:
-    """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
-    R, d, m = plan.num_chains, plan.dim, len(plan.observables)
-    dtype = np.dtype(plan.dtype)
-    if plan.starts.draw is not None:
-        keys = jax.random.split(_keys(plan.seed)[0], R)
-        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(plan.starts.draw(key), dtype)))(keys))
-    else:
-        theta = np.broadcast_to(plan.starts.theta, (R, d))
-    r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
-    z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
-    return EngineState(
-        step=0,
-        z=np.asarray(z, dtype),
-        high=np.zeros((R, m), dtype),
-        low=np.zeros((R, m), dtype),
-        clock=(0.0, 0.0),
-        failed_at=np.full(R, -1, np.int32),
-    )
 
 
 def step_memory(plan: Plan) -> tuple[int, int]:
@@ -241,7 +214,7 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     kept = _keep(program, carry, z[:, : program.dim], counted, first_slot)
 
     xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
+    step = lambda z, g, x: program.scheme(program.dynamics, z, g, x, eta)  # noqa: E731
     moved = _each_chain(step, z, gradient, xi).astype(dtype)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
 

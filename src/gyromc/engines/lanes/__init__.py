@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.engines import scan
 from gyromc.engines.lanes import gradients, kernel, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
+from gyromc.engines.state import initial_state as shared_state
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
@@ -38,7 +38,7 @@ def num_threads() -> int:
 
 def initial_state(plan: Plan) -> EngineState:
     """All chains at the start, each with its stream of random numbers."""
-    state = scan.initial_state(plan)
+    state = shared_state(plan)
     R, m = plan.num_chains, len(plan.observables)
     generator = np.zeros((R, 6), np.uint32)  # four words of state, then the bits of a spare normal
     generator[:, :4] = random.streams(plan.seed, R)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from gyromc import schemes
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
@@ -29,6 +30,8 @@ from gyromc.targets import (
     SoftmaxRegression,
 )
 
+SUPPORTED_SCHEMES = (schemes.euler,)
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 MAX_SIZE = 256  # entries of z; beyond, matrix products of all chains at once are better
 MAX_BATCH = 4096
 KNOWN = {
@@ -63,13 +66,13 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if plan.scheme != "euler":
-        return f"the scheme is {plan.scheme!r}, not 'euler'"
+    if plan.scheme not in SUPPORTED_SCHEMES:
+        return f"the scheme is {plan.scheme}, not {' or '.join(map(str, SUPPORTED_SCHEMES))}"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
-    if type(oracle) not in (Exact, Gaussian, Minibatch, ControlVariate):
+    if type(oracle) not in SUPPORTED_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines import scan
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
-from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
+from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, SUPPORTED_SCHEMES, Recipe, check, make_recipe
 from gyromc.engines.pallas.unrolled import Unsupported
+from gyromc.engines.state import initial_state
 from gyromc.observables import Ridge
 from gyromc.oracles import Minibatch
 from gyromc.plan import Plan
@@ -28,11 +28,11 @@ from gyromc.results import EngineState
 from gyromc.targets import SumOverData
 from gyromc.targets.separable import why_not_in_jax
 
+__all__ = ["Session", "initial_state", "why_not"]
+
 MAX_STEPS = NEVER - 1
 MOST_COORDINATES = 32
 LARGEST_TEAM = 8
-
-initial_state = scan.initial_state
 
 
 def why_not(plan: Plan) -> str | None:
@@ -66,11 +66,12 @@ def _no_device() -> str | None:
 
 def _plain_reason(plan: Plan) -> str | None:
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    known = ", ".join(map(str, SUPPORTED_SCHEMES))
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
-        f"it has the scheme euler and the plan asks for {plan.scheme}": plan.scheme != "euler",
+        f"it has the scheme {known} and the plan asks for {plan.scheme}": plan.scheme not in SUPPORTED_SCHEMES,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
         f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
         f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,

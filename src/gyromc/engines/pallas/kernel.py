@@ -20,7 +20,7 @@ from gyromc.checks import require
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.unrolled import entries
-from gyromc.estimation.statistics import two_sum
+from gyromc.engines.state import two_sum
 from gyromc.observables import PROFILES
 
 NEVER = 2**31 - 1

@@ -15,13 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc import schemes
 from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
-from gyromc.flat import _FlatSum, ravel
+from gyromc.flat import FlatSum, ravel
 from gyromc.observables import PROFILES, Ridge
 from gyromc.oracles import Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
+SUPPORTED_SCHEMES = (schemes.euler,)
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
 MOST_COLUMNS = 64
 MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others, in registers
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
@@ -174,7 +177,7 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     if isinstance(target, GeneralizedLinear):
         add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
     else:
-        inner, unravel = (target.target, target.unravel) if isinstance(target, _FlatSum) else (target, lambda x: x)
+        inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
         add, columns = _traced_row(inner, unravel, plan.dim)
@@ -271,7 +274,7 @@ def _single_precision(tree: Any) -> Any:
 def _without_data(plan: Plan) -> tuple:
     """Target and observables, less what the kernel reads as arrays."""
     target = plan.flat_target
-    inner = target.target if isinstance(target, _FlatSum) else target
+    inner = target.target if isinstance(target, FlatSum) else target
     if isinstance(inner, GeneralizedLinear):
         target = eqx.tree_at(lambda t: (t.X, t.y), inner, (None, None))
     elif isinstance(inner, FiniteSum):
@@ -291,6 +294,3 @@ def _leaf_fingerprint(leaf: Any):
         return leaf
     array = np.asarray(leaf)
     return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
-
-
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
