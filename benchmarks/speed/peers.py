@@ -78,7 +78,7 @@ def _regression(kind: str) -> Work:
         rng = np.random.default_rng(0)
         X = rng.uniform(-0.5, 0.5, (128, 3))
         y, b = X @ [1, -1, 0.5] + rng.standard_normal(128), 16
-        target = gm.targets.LinearRegression(X, y, prior_scale=2.0)  # type: ignore[call-arg]
+        target = gm.targets.LinearRegression(X, y, prior_scale=2.0)
         h = gm.observables.linear([np.sqrt(0.5), -np.sqrt(0.5), 0.0])
     else:
         X, y = _logistic_data()

@@ -113,7 +113,7 @@ class SyntheticRegression(Problem):
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)  # type: ignore[call-arg]
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
