@@ -44,11 +44,9 @@ class Solution:
             value = np.tensordot(frame.T @ axis.at(point[axis.coordinates[0]]), value, axes=(0, 0))
         return float(value)
 
-    @functools.cached_property
-    def strictness(self) -> float:
+    def strictness(self, Q: np.ndarray) -> float:
         """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
-        rotated = self.generator.rotation(self.coefficients)
-        return float(np.sum(rotated**2))  # E7
+        return float(np.sum(self.generator.pairs(-Q, self.coefficients) ** 2))  # E7
 
 
 class Generator:
@@ -78,8 +76,8 @@ class Generator:
             coefficients = _along(number, frame.T, coefficients)
         return coefficients
 
-    def _pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Σ matrix_ij ∂ᵢᵀ∂ⱼ x over the given entries."""
+    def pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Σ matrix_ij ∂ᵢᵀ∂ⱼ f for f with coefficients x; with -Q that is ⟨Q∇H, ∇f⟩, projected on the basis."""
         moved = {j: _along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
         result = np.zeros_like(x)
         for i, (a, partial) in self.partials.items():
@@ -100,10 +98,6 @@ class Generator:
             x = np.tensordot(frame.T @ factors[number], x, axes=(0, 0)) if number in factors else x[0]
         return float(x)
 
-    def rotation(self, x: np.ndarray) -> np.ndarray:
-        """⟨Q∇H, ∇f⟩ for f with coefficients x, projected on the basis."""
-        return self._pairs(-self.Q, x)
-
     def solve(self, h: np.ndarray) -> Solution:
         """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
         right = self.root * self.project(h)
@@ -111,8 +105,8 @@ class Generator:
         C = self._coupling
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6
-        one_plus_B = lambda y: y + self.root * self._pairs(C, self.root * y)  # noqa: E731
-        transposed = lambda y: y + self.root * self._pairs(C.T, self.root * y)  # noqa: E731
+        one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)  # noqa: E731
+        transposed = lambda y: y + self.root * self.pairs(C.T, self.root * y)  # noqa: E731
         y = _least_squares(one_plus_B, transposed, right)
         return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6
 

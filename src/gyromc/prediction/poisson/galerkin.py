@@ -131,27 +131,19 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
     D, Q = plan.dynamics.D, plan.dynamics.Q
     moving = Generator(axes, D, Q).solve(h_tensor)
     still = Generator(axes, D, np.zeros_like(Q)).solve(h_tensor) if np.any(Q) else moving
-    strictness = float(np.sum(Generator.rotation(_with_rotation(still.generator, Q), still.coefficients) ** 2))
     separate = plan.flat_target.separable() is not None
     noise = oracle_covariance(plan)
     return Galerkin(
         variance=moving.variance,
         reversible_variance=still.variance,
         expectation=float(c.flat[0]),
-        strictness=strictness,
+        strictness=still.strictness(Q),
         degree=degree,
         error=np.inf,
         bias_slope=_bias_slope(plan, moving, axes, noise) if separate else None,
         transient=_transient(plan, moving) if separate else None,
         floor=moving.floor(noise),
     )
-
-
-def _with_rotation(generator: Generator, Q: np.ndarray) -> Generator:
-    """The generator with another Q, for ⟨Q∇H, ∇φ₀⟩ with φ₀ of the reversible baseline."""
-    other = object.__new__(Generator)
-    other.__dict__.update(generator.__dict__, Q=Q)
-    return other
 
 
 def oracle_covariance(plan: Plan) -> np.ndarray:
