@@ -110,7 +110,7 @@ def test_results_of_another_schema_are_refused(tmp_path, gyromc_says):
 
 SCRIPT = """
 import json, sys
-from gyromc.paper.profiles import PROFILES
+from gyromc.paper.profiles import Profile
 from gyromc.paper import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
 profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4),

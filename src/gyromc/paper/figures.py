@@ -1,8 +1,7 @@
-"""The panels of the paper's §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and a third panel that the paper does not have.
 
-Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them.
-One style for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that
-greyscale print reads too.
+Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
+Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ SIZE = (4.4, 3.5)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Panel:
-    """A figure, what a screen reader says, and the table it was drawn from."""
+    """A figure, its alternative text, and the table behind it."""
 
     name: str
     kind: str
@@ -50,8 +49,8 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
         with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
             panel = draw(name, found)
-            panel.figure.draw_without_rendering()  # lays it out
-            panel.figure.set_layout_engine("none")  # once for all formats
+            panel.figure.draw_without_rendering()  # computes the layout
+            panel.figure.set_layout_engine("none")  # keeps it for all formats
             yield panel
 
 
@@ -118,9 +117,9 @@ def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
     style = {"color": COLOURS[role], "zorder": 2}
     asymptotic = [c["asymptotic_rmse"] for c in cells]
     if None not in asymptotic:
-        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)  # E6
+        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)
     if cells[0]["z"] is not None:
-        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)  # T1
+        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)
     if own:
         ax.plot(etas, [c["rmse"] for c in cells], MARKERS[role], markerfacecolor="none", markersize=8, **style)
 
@@ -156,7 +155,7 @@ def _legend(ax, found: dict[str, Any], own: bool) -> None:
 
 
 def _legend_below(ax, handles=None, labels=None) -> None:
-    """Outside the axes, so that it hides no point."""
+    """Put the legend below the axes, where it hides no point."""
     if handles is None:
         handles, labels = ax.get_legend_handles_labels()
     columns = 2 if len(handles) in (2, 4) else 3
@@ -169,7 +168,7 @@ def _rmse_caption(found: dict[str, Any], own: bool) -> str:
     if own:
         return text + " Filled: about the paper's own reference; open: about the independent one."
     return text + (
-        " Solid: exact for finite η; dotted: √(ηV)." if found["family"] in ("quadratic", "linear")
+        " Solid: exact for finite η; dotted: √(ηV)." if found["cells"]["nonreversible"][0]["z"] is not None
         else " Dotted: √(ηV) with V from the Poisson equation."
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""What theory says about an experiment before it runs: V (E6, E7), finite-step errors (T1), verdicts on the assumptions.
+"""Predictions for an experiment: V, finite-step errors, stability and verdicts on the assumptions.
 
-Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling. Predictions that take seconds
-are kept in the cache like any other piece.
+Input: an experiment and step sizes. Output: plain dictionaries for results.json. Nothing is sampled; slow predictions are
+stored in the cache.
 """
 
 import math
@@ -29,13 +29,13 @@ def forecast(
     - `step_sizes`: the η to predict for.
     - `num_chains`: R of the plans.
     - `digits`: of V, where the Poisson equation is solved.
-    - `cache`: where slow predictions are kept; left out: nowhere.
+    - `cache`: stores slow predictions; default: none.
 
     **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"h": {"rmse": …}}, …]}}`.
     """
     problem = experiment.problem
     names = [name for name in (problem.primary, problem.even) if name is not None]
-    exact = problem.family in ("quadratic", "linear")
+    exact = problem.finite_step
     found = {}
     for role in experiment.roles:
         etas = step_sizes if exact else step_sizes[-1:]
@@ -61,7 +61,7 @@ def forecast(
 
 
 def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
-    """One prediction as plain values, from the cache where it is there."""
+    """One prediction as plain values, from the cache if it is stored there."""
     key = fingerprint(plan, f"prediction to {digits} digits")
     kept = cache.load_json(key) if cache is not None else None
     if kept is not None:
@@ -85,7 +85,7 @@ def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
         },
         "largest_step_size": _number(p.largest_step_size),
         "verdicts": [
-            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)}
+            {"name": v.name, "status": v.status.value, "sentence": v.sentence, "numbers": _plain(v.numbers)}
             for v in p.verdicts
         ],
     }
@@ -99,7 +99,7 @@ def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
     V, std, bias = found["variance"], found["std"], found["bias"]
     if V is None or std is None:
         return dict(found)
-    s = paper_steps(at) * std**2 - V / at  # T1
+    s = paper_steps(at) * std**2 - V / at
     bias = None if bias is None else bias * eta / at
     N = paper_steps(eta)
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))

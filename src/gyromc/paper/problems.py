@@ -1,7 +1,7 @@
-"""What is sampled in the paper's §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
+"""The problems of the paper's §6: a potential U, a gradient oracle and observables h.
 
-Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces
-of a Plan. A problem is a frozen value: two equal problems give equal plans.
+Input: the paper's choices and those it does not state (data seed, split, test row, ddof), as fields. Output: the target,
+oracle and observables of a plan. A problem is a frozen value: two equal problems give equal plans.
 """
 
 import abc
@@ -31,7 +31,7 @@ class Problem(abc.ABC):
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
-        """Where gradients come from."""
+        """The gradient oracle."""
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
@@ -45,7 +45,12 @@ class Problem(abc.ABC):
     @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as a reader writes them."""
+        """U, h, oracle and reference as text."""
+
+    @functools.cached_property
+    def finite_step(self) -> bool:
+        """Whether exact finite-step errors are known: the target is Gaussian."""
+        return self.target().gaussian() is not None
 
     @property
     def primary(self) -> str:
@@ -113,7 +118,7 @@ class SyntheticRegression(Problem):
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)  # type: ignore[call-arg]
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
@@ -192,11 +197,11 @@ class HeartDisease(Problem):
 
 
 def with_choices(problem: Problem, **choices: object) -> Problem:
-    """The same problem with other open choices.
+    """A copy of a problem with other choices.
 
     **Arguments:**
 
-    - `problem`: where to start from.
+    - `problem`: the problem to copy.
     - `choices`: fields to change, for example `test_row=5`.
     """
     known = {f.name for f in dataclasses.fields(problem)}
