@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from gyromc.app.fit.datatable import read_table
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.recognition import complete_rows, recognise
 from gyromc.app.fit.response import Wishes
-from gyromc.app.fit.table import read_table
 from gyromc.errors import InvalidInput
 
 

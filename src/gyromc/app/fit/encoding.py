@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import as_numbers, as_text, counted
+from gyromc.app.fit.columns import as_numbers, as_text
+from gyromc.app.fit.datatable import DataTable
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
 __all__ = ["Categorical", "Encoding", "Numeric", "Response"]
 
@@ -40,7 +41,7 @@ class Numeric:
         """The names of its columns in X."""
         return (self.name,)
 
-    def encode(self, table: Table) -> np.ndarray:
+    def encode(self, table: DataTable) -> np.ndarray:
         """Its columns of X."""
         values, bad = as_numbers(table.columns[self.name])
         if bad.any():
@@ -85,7 +86,7 @@ class Categorical:
         """The names of its columns in X."""
         return tuple(f"{self.name}[{level}]" for level in self.shown)
 
-    def encode(self, table: Table) -> np.ndarray:
+    def encode(self, table: DataTable) -> np.ndarray:
         """Its columns of X; a level that was not there when the encoding was learnt is refused."""
         values = as_text(table.columns[self.name])
         missing = values.isna().to_numpy()
@@ -124,7 +125,7 @@ class Response:
         """The class whose probability a logistic regression gives."""
         return self.classes[-1] if self.model == "logistic" else None
 
-    def encode(self, table: Table) -> np.ndarray:
+    def encode(self, table: DataTable) -> np.ndarray:
         """Numbers, or the places of the labels in `classes`."""
         column = table.columns[self.name]
         if not self.classes:
@@ -158,7 +159,7 @@ class Encoding:
         """The columns a table must have to be predicted for."""
         return tuple(feature.name for feature in self.features)
 
-    def design(self, table: Table) -> np.ndarray:
+    def design(self, table: DataTable) -> np.ndarray:
         """X: one row per row of the table, no column for the intercept.
 
         **Arguments:**
@@ -209,7 +210,7 @@ def _some(texts: Sequence[str], most: int = 6) -> str:
     return ", ".join(map(repr, texts[:most])) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def _fill(feature: Numeric | Categorical, table: Table, missing: np.ndarray) -> Any:
+def _fill(feature: Numeric | Categorical, table: DataTable, missing: np.ndarray) -> Any:
     """What replaces the missing values, where that was wanted."""
     row = int(np.flatnonzero(missing)[0])
     require(

@@ -1,9 +1,8 @@
-"""The figures of a fit: coefficients with intervals, calibration on held-out rows, traces of the chains (E3).
+"""The figures of a fit: coefficients with intervals, calibration on held-out rows, traces of the chains.
 
-Receives parts of fit.json; hands on Matplotlib figures with alternative texts, in the style all reports share.
+Input: the content of fit.json. Output: pictures with alternative texts, in the style that all reports share.
 """
 
-import dataclasses
 from typing import Any
 
 import matplotlib
@@ -11,34 +10,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gyromc.show.pages import FIGURE_STYLE, data_uri, picture
+from gyromc.show.pages import FIGURE_STYLE, Picture
 
-__all__ = ["Panel", "panels"]
+__all__ = ["pictures"]
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 CHAIN_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 MOST_BARS = 25
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Panel:
-    """A figure as SVG, what a screen reader says, and the caption."""
-
-    kind: str
-    svg: bytes
-    alt: str
-    caption: str
-    width: int
-    height: int
-
-    @property
-    def source(self) -> str:
-        """The image as an address that a page can hold."""
-        return data_uri(self.svg)
-
-
-def panels(results: dict[str, Any]) -> list[Panel]:
-    """The panels of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
+def pictures(results: dict[str, Any]) -> list[Picture]:
+    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
 
     **Arguments:**
 
@@ -47,14 +29,9 @@ def panels(results: dict[str, Any]) -> list[Panel]:
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
     if results["held_out"] is None:
         del draw["calibration"]
-    with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
-        return [_panel(kind, *function(results)) for kind, function in draw.items()]
-
-
-def _panel(kind: str, figure: Figure, alt: str, caption: str) -> Panel:
-    svg = picture(figure, "svg", transparent=True, metadata={"Date": None})
-    width, height = (int(96 * inches) for inches in figure.get_size_inches())
-    return Panel(kind, svg, alt, caption, width, height)
+    style = {**FIGURE_STYLE, "text.parse_math": False}  # a $ in the name of a column is a $
+    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+        return [Picture.of(kind, *function(results)) for kind, function in draw.items()]
 
 
 def _axes(size: tuple[float, float], title: str, rows: int = 1):
@@ -66,7 +43,7 @@ def _axes(size: tuple[float, float], title: str, rows: int = 1):
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Effects of one standard deviation of each predictor, the largest first."""
+    """Draw the effect of one standard deviation of each predictor, the largest first."""
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
@@ -92,7 +69,7 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Predicted beside observed shares; the diagonal is perfect."""
+    """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
     found = results["held_out"]["calibration"]
     of_classes = found["kind"] == "classes"
     figure, (ax,) = _axes((4.4, 3.7), "calibration on held-out rows")
@@ -117,7 +94,7 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """The kept states of a few chains, for the parameters that stand out most."""
+    """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
     figure, axes = _axes((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))

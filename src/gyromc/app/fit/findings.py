@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Encoding
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import counted
 from gyromc.app.fit.wording import model_words
 from gyromc.regression.fit import Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
+from gyromc.show.numbers import counted
 
 __all__ = ["coefficient_table", "coefficients", "held_out", "part", "predictions", "results"]
 
@@ -26,7 +26,7 @@ AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 
 
 def results(
-    fit: Fit, encoding: Encoding, table: Table, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
 ) -> dict[str, Any]:
     """All of fit.json that comes from the fit to all rows.
 
@@ -36,7 +36,7 @@ def results(
     - `rows`: its coefficients.
     - `prior_scale`: of the prior.
     """
-    from gyromc.app.fit.checks import checkup
+    from gyromc.app.fit.diagnostics import checkup
     from gyromc.show.pages import machine
 
     slopes = [c for c in rows if c["name"] != "intercept"]
@@ -167,7 +167,7 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 
 
 def predictions(
-    fit: Fit, encoding: Encoding, table: Table, X: np.ndarray, y: np.ndarray | None
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None
 ) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of a table of predictions; `y` where it was observed."""
     found, classes = fit.predict(X), encoding.response.classes

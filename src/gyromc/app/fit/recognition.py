@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.datatable import MAX_COLUMNS, DataTable
 from gyromc.app.fit.encoding import Categorical, Encoding, Numeric
 from gyromc.app.fit.response import Wishes, recognise_response
-from gyromc.app.fit.table import MAX_COLUMNS, Table
-from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
 __all__ = ["complete_rows", "recognise"]
 
@@ -25,7 +26,7 @@ ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
 """Numbers that are not written as numbers: 1,234 or 3,14 or 12 % or $5."""
 
 
-def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple[str, ...]]:
+def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
     """The rows that have a target value, and a note of those left out; they are left out only when `impute` is wanted."""
     table.require_column(target, "target")
     missing = table.columns[target].isna().to_numpy()
@@ -42,7 +43,7 @@ def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple
     return table.take(np.flatnonzero(~missing)), (note,)
 
 
-def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
+def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
     """Decide what every column is.
 
     **Arguments:**
@@ -58,7 +59,7 @@ def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.nd
     ```python
     from pathlib import Path
     from gyromc.app.fit.recognition import recognise
-    from gyromc.app.fit.table import read_table
+    from gyromc.app.fit.datatable import read_table
     Path("trees.csv").write_text("height,place,old\\n1.5,north,no\\n2.5,south,yes\\n3.5,south,yes\\n")
     assert recognise(read_table("trees.csv"), "old").names == ("height", "place[south]")
     ```
@@ -86,7 +87,7 @@ def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.nd
 
 
 def _features(
-    table: Table, names: Sequence[str], wishes: Wishes, train: np.ndarray
+    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
 ) -> tuple[Numeric | Categorical, ...]:
     """What each column is; all that is wrong with any of them is said at once."""
     features, problems = [], []
@@ -107,7 +108,7 @@ def _features(
     return tuple(features)
 
 
-def _useless(table: Table, name: str, impute: bool) -> str | None:
+def _useless(table: DataTable, name: str, impute: bool) -> str | None:
     """Why a column can be left out without loss, or None."""
     column = table.columns[name]
     known = column.dropna()
@@ -119,7 +120,7 @@ def _useless(table: Table, name: str, impute: bool) -> str | None:
     return None
 
 
-def _missing(table: Table, names: Sequence[str]) -> list[str]:
+def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     """A sentence on the missing values, if there are any."""
     counts = {name: int(table.columns[name].isna().sum()) for name in names}
     lacking = {name: count for name, count in counts.items() if count}
@@ -136,7 +137,7 @@ def _missing(table: Table, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
     column = table.columns[name]
     insisted = name in wishes.categorical or name in wishes.reference
     if is_dates(column):
@@ -178,7 +179,7 @@ def _also(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> None:
+def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray, known: int) -> None:
     """A column that is nearly numeric is not taken for categories."""
     column, row, count = table.columns[name], int(np.flatnonzero(bad)[0]), int(bad.sum())
     here = f"{table.path}, {table.place(row)}: column {name!r}"
@@ -197,7 +198,7 @@ def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> Non
         )
 
 
-def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
+def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
     column = as_text(table.columns[name])
     levels = ordered(column.dropna())
     known = int(column.notna().sum())

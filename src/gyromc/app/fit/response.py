@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Response
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
 __all__ = ["MODELS", "Wishes", "recognise_response"]
 
@@ -43,7 +44,7 @@ class Wishes:
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
+def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
     """The model and the classes, from the target's values and what the user insists on."""
     column = table.columns[target]
     model = wishes.model
@@ -69,7 +70,7 @@ def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
     return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
 
 
-def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
     """The model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
@@ -93,7 +94,7 @@ def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 
 
-def _numeric_response(table: Table, target: str, model: str, values, bad, reason: str) -> Response:
+def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
@@ -115,7 +116,7 @@ def _numeric_response(table: Table, target: str, model: str, values, bad, reason
 
 
 def _class_response(
-    table: Table, target: str, model: str, distinct, labels, positive: str | None, reason: str
+    table: DataTable, target: str, model: str, distinct, labels, positive: str | None, reason: str
 ) -> Response:
     require(
         len(distinct) <= MAX_CLASSES,

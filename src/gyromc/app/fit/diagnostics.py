@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gyromc.app.fit.values import counted
 from gyromc.regression.fit import Coefficient, Fit
+from gyromc.show.numbers import counted
 
 __all__ = ["checkup"]
 
