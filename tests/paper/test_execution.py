@@ -157,7 +157,13 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
     command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--engine", "scan"]
-    running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [*command, "--out", str(tmp_path)],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test suite under nohup ignores SIGINT
+    )
     _until_pieces(running, tmp_path / "cache", 2)
     running.send_signal(signal.SIGINT)
     said = running.communicate(timeout=100)[1]

@@ -91,7 +91,7 @@ def test_json_states_its_schema_and_another_one_is_refused(tmp_path):
         file.save({"x": float("nan")}, tmp_path)
     assert file.load(tmp_path) == saved
     with pytest.raises(
-        InvalidInput, match="has schema 'gyromc.test' version 2; this gyromc reads 'gyromc.test' version 3"
+        InvalidInput, match=r"has schema 'gyromc.test' version 2; this gyromc reads 'gyromc.test' version 3"
     ):
         ResultsFile("results.json", "gyromc.test", 3, "").load(tmp_path)
     for content in ("{ not json", "[]"):

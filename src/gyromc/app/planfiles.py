@@ -91,7 +91,7 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
         require(isinstance(table.get(name), dict), f"The plan needs a table [{name}].")
     require("step_size" in table, "The plan needs a number `step_size`.")
     target = _piece(_with_data(table["target"], Path(folder)), "target", TARGETS)
-    settings = {name: table[name] for name in NUMBERS if name in table}
+    settings: dict[str, Any] = {name: table[name] for name in NUMBERS if name in table}
     if "oracle" in table:
         settings["oracle"] = _piece(table["oracle"], "oracle", ORACLES)
     chosen = {name: _piece(h, f"observables.{name}", OBSERVABLES) for name, h in table["observables"].items()}
@@ -99,7 +99,7 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
         target=target,
         dynamics=_dynamics(table["dynamics"], target),
         observables=chosen,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
 
 

@@ -1,6 +1,6 @@
-"""The twelve experiments of the paper's §6, each a value; step sizes and numbers are the paper's own, the rest recorded choices.
+"""The twelve experiments of the paper's §6 by name; step sizes and parameters are the paper's, other choices are recorded.
 
-Receives nothing; hands on `CATALOGUE`, by name, and `select`, which finds names and suggests near ones.
+Output: `CATALOGUE`, and `select`, which looks names up and suggests near ones.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
-from gyromc.paper.problems import Bowl, HeartDisease, Problem, SyntheticRegression
+from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
 
@@ -19,7 +19,7 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
 
 
-def _entry(name: str, problem: Problem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
+def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
     where = {
         "quadratic": "on a quadratic potential",
         "nonquadratic": "on a non-quadratic potential",
@@ -60,11 +60,11 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """The experiments of these names (all when there are none), with noise derived from `seed`.
+    """Return the experiments of these names (all when there are none), with noise derived from `seed`.
 
     **Arguments:**
 
-    - `names`: of `CATALOGUE`; a wrong one is answered with the nearest.
+    - `names`: keys of `CATALOGUE`; the error for an unknown name suggests the nearest.
     - `seed`: a whole number.
 
     **Returns:** experiments, in the catalogue's order.

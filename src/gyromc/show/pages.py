@@ -18,7 +18,7 @@ from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 __all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "machine"]
 
-FIGURE_STYLE = {
+FIGURE_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 9,

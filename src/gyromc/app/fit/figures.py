@@ -30,7 +30,7 @@ def pictures(results: dict[str, Any]) -> list[Picture]:
     if results["held_out"] is None:
         del draw["calibration"]
     style = {**FIGURE_STYLE, "text.parse_math": False}  # a $ in the name of a column is a $
-    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+    with matplotlib.rc_context(style):
         return [Picture.of(kind, *function(results)) for kind, function in draw.items()]
 
 
@@ -61,8 +61,8 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(results["model"]["effect"])
     ax.margins(y=0.5 / max(len(rows), 3))
-    says = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
-    alt = f"Coefficients with 95 % credible intervals, largest first: {says}."
+    values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
+    alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {left_out} smaller ones are left out." if left_out else "."
     return figure, alt, caption + " Grey squares: the interval holds zero."
@@ -83,8 +83,8 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     ax.set_xlabel("predicted probability" if of_classes else "nominal level of the predictive interval")
     ax.set_ylabel("how often it happened" if of_classes else "share of rows inside it")
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
-    says = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
-    alt = f"Calibration plot, predicted against observed: {says}. {off} of {len(points)} intervals miss the diagonal."
+    values = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
+    alt = f"Calibration plot, predicted against observed: {values}. {off} of {len(points)} intervals miss the diagonal."
     missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
     what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
     shared = "" if of_classes else ", which share the rows and so err together"

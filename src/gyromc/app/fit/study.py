@@ -64,12 +64,12 @@ class Request:
 
     @property
     def directory(self) -> Path:
-        """Where the results go."""
+        """The directory of the results."""
         return Path(self.out) if self.out is not None else Path("results") / f"fit-{Path(self.data).stem}"
 
     @property
     def command(self) -> str:
-        """The command line that asks for the same."""
+        """The command line with the same options."""
         parts = ["gyromc fit", shlex.quote(self.data), "--target", shlex.quote(self.target)]
         for field in dataclasses.fields(self)[2:]:
             value = getattr(self, field.name)
@@ -83,7 +83,7 @@ class Request:
         return " ".join(parts)
 
     def wishes(self, table: DataTable) -> Wishes:
-        """What the user insists on, with lists of columns taken apart."""
+        """Return the user's wishes, with lists of columns split."""
         pairs = [text.partition("=") for text in self.reference]
         for text, (_, sign, _) in zip(self.reference, pairs, strict=True):
             require(sign, f"`--reference` takes COLUMN=LEVEL: got {text!r}.")
@@ -168,7 +168,7 @@ class _Watch:
 
 
 def _new_rows(request: Request, encoding: Encoding) -> tuple[DataTable, np.ndarray] | None:
-    """The rows to predict for, encoded."""
+    """Read and encode the rows to predict for."""
     if request.predict is None:
         return None
     needs = encoding.needs
@@ -186,7 +186,7 @@ def _split_note(request: Request, table: DataTable, test: np.ndarray) -> list[st
 def _findings(
     request: Request, table: DataTable, encoding: Encoding, split, y, new, watch: _Watch
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both fits and what they say: the content of fit.json and the tables beside it."""
+    """Make both fits; return the content of fit.json and the tables beside it."""
     from gyromc.app.fit import findings
 
     train, test = split
@@ -215,7 +215,7 @@ def _findings(
 
 
 def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, watch: _Watch):
-    """A fit and the seconds it took; Ctrl-C ends the study."""
+    """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
     from gyromc.regression.fit import EFFORTS, fit
 
     effort: Any = request.effort

@@ -58,7 +58,7 @@ def _coefficients(results: dict[str, Any]) -> Table:
     columns = [
         "coefficient",
         "mean",
-        "95 % credible interval",
+        "95\u00a0% credible interval",
         "posterior spread",
         "Monte Carlo error",
         "step-size bias",
