@@ -5,12 +5,13 @@ has NaN for its average, is named in `failures`, and takes no part in means and 
 """
 
 import dataclasses
+import enum
 import functools
 import html
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,19 +22,55 @@ from gyromc.plan import Plan
 if TYPE_CHECKING:
     from xarray import DataTree
 
-__all__ = ["EngineState", "Failure", "Run"]
+__all__ = ["Cause", "EngineState", "Failure", "Run", "RunOptions"]
+
+
+class Cause(enum.Enum):
+    """Why a chain failed; the values are what messages say."""
+
+    OUT_OF_RANGE = "the state left the sane range"
+    STATE_NOT_FINITE = "the state became NaN or infinite"
+    OBSERVABLE_NOT_FINITE = "observable {} is NaN or infinite, though the state is finite"
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """One chain that cannot be trusted, and why."""
+    """One chain that cannot be trusted: when it failed and why, with the observables that are to blame."""
 
     chain: int
     step: int
-    reason: str
+    cause: Cause
+    observables: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The cause as text."""
+        return self.cause.value.format(", ".join(self.observables))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Chain, step and reason as plain values, for JSON."""
+        return {"chain": self.chain, "step": self.step, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"chain {self.chain} at step {self.step}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How a plan was run, as in `gyromc.run`; a continued run uses the same."""
+
+    engine: str
+    reason: str  # for this engine
+    chunk_size: int | None
+    progress: bool | Callable[[int], object] | None
+    on_divergence: Literal["raise", "report"]
+    thin: int | None
+    sane_range: float
+    keep_blocks: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but a progress function, which belongs to the process that passed it: a run can be pickled."""
+        return {**vars(self), "progress": None if callable(self.progress) else self.progress}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +119,10 @@ class Run:
     failures: tuple[Failure, ...] = ()
     draws: Any = None
     engine_reason: str = ""
-    resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(default=None, repr=False)
+    options: RunOptions | None = dataclasses.field(default=None, repr=False)
+    resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(
+        default=None, repr=False
+    )  # of a module: runs pickle
 
     @property
     def steps_done(self) -> int:
@@ -281,7 +321,7 @@ class Run:
             "wall_time": self.wall_time,
             "compile_time": self.compile_time,
             "partial": self.partial,
-            "failures": [dataclasses.asdict(failure) for failure in self.failures],
+            "failures": [failure.to_dict() for failure in self.failures],
         }
 
     def __rich__(self):

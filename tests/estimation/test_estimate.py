@@ -138,7 +138,7 @@ def plan(**changes):
 
 @pytest.fixture(scope="module")
 def run():
-    return gm.run(plan(), keep_draws=16)
+    return gm.run(plan(), thin=16)
 
 
 def test_a_dominating_bias_is_reported_beside_the_error_and_taken_off(run):
@@ -273,7 +273,7 @@ def test_wrong_questions_are_answered_with_the_right_ones(run, changes, message)
 def test_what_a_run_does_not_hold_is_named(run):
     with pytest.raises(gm.InvalidInput, match="takes a `Run`"):
         gm.estimate(run.plan)
-    with pytest.raises(gm.InvalidInput, match="keep_draws"):
+    with pytest.raises(gm.InvalidInput, match="thin"):
         gm.estimate(gm.run(plan(num_steps=100)), method="plug-in", bias="none")
     with pytest.raises(gm.InvalidInput, match="same step size"):
         gm.estimate(run, bias=run)

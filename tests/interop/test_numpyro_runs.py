@@ -33,7 +33,7 @@ def conjugate(exposure, y=None, rows=8):
 def run():
     target = gnp.target(conjugate, EXPOSURE, COUNTS)
     plan = gnp.plan(target, batch_size=8, num_steps=6000, num_chains=128, bias=0.01)
-    return gm.run(plan, keep_draws=60)
+    return gm.run(plan, thin=60)
 
 
 def test_a_mini_batch_run_finds_a_known_posterior(run):
@@ -116,7 +116,7 @@ def test_what_a_run_lacks_is_named(run):
     def with_plan(**changes):
         return dataclasses.replace(run, plan=run.plan.replace(**changes))
 
-    with pytest.raises(gm.InvalidInput, match=r"kept no draws.*keep_draws=10"):
+    with pytest.raises(gm.InvalidInput, match=r"kept no draws.*thin=10"):
         gnp.draws(dataclasses.replace(run, draws=None))
     with pytest.raises(gm.InvalidInput, match="no site together with its square"):
         gnp.summary(with_plan(observables={"one": lambda p: p["rate"]}))

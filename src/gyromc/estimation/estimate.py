@@ -276,7 +276,7 @@ def _error(run: Run, name: str, method: str) -> MonteCarloError:
     if method == "auto":
         method, reason = errors.choose(material, has_draws)
     if method == "plug-in":
-        require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, keep_draws=10)` keeps every tenth.")
+        require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
         require(not scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
         return errors.plug_in_error(run, name, material, reason)
     if method == "lugsail batch means" and not material.enough_blocks:  # a schedule, or very few steps

@@ -86,7 +86,7 @@ def execute(
     computed = reused = 0
     shown = shown or Progress()
     for number, cell in enumerate(todo):
-        name = engines._choose(cell.plan, engine)[0]
+        name = engines.choose(cell.plan, engine)[0]
         key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
         shown.describe(f"{cell} ({number + 1} of {len(todo)})")
         if key in found:
@@ -123,4 +123,4 @@ def _compute(cell: Cell, engine: str, advance: Callable[[float], object], notes:
 
 def expected_seconds(cell: Cell, engine: str) -> float:
     """Estimate the seconds of a cell, compilation included: the weight of its progress."""
-    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines._choose(cell.plan, engine)[0])
+    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines.choose(cell.plan, engine)[0])

@@ -99,9 +99,7 @@ def _run(
     for attempt in range(MOST_HALVINGS + 1):
         last = attempt == MOST_HALVINGS
         try:
-            run = _long_enough(
-                choice, T, unseen, engines.run(choice.plan, engine, keep_draws=choice.thin, progress=progress)
-            )
+            run = _long_enough(choice, T, unseen, engines.run(choice.plan, engine, thin=choice.thin, progress=progress))
         except DivergenceError:
             if last:
                 raise
