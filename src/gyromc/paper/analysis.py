@@ -35,7 +35,7 @@ class _Data:
         return self.experiment.problem.primary
 
     def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
-        """One number per chain; NaN for a chain that failed."""
+        """Return one average per chain; NaN for a chain that failed."""
         piece = self.pieces[role, eta]
         return piece.averages[:, piece.names.index(name or self.primary)]
 
@@ -50,12 +50,12 @@ class _Data:
         return list(self.experiment.problem.observables())
 
     def errors(self) -> dict[str, list[np.ndarray]]:
-        """About the truth, by role and step size."""
+        """Return the errors about the truth, by role and step size."""
         mu = self.truth(self.primary)
         return {role: [self.averages(role, eta) - mu for eta in self.etas] for role in self.experiment.roles}
 
     def paper_errors(self) -> dict[str, list[np.ndarray]]:
-        """About the paper's reference: the truth where it is known, else the mean at the smallest η, per dynamics."""
+        """Return the errors about the paper's reference: the truth where known, else the mean at the smallest η, per dynamics."""
         if self.reference is None:
             return self.errors()
         return {
@@ -72,7 +72,7 @@ def analyse(
     reference: Reference | None,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    """The findings of one experiment.
+    """Compute the findings of one experiment.
 
     **Arguments:**
 
@@ -109,7 +109,7 @@ def analyse(
 
 
 def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
-    """Measured and predicted numbers of one dynamics at one step size."""
+    """Return measured and predicted numbers of one dynamics at one step size."""
     eta = data.etas[k]
     piece = data.pieces[role, eta]
     errors = data.errors()[role][k]
@@ -151,7 +151,7 @@ def _finite_step(data: _Data) -> bool:
 
 
 def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
-    """The even observable: its mean over chains against μ, beside the exact bias where that is known."""
+    """Return the bias of the even observable over chains, beside the exact bias where that is known."""
     averages = data.averages(role, data.etas[k], name)
     averages = averages[np.isfinite(averages)]
     predicted = data.forecast[role]["cells"][k][name]
@@ -241,7 +241,7 @@ def _rows(data: _Data) -> dict[str, Any]:
 
 
 def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Every claim that this experiment can decide, the paper's first."""
+    """Judge every claim that this experiment can decide, the paper's first."""
     paper, errors, boot, etas = data.paper_errors(), data.errors(), data.bootstrap, data.etas
     theory = {role: f["variance"] for role, f in data.forecast.items() if f["variance"] is not None}
     pair = ("nonreversible", "reversible")
@@ -277,7 +277,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
 
 
 def _exact_claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Measured against exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
+    """Judge the exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
     made = []
     z = {at: c["z"] for at, c in cells.items() if c["z"] is not None}

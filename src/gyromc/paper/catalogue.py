@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
-from gyromc.paper.problems import Bowl, HeartDisease, Problem, SyntheticRegression
+from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
 
@@ -20,7 +20,7 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
 
 
-def _entry(name: str, problem: Problem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
+def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
     where = {
         "quadratic": "on a quadratic potential",
         "nonquadratic": "on a non-quadratic potential",

@@ -128,9 +128,9 @@ def asymptotic(
         ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
-        foretold = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
-        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, foretold)
-        note = _note(earlier, "at the step size before", foretold)
+        predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, predicted)
+        note = _note(earlier, "at the step size before", predicted)
         items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
     return _claim(
         "asymptotic",
@@ -169,9 +169,9 @@ def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str
     return dataclasses.replace(claim, value=ratios[worst])
 
 
-def _note(earlier: float | None, where: str, foretold: float | None) -> str:
+def _note(earlier: float | None, where: str, predicted: float | None) -> str:
     parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
-    return "; ".join(parts if foretold is None else [*parts, f"exact theory at these step sizes: {foretold:.3f}"])
+    return "; ".join(parts if predicted is None else [*parts, f"exact theory at these step sizes: {predicted:.3f}"])
 
 
 def half_slope(
@@ -189,9 +189,9 @@ def half_slope(
         first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
         earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
         value = float(slope(small, values))
-        foretold = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
-        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, foretold)
-        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", foretold)))
+        predicted = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
+        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, predicted)
+        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", predicted)))
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",

@@ -6,12 +6,13 @@ Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the pl
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from gyromc import dynamics
 from gyromc.checks import require
-from gyromc.paper.problems import Problem
+from gyromc.paper.problems import PaperProblem
 from gyromc.plan import Plan, paper_steps
 
 __all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
@@ -28,12 +29,12 @@ class Sampler:
     """A pair (D, Q) by its parameters."""
 
     def dynamics(self, dim: int) -> dynamics.Dynamics:
-        """The pair (D, Q) for `dim` parameters."""
+        """Return the pair (D, Q) for `dim` parameters."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """The paper's name for it."""
+        """Its name in the paper."""
         raise NotImplementedError
 
     @property
@@ -128,7 +129,7 @@ class Experiment:
 
     name: str
     title: str
-    problem: Problem
+    problem: PaperProblem
     sampler: Sampler
     step_sizes: tuple[float, ...]
     start: float = 0.0
@@ -136,7 +137,7 @@ class Experiment:
     dtype: str = "float32"
 
     @functools.cached_property
-    def _pieces(self) -> Mapping[str, object]:
+    def _pieces(self) -> Mapping[str, Any]:
         problem = self.problem
         return {"target": problem.target(), "oracle": problem.oracle(), "observables": problem.observables()}
 
@@ -157,7 +158,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """The plan of one cell.
+        """Return the plan of one cell.
 
         **Arguments:**
 
@@ -174,9 +175,9 @@ class Experiment:
         )
         role = dynamics if dynamics in self.dynamics else "reversible"
         pieces = {**self._pieces, "dynamics": self.dynamics[role], "seed": self.noise_seed(step_size)}
-        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
+        dim = self._pieces["target"].dim
         start = None if self.start == 0 else np.full(dim, self.start)
-        return Plan(**{  # type: ignore[arg-type]
+        return Plan(**{
             **pieces, "start": start, "step_size": step_size, "num_chains": num_chains, "dtype": self.dtype, **changes,
         })  # fmt: skip
 

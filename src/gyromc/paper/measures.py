@@ -15,7 +15,7 @@ __all__ = ["Bootstrap", "Normality", "anderson_darling", "normality", "quantile_
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
-    """√mean(e²) and its standard error, by the delta method."""
+    """Return √mean(e²) and its standard error, by the delta method."""
     square = errors**2
     value = math.sqrt(square.mean())
     return value, float(square.std(ddof=1) / math.sqrt(square.size) / (2 * value))
@@ -27,7 +27,7 @@ class Bootstrap:
     **Arguments:**
 
     - `num_chains`: R.
-    - `draws`: how many resamples.
+    - `draws`: the number of resamples.
     - `seed`: of the resampling.
     """
 
@@ -47,13 +47,13 @@ class Bootstrap:
 
 
 def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central interval of resampled values."""
+    """Return the central interval of resampled values."""
     low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
-    """Least-squares slope of log(values) against log(step_sizes); `values` may have resamples along the first axis."""
+    """Return the least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
     x = np.log(np.asarray(step_sizes, float))
     x = x - x.mean()
     result = np.log(values) @ x / (x @ x)
@@ -111,7 +111,7 @@ def normal_scores(n: int) -> np.ndarray:
 
 
 def anderson_darling(z: np.ndarray) -> tuple[float, float]:
-    """The Anderson-Darling statistic for normality with mean and variance estimated, and its p-value.
+    """Return the Anderson-Darling statistic for normality with mean and variance estimated, and its p-value.
 
     The p-value is Stephens' approximation for that case, good to about 10⁻³.
     """
@@ -134,13 +134,13 @@ def anderson_darling(z: np.ndarray) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=16)
 def quantile_band(n: int, level: float = 0.95, simulations: int = 600) -> tuple[np.ndarray, np.ndarray]:
-    """A simultaneous band for n sorted N(0, 1) values: with probability `level` all of them lie inside.
+    """Return a band that holds all of n sorted N(0, 1) values with probability `level`.
 
     Each order statistic has a Beta law; one local level for all of them is found by (seeded) simulation.
 
     **Arguments:**
 
-    - `n`: how many values.
+    - `n`: the number of values.
     - `level`: the probability that none leaves the band.
     - `simulations`: the number of samples for the local level.
 

@@ -15,19 +15,19 @@ import numpy as np
 from gyromc import datasets, observables, oracles, targets
 from gyromc.checks import require, whole
 
-__all__ = ["Bowl", "HeartDisease", "Problem", "SyntheticRegression"]
+__all__ = ["Bowl", "HeartDisease", "PaperProblem", "SyntheticRegression"]
 
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 """u of the paper's §6."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem(abc.ABC):
+class PaperProblem(abc.ABC):
     """A target with its oracle and observables; `primary` names the one the paper plots, `even` the one that shows bias."""
 
     @abc.abstractmethod
     def target(self) -> targets.Target:
-        """U."""
+        """Return U."""
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
@@ -35,7 +35,7 @@ class Problem(abc.ABC):
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
-        """All observables of one run, by name."""
+        """Return all observables of one run, by name."""
 
     @property
     @abc.abstractmethod
@@ -64,12 +64,12 @@ class Problem(abc.ABC):
 
     @property
     def choices(self) -> Mapping[str, object]:
-        """Every field, as recorded in results."""
+        """Every field, as stored in the results."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bowl(Problem):
+class Bowl(PaperProblem):
     """U = ½|θ|² + β Σ cos θ_i with Gaussian oracle noise; h = uᵀθ for β = 0, tanh(uᵀθ) otherwise."""
 
     beta: float = 0.0
@@ -103,7 +103,7 @@ class Bowl(Problem):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SyntheticRegression(Problem):
+class SyntheticRegression(PaperProblem):
     """Bayesian linear regression on one synthetic data set, mini-batch oracle; h = uᵀβ."""
 
     data_seed: int = 0
@@ -139,7 +139,7 @@ class SyntheticRegression(Problem):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeartDisease(Problem):
+class HeartDisease(PaperProblem):
     """Bayesian logistic regression on the heart data, mini-batch oracle; h = predictive probability at one test row."""
 
     split_seed: int = 0
@@ -196,7 +196,7 @@ class HeartDisease(Problem):
         }
 
 
-def with_choices(problem: Problem, **choices: object) -> Problem:
+def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
     """A copy of a problem with other choices.
 
     **Arguments:**

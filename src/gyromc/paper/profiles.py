@@ -23,15 +23,15 @@ class Profile:
     bootstrap: int = 2000
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
-        """The η this profile runs."""
+        """Return the step sizes that this profile runs."""
         return experiment.step_sizes[: self.num_step_sizes[experiment.problem.family]]
 
     def chains(self, experiment: Experiment) -> int:
-        """R."""
+        """Return R."""
         return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
-        """Steps over all chains, dynamics and step sizes."""
+        """Return the steps over all chains, dynamics and step sizes."""
         return experiment.chain_steps(self.step_sizes(experiment), self.chains(experiment))
 
 
