@@ -8,7 +8,11 @@ import gyromc
 
 SOURCE = Path(gyromc.__file__).parent
 CALLS = {"import_module", "__import__", "getattr"}
-READS_FILES = {"files", "PackageLoader", "environment"}  # these take the name of a package to find its data, not to import it
+READS_FILES = {
+    "files",
+    "PackageLoader",
+    "environment",
+}  # these take the name of a package to find its data, not to import it
 
 
 class Import(NamedTuple):
