@@ -17,6 +17,7 @@ from pathlib import Path
 import gyromc
 from gyromc.checks import require
 from gyromc.engines import scan
+from gyromc.show.tables import Table
 from speed.peers import COMPETITORS, GROWTH, WORK, Work
 
 __all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
@@ -155,41 +156,27 @@ def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
         go(steps)
 
 
-def table(results: Sequence[Measurement]):
-    """A Rich table; the last column compares with the fastest peer that is not gyromc and not a limit."""
-    from rich.table import Table
-
-    view = Table(
-        title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left"
-    )
-    for column in (
-        "work",
-        "competitor",
-        "chains × steps",
-        "median",
-        "slowest … fastest",
-        "compile, s",
-        "× BlackJAX SGLD",
-        "× lax.scan",
-        "memory",
-    ):
-        view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
-    for m in results:
-        low, high = m.spread
-        view.add_row(
+def table(results: Sequence[Measurement]) -> Table:
+    """Return the table of all measurements; two columns compare with BlackJAX and with a bare `lax.scan`."""
+    peers = ("BlackJAX SGLD", "lax.scan")
+    columns = ["work", "competitor", "chains × steps", "median", "slowest … fastest", "compile, s"]
+    columns += [*(f"× {peer}" for peer in peers), "memory"]
+    rows = [
+        [
             m.work,
             m.competitor,
             f"{m.chains} × {m.steps}",
             f"{m.chain_steps / 1e6:.3g}",
-            f"{low / 1e6:.3g} … {high / 1e6:.3g}",
+            f"{m.spread[0] / 1e6:.3g} … {m.spread[1] / 1e6:.3g}",
             f"{m.compile_seconds:.1f}",
-            *(_ratio(m, results, peer) for peer in ("BlackJAX SGLD", "lax.scan")),
+            *(_ratio(m, results, peer) for peer in peers),
             "" if m.memory is None else f"{m.memory:.2f}",
-        )
-    view.caption = (
-        "memory: what a step holds, over state + gradient + noise" if any(m.memory for m in results) else None
-    )
-    return view
+        ]
+        for m in results
+    ]
+    title = "Millions of chain-steps (gradient evaluations) per second, medians of one run"
+    notes = ["memory: what a step holds, over state + gradient + noise"] if any(m.memory for m in results) else []
+    return Table(columns, rows, title, notes, left=["work", "competitor"])
 
 
 def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:

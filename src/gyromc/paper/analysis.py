@@ -1,7 +1,8 @@
-"""The findings of one experiment: errors, predictions beside them, and the claims of the paper's §6 with their verdicts.
+"""Analyses one experiment: errors of the averages, predictions beside them, and the paper's claims with their verdicts.
 
-Input: the averages of one experiment, its forecast and, for logistic regression, an independent reference. Output: a plain
-dictionary, the experiment's part of results.json.
+Input: the averages, the predictions and, for logistic regression, an independent reference. Output: a plain dictionary, the
+experiment's part of results.json. What the paper's setting hides (T6) is computed here too: all test rows, the independent
+reference, plain SGLD, the bias of an even observable.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ __all__ = ["analyse"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Data:
-    """The input of the analysis of one experiment."""
+    """The input of one analysis."""
 
     experiment: Experiment
     etas: tuple[float, ...]
@@ -35,12 +36,12 @@ class _Data:
         return self.experiment.problem.primary
 
     def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
-        """One number per chain; NaN for a chain that failed."""
+        """Return one average per chain; NaN for a chain that failed."""
         piece = self.pieces[role, eta]
         return piece.averages[:, piece.names.index(name or self.primary)]
 
     def truth(self, name: str) -> float:
-        """μ(h): in closed form where there is one, else from importance sampling."""
+        """Return μ(h): in closed form where that is known, else from importance sampling."""
         if self.reference is not None:
             return float(self.reference.mean[self.rows.index(name)])
         return self.forecast["nonreversible"]["cells"][-1][name]["expectation"]
@@ -50,12 +51,12 @@ class _Data:
         return list(self.experiment.problem.observables())
 
     def errors(self) -> dict[str, list[np.ndarray]]:
-        """About the truth, by role and step size."""
+        """Return the errors about the truth, by role and step size."""
         mu = self.truth(self.primary)
         return {role: [self.averages(role, eta) - mu for eta in self.etas] for role in self.experiment.roles}
 
     def paper_errors(self) -> dict[str, list[np.ndarray]]:
-        """About the paper's reference: the truth where it is known, else the mean at the smallest η, per dynamics."""
+        """Return the errors about the paper's reference: the truth where known, else the mean at the smallest η, per dynamics."""
         if self.reference is None:
             return self.errors()
         return {
@@ -72,16 +73,16 @@ def analyse(
     reference: Reference | None,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    """The findings of one experiment.
+    """Compute the findings of one experiment.
 
     **Arguments:**
 
     - `experiment`: of the catalogue.
     - `etas`: the step sizes run, the largest first.
     - `pieces`: the averages by (role, η).
-    - `forecast`: the value of `gyromc.paper.forecast.forecast`.
+    - `forecast`: as `gyromc.paper.forecast.forecast` returns it.
     - `reference`: π(h) for logistic regression; None where μ(h) is known.
-    - `bootstrap`: the resampling.
+    - `bootstrap`: the resampling to use.
 
     **Returns:** a dictionary of plain values.
     """
@@ -109,7 +110,7 @@ def analyse(
 
 
 def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
-    """Measured and predicted numbers of one dynamics at one step size."""
+    """Return measured and predicted numbers of one dynamics at one step size."""
     eta = data.etas[k]
     piece = data.pieces[role, eta]
     errors = data.errors()[role][k]
@@ -130,7 +131,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         "bias": float(alive.mean()),
         "bias_std_error": float(alive.std(ddof=1) / np.sqrt(alive.size)),
         "std": float(alive.std(ddof=1)),
-        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),
+        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),  # E6
         "predicted": predicted,
         "z": None,
     }
@@ -151,7 +152,7 @@ def _finite_step(data: _Data) -> bool:
 
 
 def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
-    """The even observable: its mean over chains against μ, beside the exact bias where that is known."""
+    """Return the bias of the even observable over chains, beside the exact bias where that is known."""
     averages = data.averages(role, data.etas[k], name)
     averages = averages[np.isfinite(averages)]
     predicted = data.forecast[role]["cells"][k][name]
@@ -169,7 +170,7 @@ def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
 
 
 def _qq(data: _Data, role: str) -> dict[str, Any]:
-    """The sorted averages at the smallest η, with the centres and scales that the paper and the prediction use."""
+    """Return the sorted averages at the smallest η, with the centres and scales of the paper and of theory."""
     eta = data.etas[-1]
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
@@ -202,7 +203,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
 
 
 def _rows(data: _Data) -> dict[str, Any]:
-    """All test rows: bias, standard deviation and RMSE, and the share of rows where each sampler wins."""
+    """Return bias, standard deviation and RMSE at every test row, and the share of rows where each sampler wins."""
     reference, names = data.reference, data.rows
     assert reference is not None
     table = {}
@@ -241,7 +242,7 @@ def _rows(data: _Data) -> dict[str, Any]:
 
 
 def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Every claim that this experiment can decide, the paper's first."""
+    """Judge every claim that this experiment can decide, the paper's first."""
     paper, errors, boot, etas = data.paper_errors(), data.errors(), data.bootstrap, data.etas
     theory = {role: f["variance"] for role, f in data.forecast.items() if f["variance"] is not None}
     pair = ("nonreversible", "reversible")
@@ -277,7 +278,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
 
 
 def _exact_claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Measured against exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
+    """Judge the exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
     made = []
     z = {at: c["z"] for at, c in cells.items() if c["z"] is not None}

@@ -1,7 +1,6 @@
-"""The twelve experiments of the paper's §6 as values.
+"""The twelve experiments of the paper's §6 by name; step sizes and parameters are the paper's, other choices are recorded.
 
-`CATALOGUE` maps names to experiments; `select` returns experiments by name and suggests near names. Step sizes and sampler
-parameters are the paper's; every other choice is a recorded field.
+Output: `CATALOGUE`, and `select`, which looks names up and suggests near ones.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
-from gyromc.paper.problems import Bowl, HeartDisease, Problem, SyntheticRegression
+from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
 
@@ -20,7 +19,7 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
 
 
-def _entry(name: str, problem: Problem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
+def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
     where = {
         "quadratic": "on a quadratic potential",
         "nonquadratic": "on a non-quadratic potential",
@@ -61,7 +60,7 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """The experiments with these names (default: all), with noise derived from `seed`.
+    """Return the experiments of these names (all when there are none), with noise derived from `seed`.
 
     **Arguments:**
 

@@ -1,8 +1,8 @@
-"""The claims of the paper's §6 as values: a quantity, a relation, an interval and a verdict.
+"""The paper's claims as values: a number, a relation, an interval, and a verdict that may be "refuted".
 
-Input: errors and predictions of one experiment. Output: `Claim`s. A claim about the limit η → 0 is judged at the smallest η
-run. It is confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do
-not bring it nearer, and otherwise not resolved.
+Input: errors and predictions of one experiment. Output: a `Claim`. A claim about the limit η → 0 is judged at the smallest η run:
+confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller steps do not
+bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for others.
+    `source` is `paper` for the paper's own claims, `beyond` for what it does not show.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Claim:
 
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
-    """A claim holds when every item does; the first item with the worst verdict decides."""
+    """Build a claim from its items: the first item with the worst verdict decides."""
     decisive = min(items, key=lambda item: list(Outcome).index(item.verdict))
     return Claim(
         key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
@@ -72,16 +72,16 @@ def _claim(key: str, statement: str, source: str, relation: str, level: str, ite
 
 
 def below_one(low: float, high: float) -> Outcome:
-    """The verdict on "< 1" from an interval."""
+    """Judge "< 1" by an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
 ) -> Outcome:  # fmt: skip
-    """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
+    """Judge "→ goal": confirmed inside the tolerance; refuted outside it and not nearer by a fifth than before.
 
-    A value that equals the exact finite-step prediction does not refute a limit.
+    A value that the exact finite-step theory predicts at these step sizes decides nothing about the limit.
     """
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
@@ -128,9 +128,9 @@ def asymptotic(
         ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
-        foretold = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
-        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, foretold)
-        note = _note(earlier, "at the step size before", foretold)
+        predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, predicted)
+        note = _note(earlier, "at the step size before", predicted)
         items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
     return _claim(
         "asymptotic",
@@ -169,9 +169,9 @@ def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str
     return dataclasses.replace(claim, value=ratios[worst])
 
 
-def _note(earlier: float | None, where: str, foretold: float | None) -> str:
+def _note(earlier: float | None, where: str, predicted: float | None) -> str:
     parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
-    return "; ".join(parts if foretold is None else [*parts, f"exact theory at these step sizes: {foretold:.3f}"])
+    return "; ".join(parts if predicted is None else [*parts, f"exact theory at these step sizes: {predicted:.3f}"])
 
 
 def half_slope(
@@ -189,9 +189,9 @@ def half_slope(
         first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
         earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
         value = float(slope(small, values))
-        foretold = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
-        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, foretold)
-        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", foretold)))
+        predicted = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
+        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, predicted)
+        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", predicted)))
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",
@@ -203,7 +203,7 @@ def half_slope(
 
 
 def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
+    """(iv) Normalised errors are standard normal: tests, and the line through the Q-Q plot."""
     items = []
     for role, n in found.items():
         p = n.ks_p if scale_known else n.ad_p
