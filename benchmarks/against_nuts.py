@@ -75,7 +75,7 @@ def gyromc_run(plan: gm.Plan) -> tuple[dict, gm.Run]:
     run = gm.run(plan, thin=50)
     table = gnp.summary(run)
     return {
-        "rows": {name: {"mean": row.mean, "error": row.mean_error, "sd": row.sd} for name, row in table.items()},
+        "rows": {name: {"mean": row.mean, "error": row.std_error, "sd": row.sd} for name, row in table.items()},
         "step_size": plan.step_size,
         "gradients": float(run.gradient_evaluations),
         "data_terms": float(run.gradient_evaluations) * plan.oracle.evaluations(plan.target),

@@ -1,8 +1,8 @@
-"""The paper's claims as values: a number, a relation, an interval, and a verdict that may be "refuted".
+"""The claims of the paper's §6 as values: a quantity, a relation, an interval and a verdict.
 
-Input: errors and predictions of one experiment. Output: a `Claim`. A claim about the limit η → 0 is judged at the smallest η run:
-confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller steps do not
-bring it nearer, and otherwise not resolved.
+Input: errors and predictions of one experiment. Output: `Claim`s. A claim about the limit η → 0 is judged at the smallest η
+run. It is confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do
+not bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for what it does not show.
+    `source` is `paper` for the paper's own claims, `beyond` for others.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Claim:
 
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
-    """Build a claim from its items: the first item with the worst verdict decides."""
+    """A claim holds when every item does; the first item with the worst verdict decides."""
     decisive = min(items, key=lambda item: list(Outcome).index(item.verdict))
     return Claim(
         key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
@@ -72,16 +72,16 @@ def _claim(key: str, statement: str, source: str, relation: str, level: str, ite
 
 
 def below_one(low: float, high: float) -> Outcome:
-    """Judge "< 1" by an interval."""
+    """The verdict on "< 1" from an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
 ) -> Outcome:  # fmt: skip
-    """Judge "→ goal": confirmed inside the tolerance; refuted outside it and not nearer by a fifth than before.
+    """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
-    A value that the exact finite-step theory predicts at these step sizes decides nothing about the limit.
+    A value that equals the exact finite-step prediction does not refute a limit.
     """
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
@@ -203,7 +203,7 @@ def half_slope(
 
 
 def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal: tests, and the line through the Q-Q plot."""
+    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
     items = []
     for role, n in found.items():
         p = n.ks_p if scale_known else n.ad_p

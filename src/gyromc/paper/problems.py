@@ -1,7 +1,7 @@
-"""The problems of the paper's experiments: a potential U, a gradient oracle and observables h.
+"""The problems of the paper's §6: a potential U, a gradient oracle and observables h.
 
-Input: the choices that the paper makes and those it leaves open (data seed, split, test row, ddof), as fields. Output: the pieces
-of a `Plan`. A problem is a frozen value: equal problems give equal plans.
+Input: the paper's choices and those it does not state (data seed, split, test row, ddof), as fields. Output: the target,
+oracle and observables of a plan. A problem is a frozen value: two equal problems give equal plans.
 """
 
 import abc
@@ -31,7 +31,7 @@ class PaperProblem(abc.ABC):
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
-        """Return the gradient oracle."""
+        """The gradient oracle."""
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
@@ -45,7 +45,7 @@ class PaperProblem(abc.ABC):
     @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as formulas."""
+        """U, h, oracle and reference as text."""
 
     @functools.cached_property
     def finite_step(self) -> bool:
@@ -197,11 +197,11 @@ class HeartDisease(PaperProblem):
 
 
 def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
-    """Return the same problem with other choices.
+    """A copy of a problem with other choices.
 
     **Arguments:**
 
-    - `problem`: the problem to change.
+    - `problem`: the problem to copy.
     - `choices`: fields to change, for example `test_row=5`.
     """
     known = {f.name for f in dataclasses.fields(problem)}
