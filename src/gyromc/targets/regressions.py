@@ -86,6 +86,10 @@ class WithLikelihood(Regression):
     def likelihood(self) -> Likelihood:
         """The model of y given its linear predictors."""
 
+    @property
+    def dim(self) -> int:
+        return self.likelihood.outputs * self.X.shape[1]
+
     def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
         X, q = (self.X if X is None else X), self.likelihood.outputs
@@ -111,7 +115,7 @@ class WithLikelihood(Regression):
         """The least-squares θ for the linear predictors that fit y best without x."""
         wanted = np.broadcast_to(self.likelihood.start(self.y), (self.num_data, self.likelihood.outputs))
         if not np.any(wanted):
-            return np.zeros(self.likelihood.outputs * self.X.shape[1])
+            return np.zeros(self.dim)
         return np.linalg.lstsq(self.X, wanted, rcond=None)[0].T.ravel()
 
     def hessians(self, rows, chunk=512):
@@ -270,10 +274,6 @@ class SoftmaxRegression(WithLikelihood):
     def basis(self) -> np.ndarray:
         """The matrix B above: C × (C-1)."""
         return self.likelihood.basis
-
-    @property
-    def dim(self) -> int:
-        return (self.num_classes - 1) * self.X.shape[1]
 
     def weights(self, params):
         """W = BΘ, one row per class; the rows sum to zero."""
