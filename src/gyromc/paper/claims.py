@@ -6,6 +6,7 @@ bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,11 +15,18 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item"]
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "ClaimVerdict", "Item"]
 
-CONFIRMED = "confirmed"
-UNRESOLVED = "not resolved at this sample size"
-REFUTED = "refuted"
+
+class ClaimVerdict(enum.StrEnum):
+    """What the numbers say about a claim; the text is the one in results.json."""
+
+    CONFIRMED = "confirmed"
+    UNRESOLVED = "not resolved at this sample size"
+    REFUTED = "refuted"
+
+
+CONFIRMED, UNRESOLVED, REFUTED = ClaimVerdict
 RATIO_TOLERANCE = 0.10
 SLOPE_TOLERANCE = 0.05
 SLOPE_POINTS = 4
@@ -33,7 +41,7 @@ class Item:
     where: str
     value: float
     interval: tuple[float, float] | None
-    verdict: str
+    verdict: ClaimVerdict
     note: str = ""
 
 
@@ -51,7 +59,7 @@ class Claim:
     value: float
     interval: tuple[float, float] | None
     level: str
-    verdict: str
+    verdict: ClaimVerdict
     items: tuple[Item, ...]
 
 
@@ -64,14 +72,14 @@ def _claim(key: str, statement: str, source: str, relation: str, level: str, ite
     )
 
 
-def below_one(low: float, high: float) -> str:
+def below_one(low: float, high: float) -> ClaimVerdict:
     """Judge "< 1" by an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
-) -> str:  # fmt: skip
+) -> ClaimVerdict:  # fmt: skip
     """Judge "→ goal": confirmed inside the tolerance; refuted outside it and not nearer by a fifth than before.
 
     A value that the exact finite-step theory predicts at these step sizes decides nothing about the limit.

@@ -43,6 +43,11 @@ class PaperProblem(abc.ABC):
         """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
+    def gaussian(self) -> bool:
+        """Whether the target is Gaussian, so that finite-step errors are known exactly."""
+        return False
+
+    @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
         """U, h, oracle and reference as formulas."""
@@ -73,7 +78,11 @@ class Bowl(PaperProblem):
 
     @property
     def family(self):
-        return "quadratic" if self.beta == 0 else "nonquadratic"
+        return "quadratic" if self.gaussian else "nonquadratic"
+
+    @property
+    def gaussian(self):
+        return self.beta == 0
 
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
@@ -110,6 +119,10 @@ class SyntheticRegression(PaperProblem):
     @property
     def family(self):
         return "linear"
+
+    @property
+    def gaussian(self):
+        return True
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
