@@ -138,16 +138,12 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         paper = data.paper_errors()[role][k]
         cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
         cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if predicted["rmse"] is not None and _finite_step(data):
+    if predicted["rmse"] is not None and data.experiment.problem.gaussian:
         cell["z"] = float((value**2 - predicted["rmse"] ** 2) / (2 * value * se))
     even = data.experiment.problem.even
     if even is not None:
         cell["even"] = _even(data, role, k, even)
     return cell
-
-
-def _finite_step(data: _Data) -> bool:
-    return data.experiment.problem.finite_step
 
 
 def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
@@ -174,7 +170,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
-    known = _finite_step(data)
+    known = data.experiment.problem.gaussian
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
     scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
     qq = {
@@ -194,7 +190,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
         qq["predicted"] = {
             "center": truth,
             "scale": predicted,
-            "by": "the exact predicted RMSE" if _finite_step(data) else "√(ηV) from theory",
+            "by": "the exact predicted RMSE" if data.experiment.problem.gaussian else "√(ηV) from theory",
             "scale_known": True,
             **dataclasses.asdict(normality((averages - truth) / predicted)),
         }
@@ -247,7 +243,11 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     pair = ("nonreversible", "reversible")
     own = data.reference is not None
     cells = found["cells"]
-    exact = {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair} if _finite_step(data) else {}
+    exact = (
+        {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair}
+        if data.experiment.problem.gaussian
+        else {}
+    )
     made = [
         claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else ""),
         claims.half_slope({role: paper[role] for role in pair}, etas, boot, exact),
@@ -257,7 +257,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     known = qq["nonreversible"]["paper"]["scale_known"]
     made.append(claims.normal_errors(_normalities(qq, "paper"), "normality", "paper", by, known))
     if all(role in theory for role in pair):
-        source = "paper" if _finite_step(data) else "beyond"
+        source = "paper" if data.experiment.problem.gaussian else "beyond"
         made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source, exact))
     if own:
         made.append(

@@ -43,12 +43,17 @@ class PaperProblem(abc.ABC):
         """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
+    def gaussian(self) -> bool:
+        """Whether the target is Gaussian, so that finite-step errors are known exactly."""
+        return False
+
+    @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
         """U, h, oracle and reference as text."""
 
     @functools.cached_property
-    def finite_step(self) -> bool:
+    def gaussian(self) -> bool:
         """Whether exact finite-step errors are known: the target is Gaussian."""
         return self.target().gaussian() is not None
 
@@ -78,7 +83,11 @@ class Bowl(PaperProblem):
 
     @property
     def family(self):
-        return "quadratic" if self.beta == 0 else "nonquadratic"
+        return "quadratic" if self.gaussian else "nonquadratic"
+
+    @property
+    def gaussian(self):
+        return self.beta == 0
 
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
@@ -115,6 +124,10 @@ class SyntheticRegression(PaperProblem):
     @property
     def family(self):
         return "linear"
+
+    @property
+    def gaussian(self):
+        return True
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)

@@ -17,6 +17,7 @@ from gyromc.app.cli import app
 from gyromc.app.fit.encoding import Encoding
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
+from support.commands import interruptible_command
 from support.posterior import Reference, standardised
 from support.zscores import score
 
@@ -292,20 +293,14 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
     assert (tmp_path / "results" / "fit-d" / "fit.json").exists()
 
 
-def hear_ctrl_c():
-    """In a child process: do not ignore SIGINT, as a test suite under nohup does."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path, sigint):
     sigint(signal.default_int_handler)
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
-    command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
-    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": hear_ctrl_c}
-    with subprocess.Popen(command, cwd=tmp_path, **options) as process:
+    command = interruptible_command("fit", "d.csv", "-t", "y", "--out", "out", "--effort", 0.0001)
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "fitting" in line:

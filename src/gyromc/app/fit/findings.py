@@ -194,9 +194,11 @@ def predictions(
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def part(file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int) -> dict[str, Any]:
+def part(
+    file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int, new: bool
+) -> dict[str, Any]:
     """Return what a page shows of a table of predictions: of several classes only the likeliest."""
-    new, response = file == "predictions.csv", encoding.response
+    response = encoding.response
     what = "the mean"
     if response.classes:
         what = (

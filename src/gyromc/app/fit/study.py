@@ -205,11 +205,11 @@ def _findings(
     if judged is not None:
         columns, rows = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
         tables["held_out.csv"] = (columns, rows)
-        predictions.append(findings.part("held_out.csv", encoding, columns, rows, train.size))
+        predictions.append(findings.part("held_out.csv", encoding, columns, rows, train.size, new=False))
     if new is not None:
         columns, rows = findings.predictions(fit, encoding, new[0], new[1], None)
         tables["predictions.csv"] = (columns, rows)
-        predictions.insert(0, findings.part("predictions.csv", encoding, columns, rows, table.num_rows))
+        predictions.insert(0, findings.part("predictions.csv", encoding, columns, rows, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, coefficients, request.prior_scale)
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
