@@ -72,7 +72,7 @@ def predicted_bias(plan: gm.Plan, run: gm.Run) -> dict:
 def gyromc_run(plan: gm.Plan) -> tuple[dict, gm.Run]:
     """Mean and standard error of each element; gradients and seconds."""
     began = time.perf_counter()
-    run = gm.run(plan, keep_draws=50)
+    run = gm.run(plan, thin=50)
     table = gnp.summary(run)
     return {
         "rows": {name: {"mean": row.mean, "error": row.std_error, "sd": row.sd} for name, row in table.items()},

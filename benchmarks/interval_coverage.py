@@ -169,7 +169,7 @@ class Case:
     two_step_sizes: bool = False
     shorter: int = 1  # how many times less steps
     finer: int = 1  # how many times smaller steps, over the same time
-    keep_draws: int | None = None
+    thin: int | None = None
 
 
 CASES = (
@@ -177,7 +177,7 @@ CASES = (
     Case("1 chain, two step sizes", 1, "auto", two_step_sizes=True),
     Case("8 chains", 8, "auto", shorter=4),
     Case("8 chains, replicate", 8, "replicate chains", shorter=4),
-    Case("1 chain, η/4, plug-in", 1, "plug-in", finer=4, keep_draws=64),
+    Case("1 chain, η/4, plug-in", 1, "plug-in", finer=4, thin=64),
 )
 
 
@@ -186,7 +186,7 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
     began = time.perf_counter()
     steps = problem.num_steps * case.finer // case.shorter
     plan = problem.plan(rotated, runs * case.chains, steps, seed).replace(step_size=problem.step_size / case.finer)
-    fine = gm.run(plan, keep_blocks=128, keep_draws=case.keep_draws, progress=False)
+    fine = gm.run(plan, keep_blocks=128, thin=case.thin, progress=False)
     coarse, bias = None, None
     if case.two_step_sizes or not problem.predictable:
         rough = plan.replace(step_size=2 * plan.step_size, num_steps=steps // 2, seed=seed + 1)

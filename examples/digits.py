@@ -175,7 +175,7 @@ def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
 
 def bayes(model: Model, split: Split, seed: int):
     """Predictive probabilities averaged over chains and kept draws, for test and unseen images, and the run."""
-    run = gm.run(posterior_plan(model, split, seed), "scan", keep_draws=model.settings.thin)
+    run = gm.run(posterior_plan(model, split, seed), "scan", thin=model.settings.thin)
     draws = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), run.draws)
     average = jax.jit(lambda p, x: jnp.mean(jax.lax.map(lambda q: model.probabilities(q, x), p), axis=0))
     return np.asarray(average(draws, split.test[0])), np.asarray(average(draws, split.unseen)), run

@@ -1,5 +1,7 @@
 """Reading arguments: each check hands on a clean value, or says what was wrong, what came and what to do."""
 
+import warnings
+
 import numpy as np
 
 from gyromc.errors import InvalidInput
@@ -58,3 +60,8 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
         f"`{name}` must be a whole number from {least}{upto or ' up'}: got {value!r}.",
     )
     return int(value)
+
+
+def deprecated(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warn that a name still works for this release only, and which one replaces it."""
+    warnings.warn(f"`{old}` is now `{new}`; the old name will be removed.", DeprecationWarning, stacklevel=stacklevel)

@@ -1,6 +1,7 @@
-"""Parameters of any shape as one vector θ: the state in (E1) is a vector, a user's parameters are any pytree.
+"""Parameters of any shape as one vector θ.
 
-Receives a template of the parameters; hands on the map from vectors to parameters and the target as a function of the vector.
+The input is a template of a user's parameters, any pytree of arrays; the output is the map from vectors to such parameters
+(`unraveler`) and the target as a function of the vector (`flatten`).
 """
 
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
+
+__all__ = ["FlatSum", "FlatTarget", "Unravel", "flatten", "identity", "ravel", "unraveler"]
 
 
 class Unravel(eqx.Module):
@@ -32,7 +35,7 @@ class Unravel(eqx.Module):
 
 
 def identity(theta):
-    """Parameters that already are a vector."""
+    """The map for parameters that are a vector already."""
     return theta
 
 
@@ -42,9 +45,12 @@ def ravel(params, dtype=None):
 
 
 def unraveler(template, name: str = "start") -> tuple[Callable, int]:
-    """The map from vectors to parameters shaped like `template` (arrays or shapes), and the vector's length.
+    """The map from vectors to parameters shaped like `template`, and the vector's length; raises `InvalidInput` for a bad leaf.
 
-    Messages call the template `name`.
+    **Arguments:**
+
+    - `template`: a pytree of arrays or shapes.
+    - `name`: what messages call the template.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
         where = f"{name}{jax.tree_util.keystr(path)}"
@@ -67,7 +73,9 @@ def unraveler(template, name: str = "start") -> tuple[Callable, int]:
     return Unravel(treedef, shapes), dim
 
 
-class _Flat(Target):
+class FlatTarget(Target):
+    """A target over parameters of any shape, as a function of one vector."""
+
     target: Any
     unravel: Callable
     size: int = eqx.field(static=True)
@@ -83,7 +91,9 @@ class _Flat(Target):
         return ravel(self.target.gradient(self.unravel(params)))
 
 
-class _FlatSum(_Flat, SumOverData):
+class FlatSum(FlatTarget, SumOverData):
+    """A sum over data over parameters of any shape, as a function of one vector."""
+
     @property
     def num_data(self) -> int:
         return self.target.num_data
@@ -102,4 +112,4 @@ def flatten(target: Target, unravel: Callable, dim: int) -> Target:
     """The target as a function of the vector θ."""
     if unravel is identity:
         return target
-    return (_FlatSum if isinstance(target, SumOverData) else _Flat)(target, unravel, dim)
+    return (FlatSum if isinstance(target, SumOverData) else FlatTarget)(target, unravel, dim)

@@ -18,7 +18,7 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.shape.gaussian import Gaussian, nearest_gaussian
+from gyromc.shape.gaussian import GaussianApproximation, nearest_gaussian
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
@@ -106,7 +106,7 @@ class Model:
         """K = ∇²U at the mode."""
         return self.laplace.precision
 
-    def nearest_gaussian(self, seed: int = 0, refine: bool = True) -> Gaussian:
+    def nearest_gaussian(self, seed: int = 0, refine: bool = True) -> GaussianApproximation:
         """The Gaussian with the law's mean gradient and mean curvature."""
         return self._once(nearest_gaussian, seed, refine)
 

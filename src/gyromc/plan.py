@@ -23,7 +23,8 @@ from gyromc.flat import unraveler
 from gyromc.model import Model
 from gyromc.observables import Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle
-from gyromc.schemes import SCHEMES
+from gyromc.schemes import Scheme
+from gyromc.schemes import find as find_scheme
 from gyromc.starts import Start, read_start
 from gyromc.targets import Target
 
@@ -46,7 +47,7 @@ class Plan:
     - `num_steps`: N, how many states are averaged, z_0 included; `None`: exactly ⌊η⁻²⌋, the paper's choice.
     - `num_chains`: R independent chains.
     - `seed`: a whole number; the same seed gives the same numbers.
-    - `scheme`: the integrator, by name (`gyromc.schemes`).
+    - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).
     - `burn_in`: steps made before averaging begins, not counted in `num_steps`.
@@ -69,7 +70,7 @@ class Plan:
     num_steps: int
     num_chains: int
     seed: int
-    scheme: str
+    scheme: Scheme
     start: Any
     burn_in: int
     weighting: str
@@ -91,7 +92,7 @@ class Plan:
         num_steps: int | None = None,
         num_chains: int = 2000,
         seed: int = 0,
-        scheme: str = "euler",
+        scheme: str | Scheme = "euler",
         start: Any = None,
         burn_in: int = 0,
         weighting: str = "uniform",
@@ -102,8 +103,9 @@ class Plan:
                 object.__setattr__(self, name, value)
 
         oracle = Exact() if oracle is None else oracle
-        set_(target=target, dynamics=dynamics, oracle=oracle, scheme=scheme, weighting=weighting, start=start)
+        set_(target=target, dynamics=dynamics, oracle=oracle, weighting=weighting, start=start)
         _check_pieces(self)
+        set_(scheme=find_scheme(scheme))
         eta = step_size if callable(step_size) else _step_size(step_size)
         set_(step_size=eta, num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
@@ -245,9 +247,9 @@ def _check_pieces(plan: Plan) -> None:
             isinstance(value, kind),
             f"`{name}` must be a value of `{where}`: got {value.__name__ if isinstance(value, type) else type(value).__name__}.",
         )
-    for name, known in (("scheme", tuple(SCHEMES)), ("weighting", WEIGHTINGS)):
-        value = getattr(plan, name)
-        require(value in known, f"`{name}` must be one of {', '.join(known)}: got {value!r}.")
+    require(
+        plan.weighting in WEIGHTINGS, f"`weighting` must be one of {', '.join(WEIGHTINGS)}: got {plan.weighting!r}."
+    )
     plan.oracle.check(plan.target)
 
 

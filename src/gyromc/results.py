@@ -6,16 +6,18 @@ and takes no part in means and errors.
 """
 
 import dataclasses
+import enum
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
 
 from gyromc import extensions
 from gyromc.checks import require, whole
+from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.spread import observable_variances
 from gyromc.records import Column, Records
@@ -27,26 +29,62 @@ from gyromc.statistics.errors import ChainAverages, ErrorMethod
 if TYPE_CHECKING:
     from xarray import DataTree
 
-__all__ = ["Average", "EngineState", "Failure", "PosteriorSpread", "Run"]
+__all__ = ["Average", "Cause", "EngineState", "Failure", "PosteriorSpread", "Run", "RunOptions"]
 
 ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
 
+class Cause(enum.Enum):
+    """Why a chain failed; the values are what messages say."""
+
+    OUT_OF_RANGE = "the state left the sane range"
+    STATE_NOT_FINITE = "the state became NaN or infinite"
+    OBSERVABLE_NOT_FINITE = "observable {} is NaN or infinite, though the state is finite"
+
+
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """One chain that cannot be trusted, and why."""
+    """One chain that cannot be trusted: when it failed and why, with the observables that are to blame."""
 
     chain: int
     step: int
-    reason: str
+    cause: Cause
+    observables: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The cause as text."""
+        return self.cause.value.format(", ".join(self.observables))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Chain, step and reason as plain values, for JSON."""
+        return {"chain": self.chain, "step": self.step, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"chain {self.chain} at step {self.step}: {self.reason}"
 
 
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How a plan was run, as in `gyromc.run`; a continued run uses the same."""
+
+    engine: str
+    reason: str  # for this engine
+    chunk_size: int | None
+    progress: bool | Callable[[int], object] | None
+    on_divergence: Literal["raise", "report"]
+    thin: int | None
+    sane_range: float
+    keep_blocks: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but a progress function, which belongs to the process that passed it: a run can be pickled."""
+        return {**vars(self), "progress": None if callable(self.progress) else self.progress}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EngineState:
-    """Where a run stands: all that is needed to go on as if it had never stopped."""
+    """Where a run stands: all that is needed to continue as if it had never stopped."""
 
     step: int
     z: np.ndarray
@@ -148,7 +186,8 @@ class Run(Records[Average], Shown):
     failures: tuple[Failure, ...] = ()
     draws: Any = None
     engine_reason: str = ""
-    resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(default=None, repr=False)
+    options: RunOptions | None = None
+    resume: Callable[[Plan, "Run"], "Run"] | None = None  # a function of a module, so that runs can be pickled
 
     _result = "run"
     averages = Column[np.ndarray]("μ̂(h), one number per chain; NaN for a chain that failed.")
@@ -204,18 +243,19 @@ class Run(Records[Average], Shown):
         return intervals.interval(row.mean, row.std_error, level, row.dof)
 
     def continue_(self, more_steps: int | None = None) -> "Run":
-        """Go on from where the chains stand; the result equals one longer run exactly.
+        """Continue from where the chains stand; the result equals one longer run exactly.
 
         **Arguments:**
 
         - `more_steps`: how many more states to average; left out: what an interrupted run still lacks.
         """
-        require(self.resume is not None, "This run holds no engine state to continue from.")
+        if self.resume is None:
+            raise InvalidInput("This run holds no engine state to continue from.")
         if more_steps is None:
             require(self.partial, "This run is complete: say how many `more_steps` to make.")
-            return self.resume(self.plan, self)  # type: ignore[misc]
+            return self.resume(self.plan, self)
         more = whole(more_steps, "more_steps", least=1)
-        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)  # type: ignore[misc]
+        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
 
     def to_datatree(self, names: Sequence[str] | None = None, predictive: Callable | None = None) -> "DataTree":
         """The kept draws, averages and data as an ArviZ DataTree; needs `pip install 'gyromc[arviz]'`.
@@ -249,7 +289,7 @@ class Run(Records[Average], Shown):
             "wall_time": self.wall_time,
             "compile_time": self.compile_time,
             "partial": self.partial,
-            "failures": [dataclasses.asdict(failure) for failure in self.failures],
+            "failures": [failure.to_dict() for failure in self.failures],
         }
 
     def shown(self) -> Sequence[Table | str]:

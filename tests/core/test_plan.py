@@ -180,7 +180,7 @@ WRONG = {
     "unknown engine": (lambda: gm.run(build(), engine="warp"), "Unknown engine 'warp'. Engines: .*scan"),
     "unknown divergence rule": (lambda: gm.run(build(), on_divergence="ignore"), '"raise" or "report"'),
     "chunk zero": (lambda: gm.run(build(), chunk_size=0), "`chunk_size`"),
-    "keep every zeroth": (lambda: gm.run(build(), keep_draws=0), "`keep_draws`"),
+    "keep every zeroth": (lambda: gm.run(build(), thin=0), "`thin`"),
 }
 
 

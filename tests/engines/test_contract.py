@@ -9,6 +9,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import scan
+from gyromc.engines.state import keys
 from support.values import regression, skew, spd
 
 rng = np.random.default_rng(0)
@@ -60,7 +61,7 @@ def by_hand(plan):
     """The first step of every chain, one chain at a time, without jit: the same keys, the plain formula (E3)."""
     with jax.enable_x64(True):
         state = scan.initial_state(plan)
-        key_noise, key_oracle = jax.random.split(jax.random.fold_in(scan._keys(plan.seed)[1], 0))
+        key_noise, key_oracle = jax.random.split(jax.random.fold_in(keys(plan.seed).steps, 0))
         oracle, target = plan.prepared_oracle, plan.flat_target
         zeta = oracle.draw(key_oracle, target, plan.num_chains, plan.dim, jnp.float64)
         xi = np.asarray(jax.random.normal(key_noise, state.z.shape, jnp.float64))
@@ -151,7 +152,7 @@ def test_a_flax_network():
 
     params = Net().init(jax.random.key(0), jnp.zeros(4))
     plan = _classifier_plan(params, Net().apply)
-    run = gm.run(plan, keep_draws=10)
+    run = gm.run(plan, thin=10)
     assert plan.dim == 4 * 5 + 5 + 5 * 3 + 3
     assert jax.tree.structure(run.draws) == jax.tree.structure(params)
     assert 0 < run.mean["p"] < 1

@@ -83,10 +83,10 @@ def test_a_chain_does_not_depend_on_how_many_others_there_are(name):
 
 def test_burn_in_weights_and_draws_agree_with_each_other():
     plan = PLANS["odd64"].replace(observables={"x": gm.observables.linear([1.0, 0.0, 0.0])}, num_steps=30)
-    every = gm.run(plan, "lanes", keep_draws=1)
+    every = gm.run(plan, "lanes", thin=1)
     assert every.draws.shape == (70, 30, 3)
     assert np.allclose(every.draws[..., 0].mean(axis=1), every.averages["x"], rtol=1e-13)
-    assert np.array_equal(every.draws[:, ::4], gm.run(plan, "lanes", keep_draws=4, chunk_size=5).draws)
+    assert np.array_equal(every.draws[:, ::4], gm.run(plan, "lanes", thin=4, chunk_size=5).draws)
     burnt = gm.run(plan.replace(burn_in=11, num_steps=19), "lanes")
     assert np.allclose(every.draws[:, 11:, 0].mean(axis=1), burnt.averages["x"], rtol=1e-13)
     weighted = gm.run(plan.replace(weighting="step_size"), "lanes")

@@ -382,7 +382,7 @@ def test_burn_in_is_not_summed():
 
 
 def test_draws_are_kept_as_scan_keeps_them():
-    run = gm.run(small(burn_in=3), engine="pallas", keep_draws=6, progress=False)
+    run = gm.run(small(burn_in=3), engine="pallas", thin=6, progress=False)
     assert run.draws.shape == (70, 4, 3)
     assert np.array_equal(run.draws[:, 2], advanced(small(num_steps=15)).z[:, :3])
 

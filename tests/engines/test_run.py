@@ -1,6 +1,7 @@
 """What surrounds the loop: chunks, continuation, interruption, draws, failures, precision."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import draws_bytes
-from gyromc.statistics.sums import two_sum
+from gyromc.engines.state import two_sum
+from gyromc.results import Cause
 from support import reference
 from support.values import quadratic
 
@@ -45,13 +47,32 @@ def test_chunks_do_not_change_the_numbers(plan, chains, engine):
 @pytest.mark.parametrize("parts", [(1, 99), (60, 40), (30, 30, 40)])
 def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     plan = plan.replace(num_chains=chains, burn_in=5, num_steps=100)
-    run = gm.run(plan.replace(num_steps=parts[0]), keep_draws=3, engine=engine)
+    run = gm.run(plan.replace(num_steps=parts[0]), thin=3, engine=engine)
     for more in parts[1:]:
         run = run.continue_(more)
-    whole = gm.run(plan, keep_draws=3, engine=engine)
+    whole = gm.run(plan, thin=3, engine=engine)
     same(run, whole)
     assert run.plan.num_steps == whole.plan.num_steps == run.steps_done
     assert np.array_equal(run.draws, whole.draws)
+
+
+def test_a_pickled_run_continues_as_the_run_itself(plan, engine):
+    run = gm.run(plan.replace(burn_in=5), thin=3, engine=engine, progress=lambda count: None)
+    copy = pickle.loads(pickle.dumps(run))
+    same(copy, run)
+    longer, again = run.continue_(5), copy.continue_(5)
+    same(longer, again)
+    assert again.steps_done == run.steps_done + 5
+    assert np.array_equal(longer.draws, again.draws)
+    assert np.array_equal(longer.state.sums, again.state.sums)
+
+
+def test_the_old_name_of_thin_warns(plan, engine):
+    with pytest.warns(DeprecationWarning, match="`thin=n`"):
+        old = gm.run(plan, keep_draws=5, engine=engine)
+    assert np.array_equal(old.draws, gm.run(plan, thin=5, engine=engine).draws)
+    with pytest.raises(gm.InvalidInput, match="pass `thin` alone"):
+        gm.run(plan, thin=5, keep_draws=5, engine=engine)
 
 
 def test_seeds(plan, engine):
@@ -68,7 +89,7 @@ def test_more_chains_leave_the_first_ones_alone(plan, engine):
 
 
 def test_the_average_counts_the_start_and_not_the_last_state(plan, engine):
-    run = gm.run(plan, keep_draws=1, engine=engine)
+    run = gm.run(plan, thin=1, engine=engine)
     assert run.draws.shape == (50, 100, 2)
     assert not run.draws[:, 0].any()
     assert np.allclose(run.draws[..., 0].mean(axis=1), run.averages["x"], rtol=1e-5, atol=1e-6)
@@ -76,8 +97,8 @@ def test_the_average_counts_the_start_and_not_the_last_state(plan, engine):
 
 
 def test_burn_in_drops_exactly_the_first_states(plan, engine):
-    everything = gm.run(plan.replace(num_steps=110), keep_draws=1, engine=engine)
-    later = gm.run(plan.replace(num_steps=100, burn_in=10), keep_draws=5, engine=engine)
+    everything = gm.run(plan.replace(num_steps=110), thin=1, engine=engine)
+    later = gm.run(plan.replace(num_steps=100, burn_in=10), thin=5, engine=engine)
     assert np.array_equal(later.draws, everything.draws[:, 10::5])
     assert np.allclose(later.averages["x"], everything.draws[:, 10:, 0].mean(axis=1), rtol=1e-5, atol=1e-6)
     assert later.gradient_evaluations == 50 * 110
@@ -231,6 +252,8 @@ def test_reported_failures_are_never_averaged_in():
         run = gm.run(plan.replace(start=start), on_divergence="report")
     assert [failure.chain for failure in run.failures] == [3]
     assert run.failures[0].step == 2
+    assert run.failures[0].cause in (Cause.OUT_OF_RANGE, Cause.STATE_NOT_FINITE)
+    assert run.to_dict()["failures"] == [{"chain": 3, "step": 2, "reason": run.failures[0].reason}]
     assert run.diverged.tolist() == [i == 3 for i in range(10)]
     assert np.isnan(run.averages["x"][3])
     others = np.delete(healthy.averages["x"], 3)
@@ -244,6 +267,11 @@ def test_an_observable_that_fails_is_named(plan):
     bad = plan.replace(observables={"fine": lambda x: x[0], "root": lambda x: jnp.sqrt(x[0])})
     with pytest.raises(gm.DivergenceError, match="observable root is NaN or infinite, though the state is finite"):
         gm.run(bad)
+    with pytest.warns(gm.GyromcWarning, match="Fix the observable"):
+        run = gm.run(bad, on_divergence="report")
+    assert {(failure.cause, failure.observables) for failure in run.failures} == {
+        (Cause.OBSERVABLE_NOT_FINITE, ("root",))
+    }
 
 
 def test_leaving_the_sane_range_is_a_failure(plan, engine):
@@ -252,12 +280,12 @@ def test_leaving_the_sane_range_is_a_failure(plan, engine):
 
 
 def test_draws_say_what_they_take(plan, capsys, engine):
-    gm.run(plan, keep_draws=4, engine=engine)
+    gm.run(plan, thin=4, engine=engine)
     said = capsys.readouterr().err
     assert "25 draws × 50 chains × 2 parameters (float32): 0.0 MiB" in said
     assert draws_bytes(plan, 4) == 25 * 50 * 2 * 4
-    with pytest.raises(gm.InvalidInput, match=r"does not fit.*keep_draws="):
-        gm.run(plan.replace(num_steps=10**9, num_chains=10**5), keep_draws=1, engine=engine)
+    with pytest.raises(gm.InvalidInput, match=r"does not fit.*thin="):
+        gm.run(plan.replace(num_steps=10**9, num_chains=10**5), thin=1, engine=engine)
 
 
 def test_draws_of_a_pytree_keep_its_shape():
@@ -269,7 +297,7 @@ def test_draws_of_a_pytree_keep_its_shape():
         num_chains=5,
         start={"w": np.ones((2, 3)), "b": np.float64(0.5)},
     )
-    run = gm.run(plan, keep_draws=10)
+    run = gm.run(plan, thin=10)
     assert run.draws["w"].shape == (5, 10, 2, 3)
     assert run.draws["b"].shape == (5, 10)
     assert (run.draws["w"][:, 0] == 1).all()
@@ -277,15 +305,22 @@ def test_draws_of_a_pytree_keep_its_shape():
 
 
 def test_a_start_drawn_for_every_chain(plan, engine):
-    run = gm.run(
-        plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), keep_draws=100, engine=engine
-    )
+    run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), thin=100, engine=engine)
     first = run.draws[:, 0]
     assert np.abs(first.mean(axis=0)).max() < 4.5 / np.sqrt(5000)
     assert np.abs(np.cov(first.T) - np.eye(2)).max() < 4.5 * np.sqrt(2 / 5000)
 
 
-def test_ctrl_c_returns_what_is_done(plan, engine):
+@pytest.fixture
+def sigint():
+    """A function that sets the handler of SIGINT, which may be ignored (under nohup) or not; restored afterwards."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_returns_what_is_done(plan, engine, sigint):
+    sigint(signal.default_int_handler)
     long = plan.replace(num_steps=10**9)
     timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -296,6 +331,20 @@ def test_ctrl_c_returns_what_is_done(plan, engine):
     assert "PARTIAL" in repr(run)
     same(gm.run(plan.replace(num_steps=run.steps_done), engine=engine), run)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_ctrl_c_stays_ignored(plan, engine, sigint):
+    sigint(signal.SIG_IGN)
+    handlers = []
+
+    def press(count):
+        handlers.append(signal.getsignal(signal.SIGINT))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    run = gm.run(plan, chunk_size=50, engine=engine, progress=press)
+    assert not run.partial
+    assert set(handlers) == {signal.SIG_IGN}
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_run_in_a_thread_works(plan, engine):
@@ -325,7 +374,7 @@ def test_chains_spread_over_devices_are_the_same_chains():
                        step_size=0.1, num_chains=8)
         session = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
         session.advance(5)
-        print(len(session.carry.z.sharding.device_set), *gm.run(plan, keep_draws=20).draws.ravel().tolist())
+        print(len(session.carry.z.sharding.device_set), *gm.run(plan, thin=20).draws.ravel().tolist())
     """)
     lines = []
     for count in (1, 4):
@@ -365,6 +414,6 @@ def test_draws_keep_the_precision_of_the_run():
         num_chains=2,
         dtype="float64",
     )
-    run = gm.run(plan, engine="scan", keep_draws=1)
+    run = gm.run(plan, engine="scan", thin=1)
     assert run.draws.dtype == np.float64
     np.testing.assert_allclose(run.draws[..., 0].mean(axis=1), run.averages["first"], rtol=1e-14)

@@ -7,6 +7,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import scan, threefry
+from gyromc.engines.state import keys
 from speed import peers
 
 
@@ -49,7 +50,7 @@ def test_large_states_move_by_the_equation():
     z, total = np.ones((chains, d)), np.zeros(chains)
     for k in range(3):
         total += z[:, -1]
-        key = jax.random.split(jax.random.fold_in(scan._keys(0)[1], k))[0]
+        key = jax.random.split(jax.random.fold_in(keys(0).steps, k))[0]
         xi = np.asarray(jax.random.normal(key, (chains, d), jnp.float32))
         z = z - eta * z * np.linspace(0.5, 2, d) + np.sqrt(2 * eta) * xi
     assert np.allclose(run.state.z, z, atol=2e-6)

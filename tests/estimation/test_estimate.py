@@ -28,7 +28,7 @@ def plan(**changes):
 
 @pytest.fixture(scope="module")
 def run():
-    return gm.run(plan(), keep_draws=16)
+    return gm.run(plan(), thin=16)
 
 
 def test_a_dominating_bias_is_reported_beside_the_error_and_taken_off(run):
@@ -171,7 +171,7 @@ def test_short_chains_and_few_chains_are_said_to_be_short():
         target=gm.targets.Quadratic([1.0, 1.0, 0.02]), dynamics=gm.dynamics.overdamped(3), num_chains=1, num_steps=8192
     )
     slow = slow.replace(observables={"x": gm.observables.linear([0.0, 0.0, 1.0])})
-    run = gm.run(slow, keep_draws=16)
+    run = gm.run(slow, thin=16)
     with pytest.warns(gm.GyromcWarning, match=r"relaxation times.*times longer, run several chains, or .*plug-in"):
         found = gm.estimate(run, bias="none")
     assert found["x"].method is ErrorMethod.LUGSAIL  # the plug-in is used only when asked for
@@ -218,7 +218,7 @@ def test_wrong_questions_are_answered_with_the_right_ones(run, changes, message)
 def test_what_a_run_does_not_hold_is_named(run):
     with pytest.raises(gm.InvalidInput, match="takes a `Run`"):
         gm.estimate(run.plan)
-    with pytest.raises(gm.InvalidInput, match="keep_draws"):
+    with pytest.raises(gm.InvalidInput, match="thin"):
         gm.estimate(gm.run(plan(num_steps=100)), method="plug-in", bias="none")
     with pytest.raises(gm.InvalidInput, match="same step size"):
         gm.estimate(run, bias=run)

@@ -32,7 +32,7 @@ def run(data):
         num_chains=4,
         dtype="float32",
     )
-    return gm.run(plan, keep_draws=10)
+    return gm.run(plan, thin=10)
 
 
 def test_groups_names_and_shapes(run, data):
@@ -103,7 +103,7 @@ def test_pytrees_keep_their_paths():
         num_chains=2,
         start={"w": np.zeros(3), "b": np.float64(0.0)},
     )
-    tree = gm.run(plan, keep_draws=4).to_datatree()
+    tree = gm.run(plan, thin=4).to_datatree()
     assert tree.posterior["w"].shape == (2, 10, 3)
     assert tree.posterior["b"].shape == (2, 10)
     assert set(tree.observed_data.data_vars) == {"x", "y"}
@@ -121,14 +121,14 @@ def test_failed_chains_are_left_out():
         start=start,
     )
     with pytest.warns(gm.GyromcWarning, match="1 chain failed"):
-        run = gm.run(plan, on_divergence="report", keep_draws=10)
+        run = gm.run(plan, on_divergence="report", thin=10)
     tree = run.to_datatree()
     assert tree.posterior["chain"].values.tolist() == [0, 1, 3]
     assert tree.attrs["failed_chains"] == 1
 
 
 def test_what_is_missing_is_said(run):
-    with pytest.raises(gm.InvalidInput, match=r"kept none: `gyromc.run\(plan, keep_draws=10\)`"):
+    with pytest.raises(gm.InvalidInput, match=r"kept none: `gyromc.run\(plan, thin=10\)`"):
         gm.run(run.plan.replace(num_steps=50)).to_datatree()
     with pytest.raises(gm.InvalidInput, match="2 different names"):
         run.to_datatree(names=["a", "a"])
@@ -137,7 +137,7 @@ def test_what_is_missing_is_said(run):
         "import gyromc as gm\n"
         "plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.1, num_chains=2,\n"
         "               observables={'x': gm.observables.linear([1.0])})\n"
-        "gm.run(plan, keep_draws=10, engine='scan').to_datatree()\n"
+        "gm.run(plan, thin=10, engine='scan').to_datatree()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "needs ArviZ: pip install 'gyromc[arviz]'" in done.stderr

@@ -17,7 +17,7 @@ from blackjax.base import SamplingAlgorithm
 from blackjax.sgmcmc import gradients
 
 import gyromc as gm
-from gyromc.engines import scan
+from gyromc.engines.state import keys
 from gyromc.interop import blackjax as interop
 from support.exact_moments import average_moments
 
@@ -152,7 +152,7 @@ def test_a_step_is_that_of_the_scan_engine(name):
     @jax.jit
     def go():
         def step(state, k):
-            key_noise, key_oracle = jax.random.split(jax.random.fold_in(scan._keys(plan.seed)[1], k))
+            key_noise, key_oracle = jax.random.split(jax.random.fold_in(keys(plan.seed).steps, k))
             rows = plan.oracle.draw(key_oracle, plan.target, 1, D, jnp.float32)[0]
             return sampler.step(key_noise, state, jax.tree.map(lambda x: x[rows], DATA), plan.step_size), None
 

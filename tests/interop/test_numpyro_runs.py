@@ -12,7 +12,7 @@ from scipy import linalg
 import gyromc as gm
 from against_nuts import nuts
 from gyromc.interop import numpyro as gnp
-from gyromc.interop.numpyro.planning import preconditioned_hfhr
+from gyromc.tuning.blocks import ROTATING
 from numpyro_models import examples
 
 RNG = np.random.default_rng(11)
@@ -33,7 +33,7 @@ def conjugate(exposure, y=None, rows=8):
 def run():
     target = gnp.target(conjugate, EXPOSURE, COUNTS)
     plan = gnp.plan(target, batch_size=8, num_steps=6000, num_chains=128, bias=0.01)
-    return gm.run(plan, keep_draws=60)
+    return gm.run(plan, thin=60)
 
 
 def test_a_mini_batch_run_finds_a_known_posterior(run):
@@ -82,7 +82,7 @@ def test_the_step_size_has_the_variance_excess_asked_for():
 
 def test_what_the_dynamics_cost_beside_preconditioned_sgld():
     """On a standard Gaussian: bias slope E of the variance times V, against E = 1/2, V = 2 for means and 1 for squares."""
-    A = preconditioned_hfhr(np.eye(1)).D + preconditioned_hfhr(np.eye(1)).Q
+    A = ROTATING.G
     E = linalg.solve_continuous_lyapunov(A, A @ A.T)[0, 0]  # AE + EAᵀ = AAᵀ
     pairs = np.kron(A, np.eye(2)) + np.kron(np.eye(2), A)
     means, squares = 2 * np.linalg.inv(A)[0, 0], 2 * np.linalg.inv(pairs)[0, 0]  # 2∫ρ and 2∫ρ², ρ the autocorrelation
@@ -117,7 +117,7 @@ def test_what_a_run_lacks_is_named(run):
     def with_plan(**changes):
         return dataclasses.replace(run, plan=run.plan.replace(**changes))
 
-    with pytest.raises(gm.InvalidInput, match=r"kept no draws.*keep_draws=10"):
+    with pytest.raises(gm.InvalidInput, match=r"kept no draws.*thin=10"):
         gnp.draws(dataclasses.replace(run, draws=None))
     with pytest.raises(gm.InvalidInput, match="no site together with its square"):
         gnp.summary(with_plan(observables={"one": lambda p: p["rate"]}))

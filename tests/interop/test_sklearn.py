@@ -51,13 +51,13 @@ def test_linear_against_the_conjugate_posterior():
     covariance = np.linalg.inv(A.T @ A / sigma**2 + prior)
     mean = covariance @ A.T @ (y - y.mean()) / sigma**2
     sd = np.sqrt(np.diag(covariance))
-    assert np.all(np.abs(model.coef_ - mean[1:]) < 4 * model.coef_mc_error_ + 0.003 * sd[1:])
+    assert np.all(np.abs(model.coef_ - mean[1:]) < 4 * model.coef_std_error_ + 0.003 * sd[1:])
     assert np.allclose(model.coef_std_, sd[1:], rtol=0.015)
     new = np.array([[0.5, 50.0], [3.0, -200.0]])
     B = np.column_stack([np.ones(2), new - X.mean(axis=0)])
     expected, deviation = model.predict(new, return_std=True)
     spread = np.sqrt(np.einsum("ni,ij,nj->n", B, covariance, B))
-    assert np.all(np.abs(expected - y.mean() - B @ mean) < 4 * model.predictions(new).mc_error)
+    assert np.all(np.abs(expected - y.mean() - B @ mean) < 4 * model.predictions(new).std_error)
     assert np.allclose(
         deviation, np.hypot(spread, sigma), rtol=0.01
     )  # without the noise the first would be a fifth of it
@@ -160,6 +160,7 @@ def test_errors():
 
 def test_without_scikit_learn_there_is_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
-    monkeypatch.delitem(sys.modules, "gyromc.sklearn")
+    for module in ("gyromc.sklearn", "gyromc.interop.sklearn"):
+        monkeypatch.delitem(sys.modules, module)
     with pytest.raises(ImportError, match=r"pip install 'gyromc\[sklearn\]'"):
         importlib.import_module("gyromc.sklearn")

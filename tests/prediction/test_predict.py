@@ -162,7 +162,7 @@ def test_logistic_regression_from_an_importance_sample():
     rough, *_ = laplace_constants(plan, plan.observables["p"])
     assert 0.5 < pred.variance["p"] / rough < 2
     fine = plan.replace(step_size=0.002, num_steps=1500, burn_in=1000, oracle=gm.oracles.Exact(), num_chains=1000)
-    run = gm.run(fine, progress=False, keep_draws=150)
+    run = gm.run(fine, progress=False, thin=150)
     own = gm.predict(plan, sample=run.draws)
     assert "a sample of" in own.notes[0]
     # the run's own bias widens the law by about 1.5 %, which V feels three times over; sampling errors are 3 % each

@@ -1,7 +1,7 @@
-"""Engine `scan`: any target JAX can differentiate, chains as one array over all devices, one compiled loop (E3, E4).
+"""Engine `scan`: any target JAX can differentiate, all chains as one array over all devices, one compiled loop (E4).
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Randomness is a function of
-(seed, step, chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
+`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
+chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
 """
 
 import math
@@ -17,22 +17,23 @@ from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
-from gyromc.estimation.statistics import two_sum
-from gyromc.flat import ravel
+from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.observables import Observable
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
-from gyromc.schemes import SCHEMES
+from gyromc.schemes import Scheme
 from gyromc.targets import Target
 from gyromc.targets.separable import why_not_in_jax
+
+__all__ = ["Session", "initial_state", "why_not"]
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
 
 
 def why_not(plan: Plan) -> str | None:
-    """Why this engine cannot do the plan, or None."""
+    """Why this engine cannot run the plan, or None."""
     if why_not_in_jax(plan.flat_target) is not None:
         return why_not_in_jax(plan.flat_target)
     if plan.num_steps + plan.burn_in > MAX_STEPS:
@@ -41,7 +42,7 @@ def why_not(plan: Plan) -> str | None:
 
 
 class Program(eqx.Module):
-    """A plan's pieces in the run's precision: everything the loop reads and nothing it changes."""
+    """A plan's pieces in the run's precision: what the loop reads and never changes."""
 
     target: Target
     oracle: Oracle
@@ -53,7 +54,7 @@ class Program(eqx.Module):
     burn_in: Any
     bound: Any
     thin: Any
-    scheme: str = eqx.field(static=True)
+    scheme: Scheme = eqx.field(static=True)
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
     augmented: bool = eqx.field(static=True)
@@ -72,7 +73,7 @@ class Carry(NamedTuple):
 
 
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
-    """The plan's pieces, cast to the run's precision."""
+    """Cast the plan's pieces to the run's precision."""
     dtype = jnp.dtype(plan.dtype)
     pieces = (
         plan.flat_target,
@@ -89,7 +90,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         observables=observables,
         unravel=unravel,
         step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
-        key=_keys(plan.seed)[1],
+        key=keys(plan.seed).steps,
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
         bound=jnp.asarray(bound, dtype),
         thin=None if thin is None else jnp.asarray(thin, jnp.int32),
@@ -111,38 +112,10 @@ def cast(pieces, dtype):
     return jax.tree.map(one, pieces)
 
 
-def _keys(seed: int):
-    """(key for the start, key for the steps); all 63 bits of the seed count."""
-    key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
-    key_start, key_steps = jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32)))
-    return key_start, key_steps
-
-
-def initial_state(plan: Plan) -> EngineState:
-    """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
-    R, d, m = plan.num_chains, plan.dim, len(plan.observables)
-    dtype = np.dtype(plan.dtype)
-    if plan.starts.draw is not None:
-        keys = jax.random.split(_keys(plan.seed)[0], R)
-        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(plan.starts.draw(key), dtype)))(keys))
-    else:
-        theta = np.broadcast_to(plan.starts.theta, (R, d))
-    r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
-    z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
-    return EngineState(
-        step=0,
-        z=np.asarray(z, dtype),
-        high=np.zeros((R, m), dtype),
-        low=np.zeros((R, m), dtype),
-        clock=(0.0, 0.0),
-        failed_at=np.full(R, -1, np.int32),
-    )
-
-
 def step_memory(plan: Plan) -> tuple[int, int]:
-    """(what a step holds: the state and all that XLA sets aside beside it; three times the state: itself, a gradient, noise).
+    """The bytes a step needs: (the state and all temporary memory; three times the state: itself, a gradient and noise).
 
-    In bytes, from XLA's own analysis of the compiled loop: nothing is run. Data are not counted.
+    The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted.
     """
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
@@ -153,7 +126,7 @@ def step_memory(plan: Plan) -> tuple[int, int]:
 
 
 class Session:
-    """The chains of one plan on the device, moved on a number of steps at a time."""
+    """The chains of one plan on the device."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
         self.program = compile_program(plan, sane_range, thin)
@@ -161,7 +134,7 @@ class Session:
         self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
         with _full_precision():
             self.carry = jax.block_until_ready(advance(self.program, self.carry, *counts))
@@ -171,11 +144,11 @@ class Session:
         return bool(np.any(np.asarray(self.carry.failed_at) >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The first `count` slots: draws × chains × d."""
+        """The draws in the first `count` slots: draws × chains × d."""
         return np.array(self.carry.kept[:count])
 
     def state(self) -> EngineState:
-        """Where the chains stand, on the host."""
+        """The state of all chains, on the host."""
         host = jax.device_get(self.carry._replace(kept=None))
         return EngineState(
             step=int(host.step),
@@ -188,12 +161,12 @@ class Session:
 
 
 def _full_precision():
-    """Matrix products with all their digits, unless JAX was told otherwise: GPUs round float32 products to three (tf32)."""
+    """Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32)."""
     return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")  # type: ignore[attr-defined]
 
 
 def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
-    """The state as device arrays, chains spread evenly over all devices, with room for `slots` kept draws."""
+    """The state as device arrays, chains spread evenly over all devices, with a buffer for `slots` draws."""
     dtype = jnp.dtype(plan.dtype)
     devices = jax.local_devices()
     count = math.gcd(len(devices), plan.num_chains)
@@ -212,25 +185,26 @@ def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
 
 @eqx.filter_jit(donate="all-except-first")
 def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
-    """Make `num_steps` steps with every chain; kept draws go into slots counted from `first_slot`."""
+    """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
 
     def step(_, c):
         return _step(program, c, first_slot)
 
-    if jax.default_backend() != "cpu":  # a loop whose length the device does not know asks the host after every turn
+    if jax.default_backend() != "cpu":  # a loop of unknown length asks the host after every turn
         blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
         carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
     return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
 def _step(program: Program, carry: Carry, first_slot) -> Carry:
+    """Observe the state of every chain, add to the sums, and make one step."""
     k, z = carry.step, carry.z
     dtype = z.dtype
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(program.key, k))
     eta = program.step_size(k) if callable(program.step_size) else program.step_size
     eta = jnp.asarray(eta, dtype)
     zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
-    values, size, gradient = _look(program, z, zeta)
+    values, size, gradient = _evaluate(program, z, zeta)
 
     insane = ~(size <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
@@ -241,13 +215,13 @@ def _step(program: Program, carry: Carry, first_slot) -> Carry:
     kept = _keep(program, carry, z[:, : program.dim], counted, first_slot)
 
     xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: SCHEMES[program.scheme](program.dynamics, z, g, x, eta)  # noqa: E731
+    step = lambda z, g, x: program.scheme(program.dynamics, z, g, x, eta)  # noqa: E731
     moved = _each_chain(step, z, gradient, xi).astype(dtype)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
 
 
-def _look(program: Program, z, zeta):
-    """What a step reads from z: the observables, the largest coordinate and the stochastic gradient of H, for every chain."""
+def _evaluate(program: Program, z, zeta):
+    """The observables, the largest coordinate and the stochastic gradient of H, for every chain."""
     theta = z[:, : program.dim]
     values = [_each_chain(lambda t, h=h: h(program.unravel(t)), theta) for h in program.observables]
     gradient = _each_chain(lambda t, s: program.oracle.gradient(program.target, t, s), theta, zeta)
@@ -257,7 +231,7 @@ def _look(program: Program, z, zeta):
 
 
 def _keep(program: Program, carry: Carry, theta, counted, first_slot):
-    """The slots, with this step's draw in its own where one is due."""
+    """The buffer of kept draws, with θ in its slot if this step is to be kept."""
     if carry.kept is None:
         return None
     since = carry.step - program.burn_in
@@ -267,7 +241,7 @@ def _keep(program: Program, carry: Carry, theta, counted, first_slot):
 
 
 def _each_chain(function: Callable, *arrays):
-    """`function` over the chains; a single chain keeps its plain matrix products, which are faster than batches of one."""
+    """Map `function` over the chains; a single chain keeps plain matrix products, which are faster than batches of one."""
     if arrays[0].shape[0] > 1:
         return jax.vmap(function)(*arrays)
     return function(*jax.tree.map(lambda a: a[0], arrays))[None]

@@ -1,9 +1,8 @@
-"""The normals ξ of (E3), in one pass: JAX's own numbers without the room and the time its generator takes on a CPU.
+"""Standard normals ξ on a CPU: `jax.random.normal` to the last bit, with less memory and time.
 
-Receives a key; hands on exactly what `jax.random.normal` would. JAX lowers its generator (Threefry-2x32 with 20 rounds: Salmon,
-Moraes, Dror and Shaw, 2011) on CPUs to a loop of passes over whole arrays, which hold three times what they return and which
-nothing can be fused with. Written out as arithmetic on counters it is part of the step itself, and no random number need be
-stored.
+The input is a JAX key and a shape, the output an array. On CPUs JAX lowers its generator (Threefry-2x32 with 20 rounds: Salmon,
+Moraes, Dror and Shaw, 2011) to a loop over whole arrays, which takes three times the memory of its result and cannot be fused
+with anything. Here the generator is plain arithmetic on counters, so XLA fuses it into the step and stores no random number.
 """
 
 import jax
@@ -21,7 +20,7 @@ def normal(key, shape: tuple[int, ...], dtype):
 
     **Arguments:**
 
-    - `key`: of JAX.
+    - `key`: a JAX key.
     - `shape`, `dtype`: float32 or float64.
 
     ```python
@@ -50,7 +49,7 @@ def normal(key, shape: tuple[int, ...], dtype):
 
 
 def _known(key, size: int) -> bool:
-    """Whether these are the numbers JAX would give here, and worth giving: on GPUs JAX has a kernel of its own."""
+    """Whether the code below computes what JAX would, and faster: on GPUs JAX has a kernel of its own."""
     return (
         jax.default_backend() == "cpu"
         and 0 < size < 2**32
@@ -60,7 +59,7 @@ def _known(key, size: int) -> bool:
 
 
 def _threefry(first, second, x, y):
-    """The block cipher: two words of key, two of counter, two of output; 20 rounds, a word of key every four."""
+    """The block cipher: two words of key and two of counter to two of output, in 20 rounds; a key word is added every four."""
     keys = (first, second, first ^ second ^ np.uint32(PARITY))
     x, y = x + keys[0], y + keys[1]
     for i in range(5):

@@ -31,7 +31,7 @@ def plug_in_error(run: Run, average: Average) -> MonteCarloError:
     - `run`: with kept draws and a constant step size.
     - `average`: of one observable; it says what the draws are worth.
     """
-    require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, keep_draws=10)` keeps every tenth.")
+    require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
     plan, rows = run.plan, flat_draws(run.draws, ~run.diverged)
     if len(rows) > MOST_DRAWS:

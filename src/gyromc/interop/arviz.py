@@ -31,7 +31,7 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
 
     **Arguments:**
 
-    - `run`: made with `gyromc.run(plan, keep_draws=…)`.
+    - `run`: made with `gyromc.run(plan, thin=…)`.
     - `names`: of the parameters: one for each entry of a vector (each becomes a variable of its own), or one for each array of a
       pytree; left out: `theta` for a vector, the paths of a pytree's arrays.
     - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution: an array, or a dictionary of
@@ -43,7 +43,7 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
     import gyromc as gm
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), step_size=0.1,
                    observables={"sum": gm.observables.linear([1.0, 1.0])}, num_chains=4)
-    tree = gm.run(plan, keep_draws=5).to_datatree(names=["slope", "offset"])
+    tree = gm.run(plan, thin=5).to_datatree(names=["slope", "offset"])
     assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
     ```
     """
@@ -53,7 +53,7 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
         raise ImportError("`to_datatree` needs ArviZ: pip install 'gyromc[arviz]'.") from error
     require(
         run.draws is not None,
-        "A DataTree holds draws, and this run kept none: `gyromc.run(plan, keep_draws=10)` keeps every tenth state.",
+        "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state.",
     )
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
@@ -151,7 +151,7 @@ def _attributes(run: Run) -> dict[str, str | int | float]:
     return {
         **_library(),
         **plan,
-        "scheme": run.plan.scheme,
+        "scheme": run.plan.scheme.name,
         "plan": repr(run.plan),
         "engine": run.engine,
         "engine_reason": run.engine_reason,

@@ -15,13 +15,13 @@ import numpy as np
 from jax.core import Tracer
 
 from gyromc import dynamics as families
+from gyromc import schemes
 from gyromc.checks import numbers, positive, require
 from gyromc.dynamics import Dynamics
 from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
-from gyromc.schemes import SCHEMES
 from gyromc.targets import FiniteSum, SumOverData
 
 try:
@@ -117,7 +117,7 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlg
     return kernel(families.gaul(C, a, gamma))(grad_estimator)
 
 
-def kernel(dynamics: Dynamics, scheme: str = "euler") -> Callable[[Callable], SamplingAlgorithm]:
+def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callable[[Callable], SamplingAlgorithm]:
     """Any dynamics (D, Q) of gyromc in the place of `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
@@ -126,7 +126,7 @@ def kernel(dynamics: Dynamics, scheme: str = "euler") -> Callable[[Callable], Sa
     **Arguments:**
 
     - `dynamics`: of `gyromc.dynamics`, for as many parameters as the position has.
-    - `scheme`: the integrator, by name (`gyromc.schemes`).
+    - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
 
     **Returns:** a function of a gradient estimator (as for `sgnlmc`) that returns a `SamplingAlgorithm`:
     `init(position, rng_key=None)` and `step(rng_key, state, minibatch, step_size, temperature=1)`.
@@ -146,12 +146,12 @@ def kernel(dynamics: Dynamics, scheme: str = "euler") -> Callable[[Callable], Sa
         f"`dynamics` must be a value of `gyromc.dynamics`: got {type(dynamics).__name__}. The gradient estimator comes after it: "
         "`kernel(dynamics, scheme)(grad_estimator)`.",
     )
-    require(scheme in SCHEMES, f"`scheme` must be one of {', '.join(SCHEMES)}: got {scheme!r}.")
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, scheme)
+    found = schemes.find(scheme)
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, found)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: str = "euler"
+    grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: schemes.Scheme = schemes.euler
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics that `family` makes for d parameters."""
     require(
@@ -185,7 +185,7 @@ def _algorithm(
             r = ravel(state.momentum, theta.dtype)
             z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])  # ∇H = (∇U, r)
         xi = jnp.sqrt(T) * jax.random.normal(rng_key, z.shape, z.dtype)
-        moved = SCHEMES[scheme](dynamics, z, gradient, xi, eta)  # E3
+        moved = scheme(dynamics, z, gradient, xi, eta)  # E3
         if not with_momentum:
             return _like(moved, position)
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))

@@ -1,22 +1,21 @@
-"""Bayesian regressions as scikit-learn estimators: averages over the posterior (E4) behind `fit` and `predict`.
+"""Bayesian regressions as scikit-learn estimators.
 
-Receives arrays or data frames as scikit-learn does; hands on estimators that go into pipelines, grid searches and
-cross-validation, and are pickled as plain arrays. What is behind them is `gyromc.regression`.
+Arrays or data frames in, as scikit-learn passes them; out estimators for pipelines, grid searches and cross-validation, pickled
+as plain arrays. The computation is in `gyromc.regression`.
 """
 
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import positive
+from gyromc.checks import deprecated, positive
 from gyromc.errors import InvalidInput
-from gyromc.regression.families import Logistic, Softmax
-from gyromc.regression.fit import posed, relative_error
-from gyromc.regression.posterior import Posterior, Predictions
-from gyromc.regression.problem import Problem
+from gyromc.regression.draws import Predictions, WeightedDraws
+from gyromc.regression.fit import relative_error
+from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import sample
-from gyromc.regression.sums import Summary
-from gyromc.regression.units import Units
+from gyromc.regression.sums import RowSums
+from gyromc.targets.likelihoods import Bernoulli, Categorical
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -33,7 +32,7 @@ __all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
 class _BayesianRegression(BaseEstimator):
     """What both estimators share: their parameters, the fit and what is read off it."""
 
-    posterior_: Posterior
+    posterior_: WeightedDraws
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -54,26 +53,37 @@ class _BayesianRegression(BaseEstimator):
         self.dynamics = dynamics
         self.random_state = random_state
 
-    def _sample(self, problem: Problem, units: Units, num_outputs: int) -> None:
+    def _sample(self, posed: Posed, num_outputs: int) -> None:
         """Sample the posterior, keep it as arrays, and read coef_ and the like off it."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        names = [f"{i}" for i in range(len(units.coefficients(problem.family.basis)[0]))]
+        names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
         error = relative_error(self.effort)
         options = {"num_draws": self.num_draws, "dynamics": self.dynamics, "seed": int(seed)}
-        found = sample(problem, units, names, error, "auto", False, **options)
+        found = sample(posed, names, error, "auto", False, **options)
         self.posterior_, self.reason_ = found.posterior, found.choice.reason
         self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
         first = int(self.fit_intercept)
-        columns = {"": found.mean, "std_": found.posterior.spreads(), "mc_error_": found.mc_error, "bias_": found.bias}
+        columns = {
+            "": found.mean,
+            "std_": found.posterior.spreads(),
+            "std_error_": found.std_error,
+            "bias_": found.bias,
+        }
         for name, values in columns.items():
             table = values.reshape(num_outputs, -1)
             setattr(self, f"coef_{name}", table[:, first:])
             setattr(self, f"intercept_{name}", table[:, 0] if first else np.zeros(num_outputs))
 
+    @property
+    def coef_mc_error_(self) -> np.ndarray:
+        """The old name of `coef_std_error_`."""
+        deprecated("coef_mc_error_", "coef_std_error_")
+        return self.coef_std_error_  # type: ignore[attr-defined]  # set by `fit`
+
     def predictions(self, X) -> Predictions:
-        """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.regression.posterior.Predictions`).
+        """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.regression.draws.Predictions`).
 
         **Arguments:**
 
@@ -96,16 +106,16 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error of each coefficient to aim at, in posterior
       standard deviations.
     - `num_draws`: how many posterior draws predictions are averaged over.
-    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.choice`.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.recipe`.
     - `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
-    `coef_mc_error_`, `coef_bias_` (Monte Carlo errors, and the discretisation bias that was taken off), `noise_scale_` (σ),
+    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and the discretisation bias that was taken off), `noise_scale_` (σ),
     `posterior_` (weighted draws), `reason_` (the sampler and why), `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np
-    from gyromc.interop.sklearn import BayesianLinearRegression
+    from gyromc.sklearn import BayesianLinearRegression
     X = np.arange(20.0)[:, None]
     model = BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]))
     mean, sd = model.predict([[30.0]], return_std=True)
@@ -122,16 +132,18 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
         What is kept of earlier rows has the size of XᵀX, so memory does not grow; the chains are run anew.
         """
-        return self._add(X, y, fresh=not hasattr(self, "summary_"))
+        return self._add(X, y, fresh=not hasattr(self, "sums_"))
 
     def _add(self, X, y, fresh: bool):
         rows: Any = validate_data(self, X, y, reset=fresh, dtype=np.float64, y_numeric=True)
-        before = Summary.empty(rows[0].shape[1]) if fresh else self.summary_
-        self.summary_ = before.add(rows[0], np.asarray(rows[1], float))
-        problem, units = self.summary_.posed(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
-        self._sample(problem, units, 1)
-        self.noise_scale_ = units.noise * units.y_scale
-        for name in (f"{part}_{what}" for part in ("coef", "intercept") for what in ("", "std_", "mc_error_", "bias_")):
+        before = RowSums.empty(rows[0].shape[1]) if fresh else self.sums_
+        self.sums_ = before.add(rows[0], np.asarray(rows[1], float))
+        posed = self.sums_.pose(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
+        self._sample(posed, 1)
+        self.noise_scale_ = posed.units.noise * posed.units.y_scale
+        for name in (
+            f"{part}_{what}" for part in ("coef", "intercept") for what in ("", "std_", "std_error_", "bias_")
+        ):
             setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
         return self
 
@@ -155,12 +167,12 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
 
     **Arguments:** as for `BayesianLinearRegression`.
 
-    **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_mc_error_`, `coef_bias_`: one row, or one per class where there are
+    **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
     more than two (rows that sum to zero); `intercept_`, `intercept_std_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np
-    from gyromc.interop.sklearn import BayesianLogisticRegression
+    from gyromc.sklearn import BayesianLogisticRegression
     X = np.linspace(-2, 2, 40)[:, None]
     model = BayesianLogisticRegression().fit(X, np.where(X[:, 0] + 0.3 * np.sin(9 * X[:, 0]) > 0, "up", "down"))
     assert model.predict([[1.5]]) == "up" and 0.9 < model.predict_proba([[1.5]])[0, 1] < 1
@@ -178,11 +190,11 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
                 f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
                 "Add rows of another class."
             )
-        family = Logistic() if count == 2 else Softmax(count)
-        problem, units = posed(
-            rows[0], code.astype(float), family, positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        likelihood = Bernoulli() if count == 2 else Categorical(count)
+        posed = pose(
+            rows[0], code.astype(float), likelihood, positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
         )
-        self._sample(problem, units, 1 if count == 2 else count)
+        self._sample(posed, 1 if count == 2 else count)
         return self
 
     def predict_proba(self, X, return_std: bool = False):

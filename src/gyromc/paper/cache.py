@@ -74,7 +74,7 @@ def fingerprint(plan: Plan, engine: str) -> str:
         add(name, value if value is None else np.asarray(value, float))
     require(not plan.scheduled, "A plan with a step-size schedule cannot be cached: pass one number.")
     for name in ("step_size", "num_steps", "num_chains", "seed", "scheme", "burn_in", "weighting", "dtype"):
-        add(name, getattr(plan, name))
+        add(name, plan.scheme.name if name == "scheme" else getattr(plan, name))
     return digest.hexdigest()[:32]
 
 

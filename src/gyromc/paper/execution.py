@@ -86,7 +86,7 @@ def execute(
     computed = reused = 0
     display = display or Display()
     for number, cell in enumerate(todo):
-        name = engines._choose(cell.plan, engine)[0]
+        name = engines.choose(cell.plan, engine)[0]
         key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
         display.describe(f"{cell} ({number + 1} of {len(todo)})")
         if key in found:
@@ -123,4 +123,4 @@ def _compute(cell: Cell, engine: str, advance: Callable[[float], object], said: 
 
 def expected_seconds(cell: Cell, engine: str) -> float:
     """Seconds to expect, compiling included: what the time left is worked out from."""
-    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines._choose(cell.plan, engine)[0])
+    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines.choose(cell.plan, engine)[0])

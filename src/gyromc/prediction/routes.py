@@ -264,7 +264,7 @@ def _asymptotic(
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
     eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
-    if bias_slope is None or plan.scheme != "euler":
+    if bias_slope is None or not plan.scheme.is_euler:
         text = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
         return dataclasses.replace(base, std=std, rmse=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
     start = 0.0 if transient is None or plan.burn_in else transient / (N * eta)

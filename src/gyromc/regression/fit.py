@@ -1,8 +1,9 @@
-"""fit: Bayesian regression from a matrix of columns and a response, with every error named (E3, E4).
+"""fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
-Receives X and y in the user's units; hands on a `Fit`: coefficients and predictions with Monte Carlo error, posterior spread and
+X and y in the user's units in; a `Fit` out: coefficients and predictions with Monte Carlo error, posterior spread and
 discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by theory
-(`choice`), the run is made longer where the errors come out larger than asked for, and weights take the step size's bias off.
+(`gyromc.tuning`), the run is made longer where the errors come out larger than asked for, and weights remove the step size's
+bias.
 """
 
 import dataclasses
@@ -11,16 +12,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gyromc.checks import numbers, positive, require, whole
-from gyromc.regression import families
-from gyromc.regression.posterior import Posterior, Predictions
-from gyromc.regression.problem import Problem
+from gyromc.checks import deprecated, numbers, positive, require, whole
+from gyromc.regression.draws import Predictions, WeightedDraws, weighted_quantiles
+from gyromc.regression.posing import pose
 from gyromc.regression.sampling import Sampled, sample
-from gyromc.regression.units import Units, noise_scale
 from gyromc.results import Run
-from gyromc.tuning.choice import Choice
+from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+from gyromc.targets.regressions import WithLikelihood
+from gyromc.tuning.recipe import Choice
 
-__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "posed", "relative_error"]
+__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
@@ -35,7 +36,7 @@ class Coefficient:
 
     - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
     - `mean`, `sd`: of the posterior; `low`, `high`: the ends of its central credible interval.
-    - `mc_error`: the Monte Carlo standard error of `mean`.
+    - `std_error`: the Monte Carlo standard error of `mean`.
     - `bias`: the discretisation bias that the step size gave `mean`, as estimated; it has been taken off.
     - `effective_size`: how many independent draws would give the same Monte Carlo error.
     """
@@ -46,13 +47,19 @@ class Coefficient:
     sd: float
     low: float
     high: float
-    mc_error: float
+    std_error: float
     bias: float
 
     @property
     def effective_size(self) -> float:
-        """(sd / mc_error)²."""
-        return (self.sd / self.mc_error) ** 2 if self.mc_error > 0 else math.inf
+        """(sd / std_error)²."""
+        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
+
+    @property
+    def mc_error(self) -> float:
+        """The old name of `std_error`."""
+        deprecated("Coefficient.mc_error", "std_error")
+        return self.std_error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,8 +82,8 @@ class Fit:
     names: tuple[str, ...]
     classes: tuple[str, ...] | None
     coefficients: tuple[Coefficient, ...]
-    posterior: Posterior
-    problem: Problem
+    posterior: WeightedDraws
+    target: WithLikelihood
     choice: Choice
     run: Run
     level: float
@@ -143,7 +150,7 @@ def fit(
       standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
     - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many states to keep for predictions.
-    - `dynamics`: `"reversible"` or `"rotating"`; see `choice.choose`.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.recipe.choose`.
     - `seed`, `engine`, `progress`: as for `gyromc.run`.
 
     **Returns:** a `Fit`.
@@ -158,15 +165,14 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    X, y, family = _data(X, y, model, None if classes is None else len(classes))
+    X, y, likelihood = _data(X, y, model, None if classes is None else len(classes))
     require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
     prior_scale = positive(prior_scale, "prior_scale")
     num_chains = whole(num_chains, "num_chains", least=2)
-    labels = _labels(X, names, family, classes)
-    problem, units = posed(X, y, family, prior_scale, intercept)
+    labels = _labels(X, names, likelihood, classes)
+    posed = pose(X, y, likelihood, prior_scale, intercept)
     sampled = sample(
-        problem,
-        units,
+        posed,
         [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
         relative_error(effort),
         engine,
@@ -182,7 +188,7 @@ def fit(
         classes=labels[1],
         coefficients=_table(sampled, _rows(labels, intercept), level),
         posterior=sampled.posterior,
-        problem=problem,
+        target=posed.target,
         choice=sampled.choice,
         run=sampled.run,
         level=level,
@@ -194,21 +200,7 @@ def relative_error(effort: str | float) -> float:
     return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
 
 
-def posed(X, y, family: families.Family, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
-    """The problem in standardised coordinates, and the way back; rows of a linear model are divided by its noise."""
-    is_linear = isinstance(family, families.Linear)
-    units = Units.of(X, y if is_linear else None, prior_scale, intercept)
-    rows = units.rows(X)
-    if is_linear:
-        y = (y - units.y_center) / units.y_scale
-        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale))
-        rows, y = rows / units.noise, y / units.noise
-    if isinstance(family, families.Softmax):
-        prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
-    return Problem(family, rows, y, prior_scale), units
-
-
-def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, families.Family]:
+def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, Likelihood]:
     """X and y as numbers that suit the model."""
     require(model in MODELS, f"`model` must be one of {', '.join(MODELS)}: got {model!r}.")
     X, y = numbers(X, "X"), numbers(y, "y")
@@ -218,27 +210,27 @@ def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.nda
     )
     require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
     if model == "linear":
-        return X, y, families.Linear()
+        return X, y, Normal()
     if model == "poisson":
-        return X, y, families.Poisson()
+        return X, y, Poisson()
     seen = np.unique(y)
     require(
         seen.size >= 2,
         f"`y` must hold at least two classes: every row is {seen[0]:g}. There is nothing to tell apart.",
     )
     if model == "logistic":
-        return X, y, families.Logistic()
-    return X, y, families.Softmax(num_classes or int(seen[-1]) + 1)
+        return X, y, Bernoulli()
+    return X, y, Categorical(num_classes or int(seen[-1]) + 1)
 
 
-def _labels(X: np.ndarray, names, family: families.Family, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Names of columns and classes."""
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else [str(name) for name in names]
     require(
         len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
     )
-    if isinstance(family, families.Softmax | families.Logistic):
-        count = len(family.basis) if isinstance(family, families.Softmax) else 2
+    if isinstance(likelihood, Categorical | Bernoulli):
+        count = likelihood.num_classes if isinstance(likelihood, Categorical) else 2
         classes = [str(c) for c in (range(count) if classes is None else classes)]
         require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
         return tuple(names), tuple(classes)
@@ -257,19 +249,8 @@ def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -
     """The table of coefficients."""
     posterior = sampled.posterior
     low, high = weighted_quantiles(posterior.coefficients(), posterior.weights, [(1 - level) / 2, (1 + level) / 2])
-    columns = sampled.mean, posterior.spreads(), low, high, sampled.mc_error, sampled.bias
+    columns = sampled.mean, posterior.spreads(), low, high, sampled.std_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
-    )
-
-
-def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-    """Quantiles over draws: levels × coefficients, from chains × draws × coefficients and their weights."""
-    flat, w = values.reshape(-1, values.shape[-1]), weights.ravel()
-    order = np.argsort(flat, axis=0)
-    cumulative = np.cumsum(w[order], axis=0) - 0.5 * w[order]
-    return np.stack(
-        [np.interp(np.asarray(levels) * w.sum(), cumulative[:, j], flat[order[:, j], j]) for j in range(flat.shape[1])],
-        axis=1,
     )

@@ -1,8 +1,8 @@
-"""Rows of a linear regression, summed up: R with RᵀR = [1 X y]ᵀ[1 X y], which is all that U(θ) (E1) knows of them.
+"""Rows of a linear regression, summed up: R with RᵀR = [1 X y]ᵀ[1 X y], which is all that the posterior depends on.
 
-Receives rows as they come; hands on the same posterior as if they had come at once. R is updated by QR factorisation of (R; new
+Rows as they come in; the same posed regression out as if they had come at once. R is updated by QR factorisation of (R; new
 rows), which squares no condition number as adding up XᵀX would; its first row holds √N times the means, the rest what is left
-when these are taken off.
+when these are subtracted.
 """
 
 import dataclasses
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.regression.families import Linear
-from gyromc.regression.problem import Problem
+from gyromc.regression.posing import Posed, posterior
 from gyromc.regression.units import INTERCEPT_SCALE, Units, noise_scale
+from gyromc.targets.likelihoods import Normal
 
-__all__ = ["Summary"]
+__all__ = ["RowSums"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Summary:
+class RowSums:
     """What a linear model has to know of the rows so far.
 
     **Attributes:**
@@ -28,10 +28,10 @@ class Summary:
 
     ```python
     import numpy as np
-    from gyromc.regression.sums import Summary
+    from gyromc.regression.sums import RowSums
     X, y = np.arange(6.0).reshape(3, 2), np.ones(3)
-    whole = Summary.empty(2).add(X, y)
-    parts = Summary.empty(2).add(X[:1], y[:1]).add(X[1:], y[1:])
+    whole = RowSums.empty(2).add(X, y)
+    parts = RowSums.empty(2).add(X[:1], y[:1]).add(X[1:], y[1:])
     assert np.allclose(whole.R.T @ whole.R, parts.R.T @ parts.R) and parts.count == 3
     ```
     """
@@ -40,18 +40,18 @@ class Summary:
     count: int
 
     @classmethod
-    def empty(cls, num_columns: int) -> "Summary":
+    def empty(cls, num_columns: int) -> "RowSums":
         """No rows yet."""
         return cls(np.zeros((0, num_columns + 2)), 0)
 
-    def add(self, X: np.ndarray, y: np.ndarray) -> "Summary":
+    def add(self, X: np.ndarray, y: np.ndarray) -> "RowSums":
         """With some more rows."""
         rows = np.column_stack([np.ones(len(y)), X, y])
         R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
-        return Summary(R, self.count + len(y))
+        return RowSums(R, self.count + len(y))
 
-    def posed(self, prior_scale: float, intercept: bool) -> tuple[Problem, Units]:
-        """The problem in standardised coordinates, and the way back to the user's."""
+    def pose(self, prior_scale: float, intercept: bool) -> Posed:
+        """The regression in standardised coordinates, and the way back to the user's."""
         ones, columns = self.R[:, :1], self.R[:, 1:]
         root = np.sqrt(self.count)
         center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
@@ -64,4 +64,4 @@ class Summary:
         rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
         units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
-        return Problem(Linear(), rows / units.noise, y / units.noise, prior_scale), units
+        return Posed(posterior(Normal(), rows / units.noise, y / units.noise, prior_scale), units)

@@ -1,7 +1,7 @@
 """The Gaussian nearest to a law: mean m and precision K with E[∇U] = 0 and E[∇²U] = K under N(m, K⁻¹).
 
-A target over vectors and its Laplace approximation in, a `Gaussian` out: for starting points, for D = K⁻¹ and for step sizes.
-For many rows of data mode and curvature there would do; where the posterior is skewed (separable classes, counts of zero) the
+A target over vectors and its Laplace approximation in, a `GaussianApproximation` out: for starting points, D and step sizes. For
+many rows of data mode and curvature there would do; where the posterior is skewed (separable classes, counts of zero) the
 curvature at the mode says little about where the posterior lies, and its mean over the posterior much.
 """
 
@@ -13,14 +13,14 @@ from scipy import linalg
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import Target
 
-__all__ = ["Gaussian", "nearest_gaussian"]
+__all__ = ["GaussianApproximation", "nearest_gaussian"]
 
 POINTS, INSPECTED = 256, 2  # points to average over; the curvature of every second one is looked at by itself
 ROUNDS = 30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Gaussian:
+class GaussianApproximation:
     """N(m, K⁻¹), and how far the law is from it.
 
     **Attributes:**
@@ -39,7 +39,7 @@ class Gaussian:
         return self.mean + np.random.default_rng(seed).standard_normal((count, len(self.mean))) @ self.root.T
 
 
-def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: bool = True) -> Gaussian:
+def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: bool = True) -> GaussianApproximation:
     """The Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps.
 
     **Arguments:**
@@ -57,7 +57,7 @@ def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: boo
     """
     m, K = center.mode, center.precision
     if target.gaussian() is not None or not refine:
-        return Gaussian(m, K, inverse_root(K), 1.0)
+        return GaussianApproximation(m, K, inverse_root(K), 1.0)
     half = np.random.default_rng(seed).standard_normal((POINTS // 2, len(m)))
     x = np.concatenate([half, -half])
     for _ in range(ROUNDS):
@@ -71,4 +71,4 @@ def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: boo
         m = m - 0.5 * linalg.solve(K, push, assume_a="pos")
     R = inverse_root(K)
     tops = [np.linalg.eigvalsh(R.T @ curvature @ R)[-1] for curvature in target.hessians(m + x[::INSPECTED] @ R.T)]
-    return Gaussian(m, K, R, max(1.0, float(np.sqrt(np.mean(np.square(tops))))))
+    return GaussianApproximation(m, K, R, max(1.0, float(np.sqrt(np.mean(np.square(tops))))))

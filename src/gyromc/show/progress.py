@@ -53,7 +53,8 @@ def progress(
     left = (TextColumn("left"), TimeRemainingColumn()) if total else (TextColumn("{task.completed:.0f} steps"),)
     bar_or_spinner = (BarColumn(bar_width=24), TaskProgressColumn()) if total else (SpinnerColumn(),)
     columns = (*bar_or_spinner, TimeElapsedColumn(), *left, TextColumn("{task.description}", markup=False))
-    with Bar(*columns, console=console(stderr=True), transient=True, speed_estimate_period=300) as bar:
+    screen = console(stderr=True)
+    with Bar(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
         task = bar.add_task(description, total=total, completed=done)  # type: ignore[arg-type]  # Rich counts in floats too
         yield Progress(
             lambda text: bar.update(task, description=text),

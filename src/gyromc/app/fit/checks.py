@@ -42,8 +42,8 @@ def _label(c: Coefficient) -> str:
 
 
 def _monte_carlo(fit: Fit) -> dict[str, Any]:
-    worst = max(fit.coefficients, key=lambda c: c.mc_error / max(c.sd, 1e-300))
-    ratio = worst.mc_error / max(worst.sd, 1e-300)
+    worst = max(fit.coefficients, key=lambda c: c.std_error / max(c.sd, 1e-300))
+    ratio = worst.std_error / max(worst.sd, 1e-300)
     least = f"{worst.effective_size:.0f}" if math.isfinite(worst.effective_size) else "infinitely many"
     text = f"at most {100 * ratio:.1f} % of a posterior spread ({_label(worst)}): worth {least} independent draws."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")

@@ -77,7 +77,7 @@ def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, 
                 "mean": c.mean,
                 "std": c.sd,
                 "interval_95": [c.low, c.high],
-                "std_error": c.mc_error,
+                "std_error": c.std_error,
                 "bias": c.bias,
                 "effective_size": c.effective_size if math.isfinite(c.effective_size) else None,
                 "standardised": None
@@ -180,12 +180,12 @@ def predictions(
         columns["predicted"] = [classes[k] for k in found.mean.argmax(axis=1)]
     if found.mean.ndim == 1:
         columns["probability" if classes else "mean"] = found.mean.tolist()
-        columns["posterior_spread"], columns["monte_carlo_error"] = found.spread.tolist(), found.mc_error.tolist()
+        columns["posterior_spread"], columns["monte_carlo_error"] = found.spread.tolist(), found.std_error.tolist()
     else:
         for k, label in enumerate(classes):
             columns[f"probability[{label}]"] = found.mean[:, k].tolist()
             columns[f"posterior_spread[{label}]"] = found.spread[:, k].tolist()
-            columns[f"monte_carlo_error[{label}]"] = found.mc_error[:, k].tolist()
+            columns[f"monte_carlo_error[{label}]"] = found.std_error[:, k].tolist()
     if not classes:
         columns["noise"] = found.noise.tolist()
     if encoding.response.model == "linear":

@@ -1,31 +1,30 @@
-"""Engine `lanes`: chains as SIMD lanes on the CPU, the whole loop in the cache (E3, E4).
+"""Engine `lanes`: chains as SIMD lanes on the CPU, with the whole loop in the cache.
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Threads share out blocks of 64 chains;
-every chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
+`Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
+chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays; `kernel` is the loop, `gradients` what depends on the target; `random`, `functions`, `rows`
-and `vectors` are what these are made of.
+`program` turns a plan into arrays, `kernel` is the loop, `gradients` and `softmax` compute what depends on the target; `random`,
+`functions`, `rows` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
 import itertools
 import os
-from typing import Any
 
 import numpy as np
 
-from gyromc.engines import scan
 from gyromc.engines.lanes import gradients, kernel, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
+from gyromc.engines.state import initial_state as shared_state
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
 __all__ = ["Session", "initial_state", "num_threads", "why_not"]
 
-TASKS_PER_THREAD = 4  # so that a thread which the system holds up does not hold up the others
+TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 
 
 def num_threads() -> int:
@@ -37,8 +36,8 @@ def num_threads() -> int:
 
 
 def initial_state(plan: Plan) -> EngineState:
-    """All chains at the start, each with its stream of random numbers."""
-    state = scan.initial_state(plan)
+    """The state of all chains before the first step, each with its own stream of random numbers."""
+    state = shared_state(plan)
     R, m = plan.num_chains, len(plan.observables)
     generator = np.zeros((R, 6), np.uint32)  # four words of state, then the bits of a spare normal
     generator[:, :4] = random.streams(plan.seed, R)
@@ -54,7 +53,7 @@ def initial_state(plan: Plan) -> EngineState:
 
 
 class Session:
-    """The chains of one plan, moved on a number of steps at a time."""
+    """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
         self.plan, self.step = plan, state.step
@@ -63,18 +62,17 @@ class Session:
         self.loop = self._loop()
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
-        self.rooms = [self._room() for _ in range(self.threads)]
-        self._work(0, 0, 0, 0, self.rooms[0])  # no blocks and no steps: compiles, or loads what was compiled before
+        self.workspaces = [self._workspace() for _ in range(self.threads)]
+        self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
 
     def _loop(self):
-        """The compiled loop for the plan's gradient."""
+        """The loop for the plan's gradient; Numba compiles it at the first call."""
         part = self.program.part
         if part == gradients.SCALAR:
             return kernel.kernel_for_scalar(program.user_function(self.plan.flat_target))
         if self.program.slope_code != gradients.USERS:
             return kernel.KERNELS[part]
-        target: Any = self.plan.flat_target
-        full, rows = kernel.kernels_for_slope(program.user_function(target))
+        full, rows = kernel.kernels_for_slope(program.user_function(self.plan.flat_target))
         return full if part == gradients.FULL_SUM else rows
 
     def _chains(self, state: EngineState, slots: int) -> Chains:
@@ -101,8 +99,8 @@ class Session:
         rows = lanes.reshape(self.blocks, -1, WIDTH).swapaxes(1, 2).reshape(self.blocks * WIDTH, -1)
         return rows[: self.plan.num_chains].copy()
 
-    def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Room for one thread to work in: floats, offsets of rows (padding on the empty row) with marks, and sizes."""
+    def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
         floats = (3 * p.n + p.d + 1) * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
@@ -110,24 +108,24 @@ class Session:
             offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
-    def _work(self, first: int, last: int, num_steps: int, first_slot: int, room) -> None:
+    def _work(self, first: int, last: int, num_steps: int, first_slot: int, workspace) -> None:
         task = Task(first, last, self.blocks, self.step, num_steps, first_slot)
-        self.loop(self.program, self.chains, task, room)
+        self.loop(self.program, self.chains, task, workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         if self.threads == 1:
-            self._work(0, self.blocks, num_steps, first_slot, self.rooms[0])
+            self._work(0, self.blocks, num_steps, first_slot, self.workspaces[0])
         else:
             edges = np.linspace(0, self.blocks, TASKS_PER_THREAD * self.threads + 1).astype(int)
             tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
 
-            def share(room) -> None:
+            def share(workspace) -> None:
                 for first, last in tasks:  # taking the next item of a list iterator is atomic
-                    self._work(first, last, num_steps, first_slot, room)
+                    self._work(first, last, num_steps, first_slot, workspace)
 
             with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(share, self.rooms))
+                list(pool.map(share, self.workspaces))
         self.step += num_steps
 
     def failed(self) -> bool:
@@ -135,13 +133,13 @@ class Session:
         return bool(np.any(self._to_rows(self.chains.failed_at)[:, 0] >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The first `count` slots: draws × chains × d."""
+        """The draws in the first `count` slots: draws × chains × d."""
         lanes = self.chains.kept.reshape(-1, self.blocks, self.plan.dim, WIDTH)[:count]
         rows = lanes.swapaxes(2, 3).reshape(lanes.shape[0], self.blocks * WIDTH, self.plan.dim)
         return rows[:, : self.plan.num_chains].copy()
 
     def state(self) -> EngineState:
-        """Where the chains stand."""
+        """The state of all chains."""
         c, R = self.chains, self.plan.num_chains
         high = self._to_rows(c.sums)
         spare = self._to_rows(c.spare).view(np.uint32)
@@ -153,7 +151,7 @@ class Session:
             z=self._to_rows(c.z),
             high=high,
             low=np.zeros_like(high),
-            clock=(float(self.plan.step_size) * max(0, self.step - self.plan.burn_in), 0.0),  # type: ignore[arg-type]
+            clock=(self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
             failed_at=self._to_rows(c.failed_at)[:, 0],
             generator=generator,
         )

@@ -1,9 +1,8 @@
-"""log, exp, sin, cos, tanh and the logistic function on vectors: what noise, gradients and observables in (E3, E4) are made of.
+"""log, exp, sin, cos, tanh, softplus and the logistic function on vectors of float32 or float64.
 
-Receives vectors of float32 or float64; hands on vectors. The library's own functions work on one number at a time, which
-would cost more than all the rest. Each function here reduces its argument to a short interval and takes a polynomial there;
-the polynomials are interpolated at Chebyshev points when the module is imported. Largest errors, tested over the stated
-ranges (one ulp is 1.2e-7 relative in float32, 2.2e-16 in float64):
+Library functions work on one number at a time, which would cost more than all the rest of a step. Each function here reduces
+its argument to a short interval and evaluates a polynomial there; the polynomials are interpolated at Chebyshev points when the
+module is imported. Largest errors, tested over the stated ranges (one ulp is 1.2e-7 relative in float32, 2.2e-16 in float64):
 
 | function | range | float32 | float64 |
 |---|---|---|---|
@@ -14,8 +13,8 @@ ranges (one ulp is 1.2e-7 relative in float32, 2.2e-16 in float64):
 | `tanh`, `logistic` | everywhere | 2.5e-7 absolute | 5e-16 absolute |
 | `softplus` | everywhere | 3 ulp of 1 + value | 3 ulp of 1 + value |
 
-`np.exp`, `np.log`, `np.sin`, `np.cos`, `np.tanh`, `np.sqrt` on vectors mean these, so a scalar function written with NumPy for
-Numba runs on vectors unchanged.
+On vectors, `np.exp`, `np.log`, `np.sin`, `np.cos`, `np.tanh` and `np.sqrt` mean these, so a scalar function written with NumPy
+for Numba runs on vectors unchanged.
 """
 
 import math
@@ -30,8 +29,8 @@ from numba.extending import overload
 
 from gyromc.engines.lanes.vectors import (
     Vector,
-    _call,
     bits,
+    call_intrinsic,
     fma,
     from_bits,
     intrinsic,
@@ -48,7 +47,7 @@ inlined: Any = njit(  # type: ignore[call-overload]
 
 
 def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, int]):
-    """A Numba function: the polynomial that equals `function` at Chebyshev points, of these degrees in float32 and float64."""
+    """A Numba function: the polynomial that equals `function` at Chebyshev points; `degrees` in float32 and float64."""
 
     def coefficients(degree: int) -> np.ndarray:
         fit = np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high])
@@ -63,7 +62,7 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
             constants = [ir.Constant(vector, [float(c)] * vector.count) for c in _rounded(tables[x.kind], x.kind)]
             value = constants[-1]
             for constant in reversed(constants[:-1]):
-                value = _call(builder, "fmuladd", vector, value, args[0], constant)  # Horner
+                value = call_intrinsic(builder, "fmuladd", vector, value, args[0], constant)  # Horner
             return value
 
         return signature(x, x), codegen
@@ -72,7 +71,7 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
 
 
 def _rounded(values: np.ndarray, kind: str) -> np.ndarray:
-    return values.astype(kind).astype(float)  # LLVM asks that a float32 constant be exactly one
+    return values.astype(kind).astype(float)  # LLVM requires a float32 constant to be exactly representable
 
 
 def _series(term: Callable[[int], float], count: int = 60) -> Callable:
@@ -81,7 +80,7 @@ def _series(term: Callable[[int], float], count: int = 60) -> Callable:
     return lambda x: np.polynomial.polynomial.polyval(x, table)
 
 
-# What is left when the leading terms are taken out, so that those stay exact.
+# The series without their leading terms, which the functions below add exactly.
 _LOG = polynomial(_series(lambda k: (-1) ** k / (k + 3)), math.sqrt(0.5) - 1, math.sqrt(2) - 1, (8, 8))
 _ATANH = polynomial(_series(lambda k: 2 / (2 * k + 3)), 0.0, (math.sqrt(2) - 1) ** 2 / (math.sqrt(2) + 1) ** 2, (4, 7))
 _EXP = polynomial(_series(lambda k: 1 / math.factorial(k + 2)), -math.log(2) / 2, math.log(2) / 2, (4, 10))
@@ -189,7 +188,7 @@ def _sin(x):
         t = fma(x, 0.3183098861837907, magic)  # x/π to the nearest whole number q
         q = t - magic
         r = fma(q, -low, fma(q, -high, x))
-        r = minimum(maximum(r, -edge), edge)  # far out, where r has no digits left, the sine stays in [-1, 1]
+        r = minimum(maximum(r, -edge), edge)  # for huge x, where r has no digits left, sin stays in [-1, 1]
         return from_bits(bits(sin_small(r)) ^ (bits(t) << sign_shift))  # sin x = (-1)^q sin r
 
     return impl

@@ -1,15 +1,15 @@
-"""The part of the gradient that is not linear: sin θ, or sums over data, for a block of chains (E3).
+"""The nonlinear part of the gradient, for a block of chains.
 
-Receives the chains' θ, one chain per lane; hands on a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which the
-update multiplies out. `part` says what s is:
+The input is the chains' θ, one chain per lane; the output is a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which
+the update multiplies out. `part` tells what s is:
 
 - `NOTHING`: the target is Gaussian, s is empty;
 - `SINE`: s_i = sin θ_i;
 - `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
 - `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
 - `FULL_SOFTMAX`: the sum over all rows of a softmax regression (`softmax`);
-- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the same for a slope t - y: Σ (x xᵀ) θ - Σ y x, from a table of
-  products, which needs sums of rows only;
+- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the mini-batch sum for a slope t - y, Σ (x xᵀ) θ - Σ y x, from a table of products,
+  which needs sums of rows only;
 - `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
 """
 
@@ -26,8 +26,8 @@ from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
-MOST_COMPARED = 512  # rows of a batch, up to which comparing each with all others is the quickest way to distinct ones
-WIDTH = 4 * LANES  # chains in a block: four vectors, so that one's arithmetic fills the others' waiting
+MOST_COMPARED = 512  # rows of a batch up to which comparing each with all others is the fastest way to distinct rows
+WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 
 kernel: Any = njit(  # type: ignore[call-overload]
     inline="always", forceinline=True, error_model="numpy", _nrt=False
@@ -46,7 +46,7 @@ def known_slope(code, t, y):
 
 @kernel
 def load_generator(generator, w):
-    """The states of sixteen generators."""
+    """Load the states of sixteen generators."""
     return (
         load(generator, w),
         load(generator, WIDTH + w),
@@ -57,7 +57,7 @@ def load_generator(generator, w):
 
 @kernel
 def store_generator(generator, w, s):
-    """Put the states of sixteen generators back."""
+    """Store the states of sixteen generators."""
     a, b, c, d = s
     store(generator, w, a)
     store(generator, WIDTH + w, b)
@@ -67,7 +67,7 @@ def store_generator(generator, w, s):
 
 @kernel
 def nothing(p, generator, source, at, w, scratch, offsets):
-    """The target is Gaussian: its gradient is all linear."""
+    """The target is Gaussian: its gradient is linear."""
 
 
 @kernel
@@ -86,7 +86,7 @@ def scalar_of(p, source, at, w, function):
 
 @kernel
 def full_sum_of(p, source, at, w, slope):
-    """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all of them."""
+    """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all chains."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
     for row in range(p.num_rows):
@@ -101,7 +101,10 @@ def full_sum_of(p, source, at, w, slope):
 
 @kernel
 def compare_rows(p, offsets, width):
-    """Floyd's choice of b distinct rows: the j-th, drawn among the first N-b+j+1, is the last of these where it was taken."""
+    """Floyd's choice of b distinct rows: the j-th, drawn among the first N-b+j+1, becomes the last of these if taken before.
+
+    The same rule as `gyromc.oracles.distinct_rows`, written again because JAX code cannot run inside a Numba loop.
+    """
     for j in range(1, p.batch):
         drawn = load(offsets, j * LANES)
         row, last = drawn, zeros_like(offsets) + np.uint32((p.num_rows - p.batch + j) * width)
@@ -112,13 +115,13 @@ def compare_rows(p, offsets, width):
 
 @kernel
 def mark_rows(p, offsets, width):
-    """The same choice in time proportional to b: behind the offsets, bit c of a row's mark says that chain c has the row."""
+    """The same choice in time proportional to b: after the offsets, bit c of a row's mark is set when chain c has the row."""
     marks = p.padded_batch * LANES
     for j in range(p.batch):
         for c in range(LANES):
             row, last = np.int64(number(offsets, j * LANES + c)) // width, p.num_rows - p.batch + j
             taken = (np.int64(number(offsets, marks + row)) >> c) & 1
-            row += taken * (last - row)  # no branch: the processor could not foresee it
+            row += taken * (last - row)  # no branch: the processor could not predict it
             offsets[marks + row] = number(offsets, marks + row) | np.uint32(1 << c)
             offsets[j * LANES + c] = row * width
     for j in range(p.batch * LANES):
@@ -127,7 +130,7 @@ def mark_rows(p, offsets, width):
 
 @kernel
 def draw_rows(p, generator, w, offsets, width):
-    """Offsets of b rows, distinct ones where asked for, for each of sixteen chains; entries past b stay on the empty row."""
+    """Draw b rows, distinct unless `p.replace`, for each of sixteen chains; offsets past b keep pointing to the empty row."""
     s = load_generator(generator, w)
     if p.replace:
         for j in range(p.batch):
@@ -146,7 +149,7 @@ def draw_rows(p, generator, w, offsets, width):
 
 @kernel
 def slopes(p, scratch, weights, offsets, slope):
-    """Each linear predictor t = xᵀθ replaced by slope(t, y) - centre."""
+    """Replace each linear predictor t = xᵀθ by slope(t, y) - centre."""
     for c in range(LANES):
         for j in range(0, p.padded_batch, LANES):
             place = weights + c * p.padded_batch + j
@@ -185,13 +188,13 @@ def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
         transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
     for i in range(p.d):
         store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
-    for i in range(p.d, width):  # the tile's other rows hold θ = 0 next time
+    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
         store(scratch, tile + i * LANES, zeros_like(source))
 
 
 @kernel
 def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
-    """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x): the chain's θ enters only at the end."""
+    """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x); θ is used only at the end."""
     draw_rows(p, generator, w, offsets, width)
     sums, tile = 0, LANES * width
     for c in range(LANES):
@@ -213,13 +216,13 @@ def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
 
 @kernel
 def full_sum(p, generator, source, at, w, scratch, offsets):
-    """`full_sum_of` with a slope known here."""
+    """`full_sum_of` with a built-in slope."""
     full_sum_of(p, source, at, w, known_slope)
 
 
 @kernel
 def batch(p, generator, source, at, w, scratch, offsets):
-    """`batch_of_width` for rows that fit one vector: a constant for the compiler, which saves its loops."""
+    """`batch_of_width` for rows that fit one vector: a constant width lets the compiler unroll the loops."""
     batch_of_width(p, generator, source, at, w, scratch, offsets, LANES, known_slope)
 
 

@@ -1,7 +1,7 @@
 """The loop: all steps of a block of chains, with state, random numbers and data in the cache (E3, E4).
 
-Receives a `Program` (what to compute, as arrays) and `Chains` (where they stand); moves them on in place. One chain is one
-lane. A step is
+The input is a `Program` (what to compute, as arrays) and `Chains` (their state, changed in place). One chain is one lane, and
+a step is
 
     z⁺ = z + shift + [B E L] (z, s, ξ),   s from `gradients`, ξ standard normal,
 
@@ -44,7 +44,7 @@ PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "ent
 
 
 class Program(NamedTuple):
-    """What one step reads. Arrays of the run's precision unless another is named; matrices by rows of nonzero entries."""
+    """What one step reads. Arrays have the run's precision unless noted; matrices are stored by rows of nonzero entries."""
 
     n: int
     d: int
@@ -52,7 +52,7 @@ class Program(NamedTuple):
     column: np.ndarray  # int64: offset of the source's row
     entry: np.ndarray
     shift: np.ndarray
-    h_start: np.ndarray  # int64: the observables' directions, likewise
+    h_start: np.ndarray  # int64: the same for the observables' directions
     h_column: np.ndarray  # int64
     h_entry: np.ndarray
     profile: np.ndarray  # int64: index into PROFILES
@@ -75,7 +75,7 @@ class Program(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Where the chains stand, by blocks of WIDTH; lanes past the last chain are moved along and ignored."""
+    """The state of the chains, in blocks of WIDTH; lanes past the last chain are computed and ignored."""
 
     z: np.ndarray  # blocks × n × WIDTH
     generator: np.ndarray  # uint32, blocks × 4 × WIDTH
@@ -116,7 +116,7 @@ def profile(code, t):
 
 @kernel
 def state_size(p, source, w):
-    """The bits of max |z_i|: as whole numbers they are ordered like |z_i|, with infinity and NaN above everything."""
+    """The bits of max |z_i|: as integers they are ordered like |z_i|, with infinity and NaN above all numbers."""
     worst = bits(load(source, w)) & p.magnitude_bits
     for i in range(1, p.n):
         worst = maximum(worst, bits(load(source, i * WIDTH + w)) & p.magnitude_bits)
@@ -137,19 +137,19 @@ def combine(source, start, column, entry, i, initial):
 
 
 @kernel
-def observe(p, source, room, sums, at, counted, sizes):
+def observe(p, source, buffer, sums, at, counted, sizes):
     """Add weight · h(z) of every observable to the sums; `sizes` becomes the bits of each chain's largest |h(z)|."""
     for w in range(0, WIDTH, LANES):
         store(sizes, w, bits(zeros_like(source)))
     for q in range(p.profile.size):
         t0, t1, t2, t3 = combine(source, p.h_start, p.h_column, p.h_entry, q, 0.0)
-        store(room, 0, t0)
-        store(room, LANES, t1)
-        store(room, 2 * LANES, t2)
-        store(room, 3 * LANES, t3)
+        store(buffer, 0, t0)
+        store(buffer, LANES, t1)
+        store(buffer, 2 * LANES, t2)
+        store(buffer, 3 * LANES, t3)
         code, place = number(p.profile, q), at + q * WIDTH
         for w in range(0, WIDTH, LANES):
-            value = profile(code, load(room, w))
+            value = profile(code, load(buffer, w))
             store(sizes, w, maximum(load(sizes, w), bits(value) & p.magnitude_bits))
             if counted:
                 store(sums, place + w, fma(widened(value), p.weight, load(sums, place + w)))  # E4: z_0 counts
@@ -157,7 +157,7 @@ def observe(p, source, room, sums, at, counted, sizes):
 
 @kernel
 def note_failures(sizes, w, limit, failed_at, at, step):
-    """Write the step down for the lanes that are beyond the limit now and were not before."""
+    """Store the step for lanes that exceed the limit for the first time."""
     for lane in range(LANES):
         if sizes[w + lane] > limit and failed_at[at + lane] < 0:
             failed_at[at + lane] = step
@@ -165,7 +165,7 @@ def note_failures(sizes, w, limit, failed_at, at, step):
 
 @kernel
 def draw_normals(p, generator, source, first, spare, step):
-    """n standard normals for each chain; with n odd, the one left over is used a step later."""
+    """n standard normals for each chain; if n is odd, the one left over is used in the next step."""
     for w in range(0, WIDTH, LANES):
         s = load_generator(generator, w)
         i = 0
@@ -198,7 +198,7 @@ def move(p, source, moved):
 
 @kernel
 def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient):
-    """One step of the chains of a block, z being the first rows of `source`."""
+    """One step of the chains of a block; z is the first rows of `source`."""
     sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
     observe(p, source, moved, c.sums, sums_at, step >= p.burn_in, sizes)
     for w in range(0, WIDTH, LANES):
@@ -215,17 +215,17 @@ def step_block(p, c, block, step, source, moved, generator, spare, scratch, offs
 
 @kernel
 def keep(p, c, block, num_blocks, slot, source):
-    """Put θ into a slot."""
+    """Store θ in a slot."""
     at = (slot * num_blocks + block) * p.d * WIDTH
     for i in range(0, p.d * WIDTH, LANES):
         store(c.kept, at + i, load(source, i))
 
 
 @kernel
-def advance(p, c, task, room, gradient):
-    """Move the chains of some blocks on by some steps, as the `Task` says; `room` is what one thread works in."""
+def advance(p, c, task, workspace, gradient):
+    """Move the chains of some blocks by some steps, as given by `Task`; `workspace` holds the buffers of one thread."""
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
-    floats, words, sizes = room
+    floats, words, sizes = workspace
     n, d = p.n, p.d
     source, floats = floats[: (2 * n + d + 1) * WIDTH], floats[(2 * n + d + 1) * WIDTH :]
     moved, scratch = floats[: n * WIDTH], floats[n * WIDTH :]
@@ -245,10 +245,10 @@ def advance(p, c, task, room, gradient):
 
 
 @kernel
-def only_random_numbers(p, c, task, room):
-    """What `advance` draws, and nothing else: the limit that `gyromc bench` measures against."""
+def only_random_numbers(p, c, task, workspace):
+    """Draw the random numbers of `advance` and nothing else: the limit that the benchmarks compare with."""
     first_block, last_block, _, step, num_steps, _ = task
-    floats, words, _ = room
+    floats, words, _ = workspace
     for block in range(first_block, last_block):
         generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
@@ -264,58 +264,53 @@ compiled: Any = njit(  # type: ignore[call-overload]
 
 
 def _kernels(stamp: int) -> tuple:
-    """`advance` for each part of `gradients`, in its order; and the limit.
+    """`advance` for each part of `gradients`, in the order of the parts.
 
-    What is compiled is kept on disk. Numba would look at this file alone to see whether it is still good; `stamp`, being
-    a variable of each function, makes a change in any file of the package count.
+    Compiled code is cached on disk. Numba would check only this file for changes; `stamp`, a variable of each function, makes
+    a change in any file of the package count. Numba's cache needs a function of its own for each part.
     """
 
     @compiled
-    def advance_nothing(p, c, task, room):
+    def advance_nothing(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, nothing)
+        advance(p, c, task, workspace, nothing)
 
     @compiled
-    def advance_sine(p, c, task, room):
+    def advance_sine(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, sine)
+        advance(p, c, task, workspace, sine)
 
     @compiled
-    def advance_full_sum(p, c, task, room):
+    def advance_full_sum(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, full_sum)
+        advance(p, c, task, workspace, full_sum)
 
     @compiled
-    def advance_batch(p, c, task, room):
+    def advance_batch(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, batch)
+        advance(p, c, task, workspace, batch)
 
     @compiled
-    def advance_moments(p, c, task, room):
+    def advance_moments(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, batch_moments)
+        advance(p, c, task, workspace, batch_moments)
 
     @compiled
-    def advance_wide(p, c, task, room):
+    def advance_wide(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, wide_batch)
+        advance(p, c, task, workspace, wide_batch)
 
     @compiled
-    def advance_wide_moments(p, c, task, room):
+    def advance_wide_moments(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, wide_batch_moments)
+        advance(p, c, task, workspace, wide_batch_moments)
 
     @compiled
-    def advance_softmax(p, c, task, room):
+    def advance_softmax(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, room, full_softmax)
+        advance(p, c, task, workspace, full_softmax)
 
-    @compiled
-    def random_numbers(p, c, task, room):
-        _ = stamp
-        only_random_numbers(p, c, task, room)
-
-    kernels = (
+    return (
         advance_nothing,
         advance_sine,
         advance_full_sum,
@@ -325,12 +320,22 @@ def _kernels(stamp: int) -> tuple:
         advance_wide_moments,
         advance_softmax,
     )
-    return kernels, random_numbers
+
+
+def _random_numbers_only(stamp: int):
+    """`only_random_numbers`, compiled and cached in the same way."""
+
+    @compiled
+    def random_numbers(p, c, task, workspace):
+        _ = stamp
+        only_random_numbers(p, c, task, workspace)
+
+    return random_numbers
 
 
 @functools.lru_cache(maxsize=64)
 def kernels_for_slope(user_slope) -> tuple:
-    """The loops for sums over data with a slope of the user's: full sums, then mini-batches. Compiled once in every process."""
+    """The loops for sums over data with a user's slope: (full sums, mini-batches). Compiled once in every process."""
     uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
 
     @functions.inlined
@@ -346,19 +351,19 @@ def kernels_for_slope(user_slope) -> tuple:
         batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, slope)
 
     @uncached
-    def advance_full(p, c, task, room):
-        advance(p, c, task, room, full)
+    def advance_full(p, c, task, workspace):
+        advance(p, c, task, workspace, full)
 
     @uncached
-    def advance_rows(p, c, task, room):
-        advance(p, c, task, room, rows)
+    def advance_rows(p, c, task, workspace):
+        advance(p, c, task, workspace, rows)
 
     return advance_full, advance_rows
 
 
 @functools.lru_cache(maxsize=64)
 def kernel_for_scalar(function):
-    """The loop for a scalar nonlinearity of the user's. Compiled once in every process."""
+    """The loop for a user's scalar nonlinearity. Compiled once in every process."""
     uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
 
     @kernel
@@ -366,8 +371,8 @@ def kernel_for_scalar(function):
         scalar_of(p, source, at, w, function)
 
     @uncached
-    def advance_scalar(p, c, task, room):
-        advance(p, c, task, room, scalar)
+    def advance_scalar(p, c, task, workspace):
+        advance(p, c, task, workspace, scalar)
 
     return advance_scalar
 
@@ -380,5 +385,5 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest()[:6], "little")
 
 
-KERNELS, RANDOM_NUMBERS_ONLY = _kernels(_stamp())
-"""The loop for each part of `gradients`, and the limit."""
+KERNELS, RANDOM_NUMBERS_ONLY = _kernels(_stamp()), _random_numbers_only(_stamp())
+"""The loop for each part of `gradients`, and the random numbers alone."""

@@ -1,7 +1,7 @@
-"""From a plan to the arrays of the loop: one sparse matrix per step, tables of rows, directions (E3).
+"""A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions.
 
-Receives a plan; hands on a `Program`, or the reason why there is none. What a target gives beyond its linear part is one of
-`gradients`' kinds. All arithmetic here is in float64; the result is rounded once, to the run's precision.
+`compile_program` takes a plan and returns a `Program`; `why_not` returns the reason why a plan has none. The nonlinear part of a
+target's gradient is one of the parts of `gradients`. Everything is computed in float64 and rounded once, to the run's precision.
 """
 
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from gyromc import schemes
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
@@ -29,18 +30,20 @@ from gyromc.targets import (
     SoftmaxRegression,
 )
 
-MAX_SIZE = 256  # entries of z; beyond, matrix products of all chains at once are better
+SUPPORTED_SCHEMES = (schemes.euler,)
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
+MAX_SIZE = 256  # entries of z; beyond, matrix products over all chains at once are faster
 MAX_BATCH = 4096
 KNOWN = {
     LinearRegression: gradients.AFFINE,
     LogisticRegression: gradients.SIGNED_LOGISTIC,
     PoissonRegression: gradients.POISSON,
 }
-MAX_MOMENTS = 3 * LANES  # products per row up to which a table of them beats dot products
+MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
 class Form(NamedTuple):
-    """∇̂U(θ) = K(θ - m) + a + c·s(θ): the linear part, a constant, and what multiplies the part s."""
+    """The gradient as ∇̂U(θ) = K(θ - m) + a + c·s(θ), s being the part of `gradients` named by `part`."""
 
     K: np.ndarray
     m: np.ndarray
@@ -55,7 +58,7 @@ class Form(NamedTuple):
 
 
 def why_not(plan: Plan) -> str | None:
-    """The first piece of the plan that this engine cannot do, or None."""
+    """Why this engine cannot run the plan, by its first piece that does not fit, or None."""
     target, oracle = plan.flat_target, plan.oracle
     if plan.unravel is not identity:
         return "the parameters are a pytree, not a vector"
@@ -63,13 +66,13 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if plan.scheme != "euler":
-        return f"the scheme is {plan.scheme!r}, not 'euler'"
+    if plan.scheme not in SUPPORTED_SCHEMES:
+        return f"the scheme is {plan.scheme}, not {' or '.join(map(str, SUPPORTED_SCHEMES))}"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
-    if type(oracle) not in (Exact, Gaussian, Minibatch, ControlVariate):
+    if type(oracle) not in SUPPORTED_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
@@ -96,7 +99,7 @@ def user_function(target):
 
 
 def form(plan: Plan) -> Form:
-    """The gradient of the plan's oracle, taken apart."""
+    """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
     zero = np.zeros(plan.dim)
     if isinstance(target, GeneralizedLinear) and isinstance(oracle, Batch):
@@ -118,7 +121,7 @@ def form(plan: Plan) -> Form:
 
 
 def _softmax_form(target: SoftmaxRegression) -> Form:
-    """Rows (x, 1/√(k(k+1)) for k = 1 … C-1); what y gives is constant."""
+    """Rows (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only the constant."""
     (X, y), B = target.design, target.basis
     k = np.arange(1, B.shape[0])
     table = _padded(np.concatenate([X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k)))], axis=1))
@@ -134,7 +137,7 @@ def _softmax_form(target: SoftmaxRegression) -> Form:
 
 
 def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
-    """Rows and responses as `gradients.slope` takes them, and its code."""
+    """Rows and responses as `gradients.known_slope` takes them, and its code."""
     X, y = target.design
     if type(target) is LogisticRegression:
         return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
@@ -142,6 +145,7 @@ def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int
 
 
 def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
+    """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
     N, d = X.shape
     center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
@@ -177,14 +181,14 @@ def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
-    """The rows filled with zeros to a multiple of sixteen, and an empty row at the end."""
+    """The rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
     table = np.zeros((rows.shape[0] + 1, -(-rows.shape[1] // LANES) * LANES))
     table[:-1, : rows.shape[1]] = rows
     return table
 
 
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift, dense."""
+    """[B E L] and the shift of `kernel`, as dense arrays."""
     eta, n, d = plan.eta, plan.dynamics.size, plan.dim
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, G_theta = D + Q, (D + Q)[:, :d]
@@ -195,21 +199,19 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
-        W = (
-            W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T
-        )  # T1: both noises are Gaussian and independent
+        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
     return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
 
 
 def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(where rows begin, offsets of columns in a block, entries) of the entries that are not 0."""
+    """The nonzero entries of a matrix: (where rows begin, offsets of columns in a block, entries)."""
     rows, columns = np.nonzero(matrix)
     start = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
     return start.astype(np.int64), columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
 
 
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
-    """The plan as arrays in its own precision."""
+    """The plan as arrays, in its precision."""
     dtype = np.dtype(plan.dtype)
     f = form(plan)
     matrix, shift = step_matrix(plan, f)
@@ -249,15 +251,15 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
 
 
 def _part(f: Form) -> int:
-    """The part, in the variant for the table's width."""
+    """The part in the variant for the table's width."""
     wide = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
     return wide.get(f.part, f.part) if f.table.shape[1] > LANES else f.part
 
 
 def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
-    """A flat copy that begins at a cache line, so that no vector straddles two."""
-    room = np.empty(array.nbytes + boundary, np.uint8)
-    start = -room.ctypes.data % boundary
-    copy = room[start : start + array.nbytes].view(array.dtype)
+    """A flat copy that starts at a cache line, so that no vector straddles two."""
+    buffer = np.empty(array.nbytes + boundary, np.uint8)
+    start = -buffer.ctypes.data % boundary
+    copy = buffer[start : start + array.nbytes].view(array.dtype)
     copy[:] = array.ravel()
     return copy

@@ -1,12 +1,11 @@
-"""Random numbers for vectors of chains: the ξ and the mini-batches of (E3).
+"""Random numbers for vectors of chains: words, standard normals and row numbers from the state of sixteen generators.
 
-Receives the state of sixteen generators; hands on words, normals and row numbers. Each chain has one stream of its own:
-xoshiro128++ (128 bits of state, period 2¹²⁸ - 1; its authors, Blackman and Vigna, report that it passes BigCrush), started
-where SplitMix64 maps (seed, chain). A stream depends on nothing but the seed and the chain's number, so neither threads nor
-blocks nor chunks change a result; its state travels with the run, so a run goes on exactly. Two of R streams of T words
-overlap with a probability of at most R²T/2¹²⁸ (10⁶ chains, 10¹² words each: 3·10⁻¹⁵).
+Each chain has its own stream of xoshiro128++ (128 bits of state, period 2¹²⁸ - 1; its authors, Blackman and Vigna, report that
+it passes BigCrush), whose initial state is SplitMix64's output for (seed, chain). A stream depends on the seed and the chain's
+number alone, so threads, blocks and chunks do not change a result; its state is stored with the run, so a run continues exactly.
+Two of R streams of T words overlap with a probability of at most R²T/2¹²⁸ (10⁶ chains, 10¹² words each: 3·10⁻¹⁵).
 
-Normals come in pairs by Box and Muller's formula. In float32 the radius uses a word of 32 bits and reaches 6.7 standard
+Normals come in pairs by Box and Muller's formula. In float32 the radius uses one word of 32 bits and reaches 6.7 standard
 deviations; in float64 two words, and 9.4.
 """
 
@@ -32,19 +31,19 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's output function: a bijection of 64 bits in which every bit counts everywhere."""
+    """SplitMix64's output function: a bijection of 64 bits in which every bit of the input affects all of the output."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def streams(seed: int, num_chains: int) -> np.ndarray:
-    """The starting states, num_chains × 4 words.
+    """The initial states, num_chains × 4 words.
 
     **Arguments:**
 
     - `seed`: any 64-bit number.
-    - `num_chains`: how many; the first streams of a larger number are the same.
+    - `num_chains`: how many; more chains leave the first streams as they are.
     """
     with np.errstate(over="ignore"):
         origin = _mixed(np.array([seed, seed ^ 0x5851F42D4C957F2D], np.uint64) + GOLDEN)
@@ -60,7 +59,7 @@ def _rotated(x, count):
 
 @inlined
 def next_word(s):
-    """xoshiro128++: the generators moved on by one, and a word of 32 random bits from each."""
+    """xoshiro128++: the next states of the generators, and a word of 32 random bits from each."""
     a, b, c, d = s
     word = _rotated(a + d, 7) + a
     t = b << 9
@@ -92,9 +91,9 @@ def _normal_pair(s, like):
     def single(s, like):
         s, first = next_word(s)
         s, second = next_word(s)
-        u = (unsigned_to_float(first) + 0.5) * 2.0**-32  # in (0, 1], and fine near 0 where the tail is
+        u = (unsigned_to_float(first) + 0.5) * 2.0**-32  # in (0, 1], with a fine grid near 0, where the tails are
         radius = sqrt(maximum(log(u) * -2.0, 0.0))
-        angle = signed_to_float(second << 1) * (half_turn * 2.0**-31)  # half a turn; the top bit is the other half
+        angle = signed_to_float(second << 1) * (half_turn * 2.0**-31)  # half a turn; the top bit chooses the half
         radius = from_bits(bits(radius) ^ (second & 0x80000000))
         return s, radius * sin_small(angle), radius * cos_small(angle)
 

@@ -1,9 +1,9 @@
-"""Whole rows of a table as vectors: what a mini-batch (E3) reads, and how it changes places with chains as lanes.
+"""Whole rows of a table as vectors, as mini-batches read them.
 
-Receives a table whose rows are multiples of sixteen numbers wide and the offsets of the rows drawn; hands on their dot
-products with one chain's θ, weighted or plain sums of rows, and transposed tiles. A row is read in one go from where it lies,
-which no layout with one chain per lane can do; all the rest of a step has chains as lanes, and a 16 × 16 transposition leads
-from one to the other.
+The input is a table whose rows are multiples of sixteen numbers wide, and the offsets of the rows drawn; the output is their dot
+products with one chain's θ, weighted or plain sums of rows, and transposed tiles. A row is read in one piece from where it is
+stored, which is impossible with one chain per lane; everything else in a step has chains as lanes, and a 16 × 16 transposition
+converts one layout into the other.
 """
 
 from llvmlite import ir
@@ -14,13 +14,13 @@ from numba.core.typing.templates import signature
 from gyromc.engines.lanes.vectors import (
     LANES,
     VECTORS,
-    _call,
-    _llvm,
-    _load,
-    _pointer,
-    _shuffle,
-    _splat,
+    call_intrinsic,
     intrinsic,
+    llvm_type,
+    load_lanes,
+    pointer_to,
+    shuffle,
+    splat,
 )
 
 
@@ -30,7 +30,7 @@ def _integer(value: int) -> ir.Constant:
 
 def _row_offset(context, builder, offsetsty, offsets, first, j: int):
     """The offset of the j-th of sixteen rows; those of one chain lie sixteen apart."""
-    pointer = _pointer(context, builder, offsetsty, offsets, builder.add(first, _integer(LANES * j)))
+    pointer = pointer_to(context, builder, offsetsty, offsets, builder.add(first, _integer(LANES * j)))
     return builder.zext(builder.load(pointer), ir.IntType(64))
 
 
@@ -41,7 +41,7 @@ def _sums_of_lanes(builder, pairs: list):
         kept = [i if not i & half else LANES + i for i in range(LANES)]
         crossed = [i ^ half if not i & half else LANES + (i ^ half) for i in range(LANES)]
         pairs = [
-            builder.fadd(_shuffle(builder, a, b, kept), _shuffle(builder, a, b, crossed))
+            builder.fadd(shuffle(builder, a, b, kept), shuffle(builder, a, b, crossed))
             for a, b in zip(pairs[:half], pairs[half:], strict=True)
         ]
         half //= 2
@@ -56,19 +56,19 @@ def dot_rows(typingctx, table, offsets, first, theta, at, width):
     def codegen(context, builder, sig, args):
         data, where, begin, parameters, at, width = args
         origins = [_row_offset(context, builder, offsets, where, begin, j) for j in range(LANES)]
-        zero = ir.Constant(_llvm(vector), [0.0] * LANES)
+        zero = ir.Constant(llvm_type(vector), [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, zero) for _ in range(half)]
 
         def joined(arrayty, array, one, other):  # half a vector from here and half from there
-            halves = (_load(context, builder, arrayty, array, index, half) for index in (one, other))
-            return _shuffle(builder, *halves, lanes=list(range(LANES)))
+            halves = (load_lanes(context, builder, arrayty, array, index, half) for index in (one, other))
+            return shuffle(builder, *halves, lanes=list(range(LANES)))
 
         with cgutils.for_range_slice(builder, _integer(0), width, _integer(half), ir.IntType(64)) as (k, _):
             place = builder.add(at, k)
             t = joined(theta, parameters, place, place)
             for j, total in enumerate(sums):
                 x = joined(table, data, builder.add(origins[j], k), builder.add(origins[j + half], k))
-                builder.store(_call(builder, "fmuladd", x.type, x, t, builder.load(total)), total)
+                builder.store(call_intrinsic(builder, "fmuladd", x.type, x, t, builder.load(total)), total)
         return _sums_of_lanes(builder, [builder.load(total) for total in sums])
 
     args = (table, offsets, types.intp, theta, types.intp, types.intp)
@@ -84,13 +84,13 @@ def add_weighted_rows(typingctx, table, offsets, first, column, weights, at, tot
         partial = [value, None]
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
-            x = _load(context, builder, table, data, builder.add(origin, column))
-            pointer = _pointer(context, builder, weights, w, builder.add(at, _integer(j)))
-            weight, before = _splat(builder, builder.load(pointer)), partial[j % 2]
+            x = load_lanes(context, builder, table, data, builder.add(origin, column))
+            pointer = pointer_to(context, builder, weights, w, builder.add(at, _integer(j)))
+            weight, before = splat(builder, builder.load(pointer)), partial[j % 2]
             if before is None:
                 partial[j % 2] = builder.fmul(weight, x)
             else:
-                partial[j % 2] = _call(builder, "fmuladd", x.type, weight, x, before)
+                partial[j % 2] = call_intrinsic(builder, "fmuladd", x.type, weight, x, before)
         return builder.fadd(*partial)
 
     args = (table, offsets, types.intp, types.intp, weights, types.intp, total)
@@ -106,7 +106,7 @@ def add_rows(typingctx, table, offsets, first, column, total):
         rows = [value]
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
-            rows.append(_load(context, builder, table, data, builder.add(origin, column)))
+            rows.append(load_lanes(context, builder, table, data, builder.add(origin, column)))
         while len(rows) > 1:
             paired = [builder.fadd(a, b) for a, b in zip(rows[::2], rows[1::2], strict=False)]
             rows = paired + rows[len(paired) * 2 :]
@@ -122,10 +122,10 @@ def column_of_rows(typingctx, table, offsets, first, column):
 
     def codegen(context, builder, sig, args):
         data, where, begin, column = args
-        value = ir.Constant(_llvm(vector), ir.Undefined)
+        value = ir.Constant(llvm_type(vector), ir.Undefined)
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
-            entry = builder.load(_pointer(context, builder, table, data, builder.add(origin, column)))
+            entry = builder.load(pointer_to(context, builder, table, data, builder.add(origin, column)))
             value = builder.insert_element(value, entry, ir.Constant(ir.IntType(32), j))
         return value
 
@@ -139,7 +139,7 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
     def codegen(context, builder, sig, args):
         data, source_at, source_stride, out, target_at, target_stride = args
         at = lambda start, stride, i: builder.add(start, builder.mul(stride, _integer(i)))  # noqa: E731
-        rows = [_load(context, builder, source, data, at(source_at, source_stride, i)) for i in range(LANES)]
+        rows = [load_lanes(context, builder, source, data, at(source_at, source_stride, i)) for i in range(LANES)]
         half = LANES // 2
         while half >= 1:  # exchange the off-diagonal blocks of every 2·half × 2·half block
             upper = [i if not i & half else LANES + (i ^ half) for i in range(LANES)]
@@ -147,10 +147,10 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
             for i in range(LANES):
                 if not i & half:
                     a, b = rows[i], rows[i + half]
-                    rows[i], rows[i + half] = _shuffle(builder, a, b, upper), _shuffle(builder, a, b, lower)
+                    rows[i], rows[i + half] = shuffle(builder, a, b, upper), shuffle(builder, a, b, lower)
             half //= 2
         for i, row in enumerate(rows):
-            pointer = _pointer(context, builder, target, out, at(target_at, target_stride, i))
+            pointer = pointer_to(context, builder, target, out, at(target_at, target_stride, i))
             builder.store(row, builder.bitcast(pointer, row.type.as_pointer())).align = 4
         return context.get_dummy_value()
 

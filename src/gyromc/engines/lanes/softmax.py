@@ -1,8 +1,9 @@
-"""The part of the gradient of a softmax regression that is not linear, for a block of chains (E3).
+"""The nonlinear part of the gradient of a softmax regression, for a block of chains.
 
-Receives the chains' Θ, one chain per lane, and rows (x, r_1 … r_q) with r_k = 1/√(k(k+1)); hands on Σ_i (Bᵀp(x_i)) ⊗ x_i, p the
-probabilities of the C = q+1 classes and B Helmert's contrasts. B is not stored: with u_k = r_k t_k the weights of the classes are
-w_c = c u_c - Σ_{k>c} u_k, and the other way round (Bᵀp)_k = r_k (k p_k - Σ_{c<k} p_c), both running sums.
+The input is the chains' Θ, one chain per lane, and rows (x, r_1 … r_q) with r_k = 1/√(k(k+1)); the output is
+Σ_i (Bᵀp(x_i)) ⊗ x_i, with p the probabilities of the C = q+1 classes and B Helmert's contrasts. B is not stored: with
+u_k = r_k t_k the weights of the classes are w_c = c u_c - Σ_{k>c} u_k, and conversely (Bᵀp)_k = r_k (k p_k - Σ_{c<k} p_c), both
+by running sums.
 """
 
 from gyromc.engines.lanes.functions import exp
@@ -12,7 +13,7 @@ from gyromc.engines.lanes.vectors import LANES, fma, load, maximum, number, stor
 
 @kernel
 def probabilities(p, row, q, m, scratch):
-    """From t_1 … t_q at the beginning of the scratch to p_0 … p_q behind them."""
+    """Compute p_0 … p_q from t_1 … t_q, which begin the scratch, and store them after these."""
     later = zeros_like(scratch)
     highest = zeros_like(scratch) - 1e30
     for c in range(q, 0, -1):
@@ -33,7 +34,7 @@ def probabilities(p, row, q, m, scratch):
 
 @kernel
 def full_softmax(p, generator, source, at, w, scratch, offsets):
-    """s = Σ_i (Bᵀp(x_i)) ⊗ x_i over all rows; the code says how many linear predictors a row has."""
+    """s = Σ_i (Bᵀp(x_i)) ⊗ x_i over all rows; the slope code holds the number of linear predictors of a row."""
     q = p.slope_code - SOFTMAX
     m = p.d // q
     for i in range(p.d):

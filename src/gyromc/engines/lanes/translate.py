@@ -1,7 +1,8 @@
-"""A scalar function from JAX to the vectors of this engine: how a user's own loss (its slope ∂ loss/∂t) gets into the loop (E3).
+"""A user's scalar function as Numba code on vectors, for the slopes of custom losses and potentials.
 
-Receives a function of numbers written with `jax.numpy`; hands on the same formula as a function for Numba, by its jaxpr, or
-says which operation it does not know. So a subclass of `GeneralizedLinear` is written once, in JAX, for every engine.
+`translated` takes a function of numbers written with `jax.numpy` and writes the operations of its jaxpr as Python source for
+Numba; `on_vectors` takes a Numba function. Both raise `Untranslatable` for an operation that vectors do not have. So a subclass
+of `GeneralizedLinear` is written once, in JAX, for every engine.
 """
 
 import functools
@@ -61,11 +62,11 @@ MAX_POWER = 16
 
 
 class Untranslatable(ValueError):
-    """An operation that vectors do not have; the message names it."""
+    """The function uses an operation that vectors do not have; the message names it."""
 
 
 def translated(function: Callable, num_arguments: int) -> Callable:
-    """The function as plain Python source on vectors, compiled by `functions.inlined`.
+    """A JAX function as a Numba function of vectors.
 
     **Arguments:**
 
@@ -78,13 +79,15 @@ def translated(function: Callable, num_arguments: int) -> Callable:
     lines: list[str] = []
     (result,) = map(_written, _emit(closed.jaxpr, [np.asarray(c) for c in closed.consts], names, lines))
     body = "".join(f"    {line}\n" for line in lines)
-    source = f"def formula({', '.join(names)}):\n{body}    return x0 * 0.0 + {result}\n"  # a vector also where it is constant
+    source = (
+        f"def formula({', '.join(names)}):\n{body}    return x0 * 0.0 + {result}\n"  # a vector even if it is constant
+    )
     return _compiled(source)
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> Callable:
-    """The function `formula` of a source text; the same one for the same text, so that a loop is compiled for it once."""
+    """The function `formula` of a source text; cached, so that the loop for it is compiled once."""
     names_in_scope: dict[str, Any] = {
         "inf": math.inf,
         "nan": math.nan,
@@ -100,7 +103,7 @@ def _compiled(source: str) -> Callable:
 
 @functools.lru_cache(maxsize=64)
 def on_vectors(function: Callable, num_arguments: int) -> Callable:
-    """A user's Numba function compiled for vectors; `Untranslatable` where Numba cannot.
+    """A user's Numba function as one of vectors; raises `Untranslatable` when Numba cannot compile it.
 
     **Arguments:**
 
@@ -110,7 +113,7 @@ def on_vectors(function: Callable, num_arguments: int) -> Callable:
     inner = functions.inlined(getattr(function, "py_func", function))
     names = ", ".join(f"x{i}" for i in range(num_arguments))
     scope: dict[str, Any] = {"inner": inner}
-    exec(f"def whole({names}):\n    return x0 * 0.0 + inner({names})\n", scope)  # a vector also where it is constant
+    exec(f"def whole({names}):\n    return x0 * 0.0 + inner({names})\n", scope)  # a vector even if it is constant
     ready = functions.inlined(scope["whole"])
     loads = ", ".join("load(x, 0)" for _ in range(num_arguments))
     scope.update(ready=ready, load=vectors.load, store=vectors.store)
@@ -127,7 +130,7 @@ def on_vectors(function: Callable, num_arguments: int) -> Callable:
 
 
 def _emit(jaxpr, constants: list, arguments: list, lines: list[str]) -> list:
-    """Write one line per operation; hands on the results: names, or numbers where they are known already."""
+    """Append one line per operation; returns the results as names, or as numbers where these are constant."""
     value = dict(zip(jaxpr.constvars, constants, strict=True))
     value.update(zip(jaxpr.invars, arguments, strict=True))
 
@@ -153,13 +156,14 @@ def _emit(jaxpr, constants: list, arguments: list, lines: list[str]) -> list:
 
 
 def _written(x) -> str:
-    """A name, or a number as Python writes it; a truth value as the mask of a comparison that holds or does not."""
+    """A name, or a number as Python writes it; a truth value as the mask of a comparison."""
     if isinstance(x, str):
         return x
     return f"less(x0 * 0.0, {float(x)!r})" if x.dtype == bool else f"({float(x)!r})"
 
 
 def _formula(name: str, params: dict, inputs: list[str]) -> str:
+    """One operation as Python source."""
     if name == "integer_pow" and 1 <= abs(params["y"]) <= MAX_POWER:
         product = " * ".join(inputs * abs(params["y"]))
         return product if params["y"] > 0 else f"1.0 / ({product})"

@@ -1,15 +1,14 @@
-"""Sixteen numbers as one value: the SIMD vectors on which every chain's step (E3) is written.
+"""SIMD vectors for Numba: sixteen numbers as one value.
 
-Receives Numba code that says `a * b + 0.5`; hands on LLVM vector instructions. A `Vector` is sixteen float32, float64, uint32 or
-uint64. LLVM cuts it to the registers the processor has (one AVX-512 register of float32, two of AVX2, four of NEON), so the code
-is the same and correct everywhere. Nothing is left to a loop vectoriser, which gives up on aliasing and on short loops.
+Numba code such as `a * b + 0.5` on a `Vector` becomes LLVM vector instructions. A `Vector` is sixteen float32, float64, uint32
+or uint64. LLVM splits it into the registers the processor has (one AVX-512 register of float32, two of AVX2, four of NEON), so
+the same code works everywhere. Nothing is left to a loop vectoriser, which gives up on aliasing and on short loops.
 """
 
 import operator
 from typing import Any
 
 import numba.extending
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -19,7 +18,7 @@ from numba.core.typeconv.castgraph import Conversion
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 
-intrinsic: Any = numba.extending.intrinsic  # takes the typing context away from the signature, which no checker knows
+intrinsic: Any = numba.extending.intrinsic  # changes the signature in a way no type checker knows
 infer_global: Any = templates.infer_global
 
 LANES = 16
@@ -55,31 +54,33 @@ def _element(bits: int, is_float: bool) -> ir.Type:
     return ir.IntType(bits)
 
 
-def _llvm(vector: Vector, lanes: int = LANES) -> ir.VectorType:
+def llvm_type(vector: Vector, lanes: int = LANES) -> ir.VectorType:
+    """The LLVM type of a vector, or of some of its lanes."""
     return ir.VectorType(_element(vector.bits, vector.is_float), lanes)
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type):
-        super().__init__(dmm, fe_type, _llvm(fe_type))
+        super().__init__(dmm, fe_type, llvm_type(fe_type))
 
 
-def _splat(builder, value, lanes: int = LANES):
+def splat(builder, value, lanes: int = LANES):
+    """The value in every lane."""
     vector = builder.insert_element(
         ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
     )
-    return _shuffle(builder, vector, vector, [0] * lanes)
+    return shuffle(builder, vector, vector, [0] * lanes)
 
 
-def _shuffle(builder, a, b, lanes: list[int]):
-    """The lanes with these numbers, counted through a and then b."""
+def shuffle(builder, a, b, lanes: list[int]):
+    """The lanes with these numbers, of a and b one after the other."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
 
 
 @lower_cast(types.Number, Vector)
 def _from_number(context, builder, fromty, toty, value):
-    return _splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]))
+    return splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]))
 
 
 def _operation(op, float_instruction: str | None, integer_instruction: str | None) -> None:
@@ -124,7 +125,8 @@ def _lower_negation(context, builder, sig, args):
     return builder.fneg(args[0])
 
 
-def _call(builder, name: str, result: ir.Type, *args):
+def call_intrinsic(builder, name: str, result: ir.Type, *args):
+    """Call the LLVM intrinsic of that name."""
     kind = f"v{result.count}{'f' if isinstance(result.element, ir.FloatType | ir.DoubleType) else 'i'}"  # type: ignore[attr-defined]
     width = {"float": 32, "double": 64}.get(str(result.element)) or result.element.width  # type: ignore[attr-defined]
     function = cgutils.get_or_insert_function(
@@ -134,21 +136,21 @@ def _call(builder, name: str, result: ir.Type, *args):
 
 
 def _same(name: str, count: int):
-    """A function of `count` vectors of one kind, numbers among them spread over the lanes, given by an LLVM intrinsic."""
+    """An LLVM intrinsic as a function of `count` vectors of one kind; numbers among them are copied to all lanes."""
 
     def typed(args):
         vector = next(a for a in args if isinstance(a, Vector))
         return signature(vector, *[vector] * count)
 
     def codegen(context, builder, sig, args):
-        return _call(builder, name, args[0].type, *args)
+        return call_intrinsic(builder, name, args[0].type, *args)
 
     return typed, codegen
 
 
 @intrinsic
 def fma(typingctx, a, b, c):
-    """a·b + c, fused where the processor can."""
+    """a·b + c, in one instruction where the processor has one."""
     typed, codegen = _same("fmuladd", 3)
     return typed((a, b, c)), codegen
 
@@ -157,13 +159,6 @@ def fma(typingctx, a, b, c):
 def sqrt(typingctx, a):
     """The square root."""
     typed, codegen = _same("sqrt", 1)
-    return typed((a,)), codegen
-
-
-@intrinsic
-def nearest(typingctx, a):
-    """The nearest whole number, as a float."""
-    typed, codegen = _same("rint", 1)
     return typed((a,)), codegen
 
 
@@ -185,7 +180,7 @@ def maximum(typingctx, a, b):
 def bits(typingctx, a):
     """The bits of floats, as unsigned integers of the same width."""
     return signature(VECTORS[_INTEGER_LIKE[a.kind]], a), lambda context, builder, sig, args: builder.bitcast(
-        args[0], _llvm(sig.return_type)
+        args[0], llvm_type(sig.return_type)
     )
 
 
@@ -193,7 +188,7 @@ def bits(typingctx, a):
 def from_bits(typingctx, a):
     """Floats from their bits."""
     return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.bitcast(
-        args[0], _llvm(sig.return_type)
+        args[0], llvm_type(sig.return_type)
     )
 
 
@@ -205,7 +200,7 @@ def widened(typingctx, a):
     def codegen(context, builder, sig, args):
         if a == wide:
             return args[0]
-        return (builder.fpext if a.is_float else builder.zext)(args[0], _llvm(wide))
+        return (builder.fpext if a.is_float else builder.zext)(args[0], llvm_type(wide))
 
     return signature(wide, a), codegen
 
@@ -214,7 +209,7 @@ def widened(typingctx, a):
 def unsigned_to_float(typingctx, a):
     """Unsigned integers as floats of the same width."""
     return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.uitofp(
-        args[0], _llvm(sig.return_type)
+        args[0], llvm_type(sig.return_type)
     )
 
 
@@ -222,7 +217,7 @@ def unsigned_to_float(typingctx, a):
 def signed_to_float(typingctx, a):
     """Integers read in two's complement, as floats of the same width."""
     return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.sitofp(
-        args[0], _llvm(sig.return_type)
+        args[0], llvm_type(sig.return_type)
     )
 
 
@@ -234,7 +229,7 @@ def shift_signed(typingctx, a, count):
 
 @intrinsic
 def scaled_down(typingctx, a, factor):
-    """⌊a · factor / 2³²⌋ for uint32, with even and odd lanes apart so that two 32 × 32 → 64 bit products do it."""
+    """⌊a · factor / 2³²⌋ for uint32, by two 32 × 32 → 64 bit products: one for the even lanes, one for the odd."""
 
     def codegen(context, builder, sig, args):
         pair = ir.VectorType(ir.IntType(64), LANES // 2)
@@ -269,7 +264,7 @@ def _comparison(predicate: str, ordered: bool = True):
 
         def codegen(context, builder, sig, args):
             holds = (builder.fcmp_ordered if ordered else builder.fcmp_unordered)(predicate, *args)
-            return builder.sext(holds, _llvm(mask))
+            return builder.sext(holds, llvm_type(mask))
 
         return signature(mask, vector, vector), codegen
 
@@ -302,33 +297,35 @@ def where_equal(typingctx, a, b, yes, no):
     return signature(a, a, a, a, a), codegen
 
 
-def _pointer(context, builder, arrayty, array, index):
+def pointer_to(context, builder, arrayty, array, index):
+    """The address of array[index]."""
     data = context.make_array(arrayty)(context, builder, array).data
     return builder.gep(data, [index])
 
 
-def _load(context, builder, arrayty, array, index, lanes: int = LANES):
+def load_lanes(context, builder, arrayty, array, index, lanes: int = LANES):
+    """Neighbours of a one-dimensional array, as a vector of so many lanes."""
     vector = VECTORS[str(arrayty.dtype)]
-    pointer = _pointer(context, builder, arrayty, array, index)
-    loaded = builder.load(builder.bitcast(pointer, _llvm(vector, lanes).as_pointer()))
-    loaded.align = vector.bits // 8  # rows may begin anywhere; aligned ones cost nothing extra
+    pointer = pointer_to(context, builder, arrayty, array, index)
+    loaded = builder.load(builder.bitcast(pointer, llvm_type(vector, lanes).as_pointer()))
+    loaded.align = vector.bits // 8  # rows may start anywhere; aligned loads are as fast
     return loaded
 
 
 @intrinsic
 def load(typingctx, array, index):
-    """Sixteen neighbours from a one-dimensional array."""
-    return signature(VECTORS[str(array.dtype)], array, types.intp), lambda context, builder, sig, args: _load(
+    """Load sixteen neighbours from a one-dimensional array."""
+    return signature(VECTORS[str(array.dtype)], array, types.intp), lambda context, builder, sig, args: load_lanes(
         context, builder, array, *args
     )
 
 
 @intrinsic
 def store(typingctx, array, index, vector):
-    """Put sixteen neighbours into a one-dimensional array."""
+    """Store sixteen neighbours in a one-dimensional array."""
 
     def codegen(context, builder, sig, args):
-        pointer = _pointer(context, builder, array, args[0], args[1])
+        pointer = pointer_to(context, builder, array, args[0], args[1])
         builder.store(args[2], builder.bitcast(pointer, args[2].type.as_pointer())).align = vector.bits // 8
         return context.get_dummy_value()
 
@@ -337,9 +334,9 @@ def store(typingctx, array, index, vector):
 
 @intrinsic
 def number(typingctx, array, index):
-    """array[index] for an index that is known to be inside: no wrap-around of negative ones."""
+    """array[index] without the wrap-around of negative indices; the index must be inside."""
     return signature(array.dtype, array, types.intp), lambda context, builder, sig, args: builder.load(
-        _pointer(context, builder, array, *args)
+        pointer_to(context, builder, array, *args)
     )
 
 
@@ -348,10 +345,5 @@ def zeros_like(typingctx, array):
     """Sixteen zeros of the array's kind."""
     vector = VECTORS[str(array.dtype)]
     return signature(vector, array), lambda context, builder, sig, args: ir.Constant(
-        _llvm(vector), [0.0 if vector.is_float else 0] * LANES
+        llvm_type(vector), [0.0 if vector.is_float else 0] * LANES
     )
-
-
-def kind_of(dtype) -> Vector:
-    """The vector type for a NumPy dtype."""
-    return VECTORS[np.dtype(dtype).name]

@@ -1,13 +1,13 @@
-"""Engine `pallas`: the whole loop of (E3), (E4) in one GPU kernel, many chains per block, random numbers in registers.
+"""Engine `pallas`: the whole loop in one GPU kernel, many chains per block, random numbers in registers.
 
-Receives a plan and where its chains stand; hands on where they stand some steps later. Random numbers are Philox4x32-10 of
+`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers are Philox4x32-10 of
 (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
-The kernel goes through Pallas's Triton backend (JAX 0.10 and 0.11, which calls it deprecated). What takes time is
-compiling (one to six seconds); plans that differ in step size, seed or the numbers in their data share a kernel.
+The kernel is compiled by Pallas's Triton backend (JAX 0.10 and 0.11, which calls it deprecated). Compiling takes one to six
+seconds; plans that differ only in step size, seed or the numbers in their data share a kernel.
 
-Without a GPU the engine is not available, except that the environment variable `GYROMC_PALLAS_INTERPRET=1` has its kernel
+Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
 interpreted on the CPU: slow, for tests.
 """
 
@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines import scan
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
-from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
+from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, SUPPORTED_SCHEMES, Recipe, check, make_recipe
 from gyromc.engines.pallas.unrolled import Unsupported
+from gyromc.engines.state import initial_state
 from gyromc.observables import Ridge
 from gyromc.oracles import Minibatch
 from gyromc.plan import Plan
@@ -28,15 +28,15 @@ from gyromc.results import EngineState
 from gyromc.targets import SumOverData
 from gyromc.targets.separable import why_not_in_jax
 
+__all__ = ["Session", "initial_state", "why_not"]
+
 MAX_STEPS = NEVER - 1
 MOST_COORDINATES = 32
 LARGEST_TEAM = 8
 
-initial_state = scan.initial_state
-
 
 def why_not(plan: Plan) -> str | None:
-    """Why this engine cannot do the plan, or None."""
+    """Why this engine cannot run the plan, or None."""
     reason = _no_device() or why_not_in_jax(plan.flat_target) or _plain_reason(plan)
     if reason is not None:
         return reason
@@ -49,7 +49,7 @@ def why_not(plan: Plan) -> str | None:
 
 
 def interpreting() -> bool:
-    """Whether kernels are interpreted on the CPU, as tests ask for."""
+    """Whether kernels are interpreted on the CPU, for tests."""
     return os.environ.get("GYROMC_PALLAS_INTERPRET") == "1"
 
 
@@ -65,12 +65,14 @@ def _no_device() -> str | None:
 
 
 def _plain_reason(plan: Plan) -> str | None:
+    """The first reason that can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    known = ", ".join(map(str, SUPPORTED_SCHEMES))
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
-        f"it has the scheme euler and the plan asks for {plan.scheme}": plan.scheme != "euler",
+        f"it has the scheme {known} and the plan asks for {plan.scheme}": plan.scheme not in SUPPORTED_SCHEMES,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
         f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
         f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
@@ -79,23 +81,23 @@ def _plain_reason(plan: Plan) -> str | None:
 
 
 def team_size(plan: Plan) -> int:
-    """How many threads serve one chain, a function of the plan's pieces alone: a power of two."""
+    """How many threads share one chain: a power of two that depends on the plan's pieces alone."""
     ridges = sum(isinstance(h, Ridge) for h in plan.observables.values())
     work = [1, ridges // 2 if ridges > 4 else 1]
     if isinstance(plan.flat_target, SumOverData):
-        # A thread draws four rows from one call of the generator; of all rows it should have a few as well.
+        # One call of the generator gives a thread four rows; a full sum should give it a few as well.
         work.append((plan.oracle.size if isinstance(plan.oracle, Minibatch) else plan.flat_target.num_data) // 4)
     return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
 
 
 def default_layout(plan: Plan, team: int) -> Layout:
-    """Blocks of one warp while the chip is not full, of four beyond."""
+    """Blocks of one warp until the GPU is full, of four warps beyond."""
     warps = 1 if plan.num_chains * team < 2**18 else 4
     return Layout(chains=max(1, 32 * warps // team), warps=warps, interpret=interpreting())
 
 
 class Session:
-    """The chains of one plan on the device, moved on a number of steps at a time."""
+    """The chains of one plan on the device."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Session:
         self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain on; draws due on the way go into the slots, counted from draw number `first_slot`."""
+        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         end = self.step + num_steps
         if self.thin is not None and self.buffer is not None:
             due = self.plan.burn_in + first_slot * self.thin
@@ -142,12 +144,12 @@ class Session:
         return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The first `count` slots: draws × chains × d."""
+        """The draws in the first `count` slots: draws × chains × d."""
         assert self.buffer is not None
         return self.buffer[:count].copy()
 
     def state(self) -> EngineState:
-        """Where the chains stand, on the host."""
+        """The state of all chains, on the host."""
         host, R = jax.device_get(self.arrays), self.plan.num_chains
         counted = max(0, self.step - self.plan.burn_in)
         return EngineState(
@@ -155,7 +157,7 @@ class Session:
             z=np.ascontiguousarray(host.z[:, :R].T),
             high=_gather(host.high, self.recipe, R),
             low=_gather(host.low, self.recipe, R),
-            clock=(counted * float(self.plan.step_size), 0.0),  # type: ignore[arg-type]  # no schedules here
+            clock=(counted * self.plan.eta, 0.0),
             failed_at=_failures(host.failed_at, self.recipe.team, R),
         )
 
@@ -165,7 +167,7 @@ def _on_device(tables: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
-    """The state as the kernel's arrays, with idle chains at zero up to whole blocks."""
+    """The state as the kernel's arrays, padded with chains at zero to whole blocks."""
     R = state.z.shape[0]
     pad = [(0, 0), (0, total - R)]
     failed_at = np.full(total, NEVER, np.int32)
@@ -180,7 +182,7 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
 
 
 def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
-    """The step at which each chain failed, in any thread of its team, or -1."""
+    """The step at which each chain failed in any thread of its team, or -1."""
     first = failed_at.reshape(-1, team)[:num_chains].min(axis=1)
     return np.where(first == NEVER, -1, first).astype(np.int32)
 
@@ -191,6 +193,7 @@ def _places(recipe: Recipe) -> list[tuple[int, int, int]]:
 
 
 def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
+    """Sums by chain and observable as the kernel stores them: slots × threads."""
     out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
     for i, slot, thread in _places(recipe):
         out[slot, : sums.shape[0], thread] = sums[:, i]
@@ -198,6 +201,7 @@ def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
 
 
 def _gather(sums: np.ndarray, recipe: Recipe, num_chains: int) -> np.ndarray:
+    """The inverse of `_scatter`, for the first `num_chains` chains."""
     sums = sums.reshape(len(recipe.slots), -1, recipe.team)
     columns = {i: sums[slot, :num_chains, thread] for i, slot, thread in _places(recipe)}
     return np.stack([columns[i] for i in range(len(columns))], axis=1)

@@ -1,8 +1,9 @@
-"""The kernel: a block of chains moved on by (E3) and summed by (E4), the whole loop on the chip.
+"""The kernel: a block of chains makes its steps (E3) and sums its observables (E4), with the whole loop on the GPU.
 
-Receives a recipe and a layout; hands on a compiled function from the chains' arrays to their arrays some steps later. A chain
-is served by a team of threads: they share its rows of data, its random numbers and its tables of observables, each adds up its
-part, and one sum over the team per coordinate ends the step. Everything else is the same in every thread of the team.
+`compiled` takes a recipe and a layout and returns a compiled function from the chains' arrays to their arrays some steps later.
+Each chain is shared by a team of threads: they divide its rows of data, its random numbers and its tables of observables among
+them, each adds up its part, and one sum over the team per coordinate ends the step. Everything else is computed by every thread
+of the team.
 """
 
 import dataclasses
@@ -20,19 +21,19 @@ from gyromc.checks import require
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.unrolled import entries
-from gyromc.estimation.statistics import two_sum
+from gyromc.engines.state import two_sum
 from gyromc.observables import PROFILES
 
 NEVER = 2**31 - 1
-"""The step at which a sound chain fails."""
-IN_REGISTERS = 64  # coefficients beyond so many are read again at every step
+"""The step at which a chain that has not failed fails."""
+IN_REGISTERS = 64  # with more coefficients than this, they are read again at every step
 UNROLLED_ROUNDS = 4
 UNROLLED_LOADS = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How chains lie on the chip; never changes the numbers, save that `team` orders sums."""
+    """How chains are laid out on the GPU; it never changes the numbers."""
 
     chains: int  # per block
     warps: int  # of 32 threads, per block
@@ -40,7 +41,7 @@ class Layout:
 
 
 class Arrays(NamedTuple):
-    """The chains: z is n × chains, the sums are slots × threads, a team's threads side by side."""
+    """The chains: z is n × chains, the sums are slots × threads, with the threads of a team side by side."""
 
     z: Any
     high: Any
@@ -61,7 +62,7 @@ class Inputs(NamedTuple):
 
 @functools.lru_cache(maxsize=128)
 def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
-    """The function that moves `num_blocks` blocks of chains on."""
+    """The function that moves `num_blocks` blocks of chains."""
     B, threads = layout.chains, layout.chains * recipe.team
     require(
         layout.interpret or threads == 32 * layout.warps,
@@ -121,7 +122,7 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
     carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, before.failed_at[:]))
     z, high, low, failed_at = carry
     for j in coordinates:
-        after.z[j, block.local] = z[j]  # all threads of a team write the same number
+        after.z[j, block.local] = z[j]  # every thread of a team writes the same number
     for i, s in enumerate(held):
         after.high[s, :] = high[i]
         after.low[s, :] = low[i]
@@ -129,7 +130,7 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
 
 
 class _Block:
-    """One block of chains: what stays the same from step to step, and the step."""
+    """One block of chains: what does not change from step to step, and the step."""
 
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
         self.recipe, self.inputs, self.after, self.native = recipe, inputs, after, not layout.interpret
@@ -145,7 +146,7 @@ class _Block:
         self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
 
     def total(self, x):
-        """The sum over a team, in every thread of it, by exchanges between ever farther neighbours."""
+        """The sum over a team, in each of its threads, by exchanges over doubling distances."""
         for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
             if self.native:
                 x = x + philox.exchanged(x, distance)
@@ -154,7 +155,7 @@ class _Block:
         return x
 
     def step(self, k, carry):
-        """z_k is observed, then moved."""
+        """Observe z_k, then compute z_{k+1}."""
         z, high, low, failed_at = carry
         theta = entries(z[: self.recipe.dim], (self.recipe.dim,))
         values = [
@@ -177,11 +178,11 @@ class _Block:
         return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
 
     def counted(self, k, values) -> list:
-        """The values, or zeros while burning in."""
+        """The values, or zeros during burn-in."""
         return [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values] if self.recipe.burns_in else values
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
-        """One table's observables, one per thread; their sums stay in memory, since registers could not hold many."""
+        """Add one table's observables, one per thread; their sums stay in memory, since there are too few registers."""
         here = table * self.recipe.team + self.thread
         terms = [self.inputs.directions[j, here] * x for j, x in enumerate(theta)]
         value = PROFILES[profile](functools.reduce(lambda a, b: a + b, terms))
@@ -190,7 +191,7 @@ class _Block:
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
     def move(self, k, z, theta):
-        """z - η(D+Q)ĝ + √(2ηD)ξ."""
+        """z - η(D+Q)ĝ + √(2ηD)ξ, for every coordinate."""
         recipe = self.recipe
         shared = self.apart(self.noise(k))
         own = None if recipe.rows is None else self.apart(self.row_sum(k, theta))
@@ -210,11 +211,11 @@ class _Block:
         return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
 
     def apart(self, tiles: list) -> list:
-        """The same tiles; when interpreting, XLA is kept from computing them anew for every use."""
+        """The same tiles; when interpreting, this keeps XLA from computing them again for every use."""
         return tiles if self.native else list(jax.lax.optimization_barrier(tuple(tiles)))
 
     def noise(self, k) -> list:
-        """ξ: each thread draws some of the normals, and has zeros for the others."""
+        """ξ: each thread draws some of the normals and has zeros for the others."""
         n, T = self.recipe.size, self.recipe.team
         rounds = pl.cdiv(pl.cdiv(n, 4), T)
         drawn = [philox.normals(self.words(k, self.own(c), philox.NOISE), self.native) for c in range(rounds)]
@@ -226,7 +227,7 @@ class _Block:
         return xi
 
     def own(self, draw):
-        """The number of a thread's draw, in turn with those of its team."""
+        """The number of a thread's draw: the threads of a team take turns."""
         return draw if self.thread is None else draw * self.recipe.team + self.thread
 
     def words(self, k, number, stream: int):
@@ -248,7 +249,7 @@ class _Block:
 
         def some(c, sums):
             taken = take(k, c)
-            if rows.num_columns * len(taken) > UNROLLED_LOADS:  # compiling takes long with many loads in one piece
+            if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
                 pick = lambda i, part: functools.reduce(  # noqa: E731
                     lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
                 )
@@ -265,7 +266,7 @@ class _Block:
         return list(sums)
 
     def drawn_rows(self, chosen, k, c) -> list:
-        """Four rows of the batch, and their weights; draws beyond it weigh nothing."""
+        """Four rows of the batch and their weights, zero for draws past its end."""
         rows, T = self.recipe.rows, self.recipe.team
         assert rows is not None
         assert rows.batch is not None
@@ -280,14 +281,17 @@ class _Block:
         return drawn
 
     def picked(self, chosen: list, c, w: int):
-        """Row 4 · number + w of a batch that every thread has, `number` being the thread's own draw."""
+        """Row 4 · number + w of a batch that every thread holds; `number` is the thread's own draw."""
         T, number = self.recipe.team, self.own(c)
         mine = [j for j in range(w, len(chosen), 4) if not isinstance(c, int) or j // 4 // T == c]
         return functools.reduce(lambda a, j: jnp.where(4 * number + w == j, chosen[j], a), mine, chosen[0])
 
     def distinct_rows(self, k) -> list:
-        """A batch of different rows, the same in every thread of a team: Floyd's choice. The j-th is drawn among the first
-        N-b+j+1, and is the last of these where it was taken before."""
+        """Floyd's choice of b distinct rows, the same in every thread of a team.
+
+        The j-th is drawn among the first N-b+j+1 and becomes the last of these if it was taken before. `oracles.distinct_rows`
+        does the same in a loop over an array of chains × rows; in a kernel each row must be a tile of its own in registers.
+        """
         rows = self.recipe.rows
         assert rows is not None
         assert rows.batch is not None
@@ -301,7 +305,7 @@ class _Block:
         return self.apart(chosen)
 
     def every_row(self, k, c) -> list:
-        """The rows in order, the threads of a team side by side."""
+        """The next rows in order, one for each thread of a team."""
         rows, T = self.recipe.rows, self.recipe.team
         assert rows is not None
         index = jnp.broadcast_to(jnp.asarray(c, jnp.int32) * T + (0 if self.thread is None else self.thread), self.tile)

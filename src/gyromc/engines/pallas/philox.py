@@ -1,9 +1,9 @@
-"""Random numbers inside the kernel: ξ ~ N(0, I) and the batch B of (E3), as functions of (seed, chain, step, draw) alone.
+"""Random numbers inside the kernel: words, standard normals and row numbers, as functions of (seed, chain, step, draw) alone.
 
-Receives counters as arrays of 32-bit words; hands on random words, normals and row numbers. The generator is Philox4x32-10
-(Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is
-(step, chain, draw, stream). It has no state, so a run does not depend on how chains and steps are cut up. One key has
-2¹²⁸ counters of four words each; one chain's step has 2³² of them per stream.
+The input is counters as arrays of 32-bit words. The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is (step, chain, draw, stream). It has no state, so a
+run does not depend on how chains and steps are divided. One key has 2¹²⁸ counters of four words each; one chain's step has 2³²
+of them per stream.
 """
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 NOISE, ROWS = 0, 1
-"""The streams: the counter's last word, so that noise and mini-batches never share a number."""
+"""The streams, the last word of the counter: noise and mini-batches never share a number."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
@@ -19,17 +19,15 @@ _MASK = np.uint32(0xFFFF)
 
 
 def high_word(constant: int, x, native: bool):
-    """The upper 32 bits of constant · x; one machine instruction where the kernel is native."""
+    """The upper 32 bits of constant · x; one machine instruction in a native kernel."""
     if native:
         signed = _instruction(f"mul.hi.u32 $0, $1, {constant};", jax.lax.bitcast_convert_type(x, jnp.int32), "=r,r")
-        return jax.lax.bitcast_convert_type(
-            signed, jnp.uint32
-        )  # the kernel's words carry no sign, results of assembly do
+        return jax.lax.bitcast_convert_type(signed, jnp.uint32)  # assembly returns signed words
     return multiply_high(np.uint32(constant), x)
 
 
 def multiply_high(a, b):
-    """The upper 32 bits of a · b for 32-bit words, by halves: products of halves fit into a word."""
+    """The upper 32 bits of a · b for 32-bit words, by products of halves, which fit into a word."""
     sixteen = np.uint32(16)
     a_low, a_high, b_low, b_high = a & _MASK, a >> sixteen, b & _MASK, b >> sixteen
     cross = a_high * b_low + ((a_low * b_low) >> sixteen)
@@ -49,9 +47,8 @@ def random_words(key, counter, native: bool):
 
     words = (*counter, *key)
     if not native:
-        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[
-            :4
-        ]  # a loop, since XLA would repeat the rounds for every use
+        # A loop, since XLA would repeat unrolled rounds for every use.
+        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[:4]
     for number in range(_ROUNDS):
         words = one_round(number, words)
     return words[:4]
@@ -88,7 +85,7 @@ def row_numbers(word, num_rows: int):
 
 
 def exchanged(x, distance: int):
-    """Each thread's neighbour's value, `distance` (a power of two, under 32) threads away in its warp."""
+    """The value of the thread at `distance` (a power of two below 32) in the same warp."""
     return _instruction(f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;", x, "=r,r")
 
 

@@ -1,8 +1,8 @@
-"""What one kernel does, worked out from a plan: the step (E3) and the sums (E4) as tiles, coefficients and tables.
+"""A plan as the recipe of a kernel: its step and its sums as tiles, coefficients and tables.
 
-Receives a plan; hands on a `Recipe` (all that is fixed when the kernel is compiled) and the arrays it reads. Numbers that
-change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that differ only in
-them share one compiled kernel.
+`make_recipe` takes a plan and returns a `Recipe` (all that is fixed when the kernel is compiled) and the arrays the kernel reads.
+Numbers that change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that
+differ only in them share one compiled kernel.
 """
 
 import dataclasses
@@ -15,15 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc import schemes
 from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
-from gyromc.flat import _FlatSum, ravel
+from gyromc.flat import FlatSum, ravel
 from gyromc.observables import PROFILES, Ridge
 from gyromc.oracles import Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
+SUPPORTED_SCHEMES = (schemes.euler,)
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
 MOST_COLUMNS = 64
-MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others, in registers
+MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others in registers
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 Row = tuple[tuple[int, int, int], ...]
@@ -44,11 +47,11 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One tile of running sums: an observable that every thread of a team computes, or one of a table per thread."""
+    """One tile of sums: an observable that every thread of a team computes, or a table with one observable per thread."""
 
     profile: str | None  # for tables
     members: tuple[int, ...]  # the plan's observables in it, one per thread for tables
-    value: Callable | None = dataclasses.field(compare=False)  # of the position, where it is no table
+    value: Callable | None = dataclasses.field(compare=False)  # a function of θ; None for tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +69,11 @@ class Recipe:
     rows: Rows | None
     slots: tuple[Slot, ...]
     fingerprint: tuple
-    smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that is the same in every thread of a team
+    smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that every thread of a team computes
 
     @property
     def num_tables(self) -> int:
-        """How many slots are tables; they come first."""
+        """How many slots are tables; these come first."""
         return sum(slot.profile is not None for slot in self.slots)
 
     @property
@@ -105,7 +108,7 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
 
 
 def check(recipe: Recipe) -> None:
-    """Raise `Unsupported` where a function in the recipe cannot be unrolled; nothing is computed."""
+    """Raise `Unsupported` if a function in the recipe cannot be unrolled; computes nothing."""
 
     def everything(*tiles):
         theta = entries(tiles[: recipe.dim], (recipe.dim,))
@@ -119,23 +122,21 @@ def check(recipe: Recipe) -> None:
 
 
 def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """-η(D+Q), and a root of the covariance of everything random and Gaussian in a step."""
+    """-η(D+Q), and a root of the covariance of all Gaussian noise in a step."""
     eta, D = plan.eta, plan.dynamics.D
     G = D + plan.dynamics.Q
     covariance = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
-        heard = eta * float(plan.oracle.tau) * G[:, : plan.dim]
-        covariance = (
-            covariance + heard @ heard.T
-        )  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: half the normals, the same law
+        spread = eta * float(plan.oracle.tau) * G[:, : plan.dim]
+        covariance = covariance + spread @ spread.T  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: same law, half the normals
     return -eta * G, np.linalg.cholesky(covariance)
 
 
 def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]:
-    """The distinct absolute values among the entries, and each matrix by reference to them; zeros are left out.
+    """The distinct absolute values of the entries, and each matrix by reference to them; zeros are left out.
 
-    Values are numbered as they first appear in their matrix, not by size: a smaller η shrinks drift and noise differently, and
-    must not make another kernel.
+    Values are numbered in the order in which they first appear, not by size: a smaller η shrinks drift and noise differently,
+    which must not lead to another kernel.
     """
     values: list[float] = []
     sparse = []
@@ -156,7 +157,7 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]
 
 
 def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the values in the order in which they appear, and the values; rounding does not tell two apart."""
+    """A number for each value, in the order of appearance, and the distinct values; these differ by more than rounding."""
     order = np.argsort(sizes, kind="stable")
     group = np.empty(sizes.size, int)
     group[order] = np.cumsum(np.diff(sizes[order], prepend=0) > 1e-10 * sizes[order])
@@ -165,7 +166,7 @@ def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
-    """How the target's data enter, with the data as columns; None where they do not."""
+    """How the step reads the target's data, and the data as columns; None for a target without data."""
     target = plan.flat_target
     if not isinstance(target, SumOverData):
         return None, np.zeros((1, 1), np.float32)
@@ -174,7 +175,7 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     if isinstance(target, GeneralizedLinear):
         add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
     else:
-        inner, unravel = (target.target, target.unravel) if isinstance(target, _FlatSum) else (target, lambda x: x)
+        inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
         add, columns = _traced_row(inner, unravel, plan.dim)
@@ -185,7 +186,7 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
 
 
 def _batch(plan: Plan, num_rows: int) -> tuple[int | None, bool]:
-    """How many rows a step draws, None for all of them, and whether it may draw one twice."""
+    """How many rows a step draws, or None for all of them, and whether it may draw one twice."""
     if not isinstance(plan.oracle, Minibatch):
         return None, True
     size, replace = plan.oracle.size, plan.oracle.replace
@@ -199,6 +200,7 @@ def _batch(plan: Plan, num_rows: int) -> tuple[int | None, bool]:
 
 
 def _linear_row(target: GeneralizedLinear) -> Callable:
+    """`Rows.add` for a target that reads its data through xᵀθ."""
     slope = unroll(target.slope, _SCALAR, _SCALAR)
 
     def add(theta, columns, weight):
@@ -211,6 +213,7 @@ def _linear_row(target: GeneralizedLinear) -> Callable:
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callable, np.ndarray]:
+    """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
     kinds = [jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32 for leaf in leaves]
     shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind) for leaf, kind in zip(leaves, kinds, strict=True)]
@@ -235,13 +238,14 @@ def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callabl
 
 
 def _smooth(plan: Plan, rows: Rows | None) -> Callable:
+    """The gradient without the sum over data, unrolled."""
     target = _single_precision(plan.flat_target)
     function = target.gradient if rows is None else target.prior_gradient
     return unroll(function, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
 
 
 def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
-    """Observables to slots: ridges of one profile side by side in a team where there are several, else one slot each."""
+    """Observables as slots: several ridges of one profile share a table, every other observable has its own slot."""
     named = list(enumerate(plan.observables.values()))
     shape = jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
     slots, tables = [], []
@@ -263,15 +267,15 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
 
 
 def _single_precision(tree: Any) -> Any:
-    """The same value with its floating-point arrays in float32: nothing in a kernel is wider."""
+    """The same value with its floating-point arrays in float32, the only precision of the kernel."""
     narrow = lambda x: np.asarray(x, np.float32) if np.issubdtype(x.dtype, np.floating) else x  # noqa: E731
     return jax.tree.map(lambda x: narrow(x) if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic) else x, tree)
 
 
 def _without_data(plan: Plan) -> tuple:
-    """Target and observables, less what the kernel reads as arrays."""
+    """Target and observables without what the kernel reads as arrays."""
     target = plan.flat_target
-    inner = target.target if isinstance(target, _FlatSum) else target
+    inner = target.target if isinstance(target, FlatSum) else target
     if isinstance(inner, GeneralizedLinear):
         target = eqx.tree_at(lambda t: (t.X, t.y), inner, (None, None))
     elif isinstance(inner, FiniteSum):
@@ -281,7 +285,7 @@ def _without_data(plan: Plan) -> tuple:
 
 
 def _fingerprint(tree: Any) -> tuple:
-    """A hashable value that is equal only for equal pieces; functions count by identity."""
+    """A hashable value that is equal only for equal pieces; functions are compared by identity."""
     leaves, structure = jax.tree.flatten(tree)
     return (structure, *(_leaf_fingerprint(leaf) for leaf in leaves))
 
@@ -291,6 +295,3 @@ def _leaf_fingerprint(leaf: Any):
         return leaf
     array = np.asarray(leaf)
     return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
-
-
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)

@@ -1,9 +1,9 @@
-"""A user's JAX function as straight-line arithmetic: the gradient ∇U and observables of (E3), (E4) inside a kernel.
+"""A user's JAX function as straight-line arithmetic on tiles, for use inside a kernel.
 
-Receives a function of small arrays, for one chain; hands on the same function of arrays of *tiles*, one tile (a block of
-chains) per entry. A GPU kernel holds only tiles whose sizes are powers of two, so a vector of d = 3 parameters is three
-tiles, a matrix product is sums of products of tiles, and indexing happens while tracing. Entries that are constants
-stay numbers: products with zero and one are dropped.
+`unroll` takes a function of small arrays, for one chain, and returns the same function of arrays of *tiles*, one tile (a block
+of chains) per entry. A GPU kernel holds only tiles whose sizes are powers of two, so a vector of d = 3 parameters becomes three
+tiles, a matrix product becomes sums of products of tiles, and indexing happens while tracing. Constant entries stay numbers:
+products with zero and one are dropped.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 MOST_OPERATIONS = 20_000
-"""A function that unrolls to more operations than this is left to other engines."""
+"""A function that unrolls to more operations than this is left to the other engines."""
 
 
 class Unsupported(Exception):
-    """The function has a piece that cannot be unrolled; the message names it."""
+    """The function has an operation that cannot be unrolled; the message names it."""
 
 
 _ELEMENTWISE = frozenset(
@@ -141,7 +141,7 @@ def _constant(x) -> bool:
 
 
 def entries(items, shape: tuple[int, ...]) -> np.ndarray:
-    """An object array of the given shape with these entries, in order; entry by entry, since NumPy would open tiles."""
+    """An object array of the given shape with these entries; filled one by one, since NumPy would unpack tiles."""
     items = list(items)
     out = np.empty(len(items), object)
     for i, item in enumerate(items):
@@ -157,7 +157,7 @@ def _entries(array) -> np.ndarray:
 
 @contextlib.contextmanager
 def _evaluated_now():
-    """Operations between constants are done while tracing, on the CPU."""
+    """Evaluate operations between constants while tracing, on the CPU."""
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -198,7 +198,7 @@ class _Interpreter:
         return self.run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), args)
 
     def fold(self, eqn, args) -> list[np.ndarray]:
-        """An equation between constants, evaluated now."""
+        """Evaluate an equation between constants."""
         numbers = [np.asarray(arg.tolist(), v.aval.dtype).reshape(v.aval.shape) for arg, v in zip(args, eqn.invars)]  # noqa: B905
         with _evaluated_now():
             results = eqn.primitive.bind(*map(jnp.asarray, numbers), **eqn.params)
@@ -269,7 +269,7 @@ class _Interpreter:
         return out
 
     def _scatter_add(self, eqn, array, indices, updates):
-        """What the gradient of indexing needs; where each update goes is found by scattering ones, one at a time."""
+        """The gradient of indexing; where each update goes is found by scattering a single one."""
         where = np.asarray(indices.tolist(), eqn.invars[1].aval.dtype).reshape(indices.shape)
         out, pool = array.reshape(-1).copy(), updates.reshape(-1)
         for i, update in enumerate(pool):
@@ -294,7 +294,7 @@ class _Interpreter:
 
 
 def _binding(eqn) -> Callable:
-    """The primitive on tiles; numbers among the arguments become tiles first."""
+    """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
 
     def operate(*args):
         shape = next(x.shape for x in args if not _constant(x)) if not all(map(_constant, args)) else ()
@@ -305,7 +305,7 @@ def _binding(eqn) -> Callable:
 
 
 def _move(eqn, args) -> list[np.ndarray]:
-    """A primitive that only moves entries: run on their positions, then read the entries from there."""
+    """A primitive that only moves entries: apply it to their positions, then read the entries from there."""
     name = eqn.primitive.name
     moved = {"dynamic_update_slice": 2, "concatenate": len(args), "stack": len(args)}.get(name, 1)
     if not all(_constant(x) for arg in args[moved:] for x in arg.flat):

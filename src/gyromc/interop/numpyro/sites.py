@@ -108,7 +108,7 @@ def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]
 
     **Arguments:**
 
-    - `run`: of a plan on a posterior, made with `keep_draws`.
+    - `run`: of a plan on a posterior, made with `thin`.
     - `sites`: which sites; left out: all latent sites, and the deterministic ones outside a subsampled plate.
 
     **Returns:** arrays by site name.
@@ -116,7 +116,7 @@ def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]
     target = _posterior(run)
     require(
         run.draws is not None,
-        "This run kept no draws: run it with `gm.run(plan, keep_draws=10)` to keep every tenth state.",
+        "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth state.",
     )
     return target.reported(run.draws, _chosen(target, sites))
 
@@ -128,7 +128,7 @@ def predictive(
 
     **Arguments:**
 
-    - `run`: of a plan on a posterior, made with `keep_draws`.
+    - `run`: of a plan on a posterior, made with `thin`.
     - `args`, `kwargs`: what the model takes for the new data, with nothing to observe; left out altogether: the arguments of the
       posterior itself, observed sites drawn anew.
     - `draws_used`: how many posterior draws, spread evenly over chains and time; left out: all.

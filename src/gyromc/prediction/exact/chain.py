@@ -77,8 +77,8 @@ def why_not_linear(plan: Plan) -> str | None:
     """Why the chain of a plan is not linear with known noise, or None."""
     if plan.flat_target.gaussian() is None:
         return f"{type(plan.target).__name__} is not Gaussian"
-    if plan.scheme != "euler":
-        return f"the scheme {plan.scheme!r} is not Euler-Maruyama"
+    if not plan.scheme.is_euler:
+        return f"the scheme '{plan.scheme}' is not Euler-Maruyama"
     if plan.scheduled:
         return "the step size is a schedule"
     if noise_tensor(plan.oracle, plan) is None:

@@ -1,25 +1,23 @@
-"""A posterior as weighted draws of θ, and what it says about new rows: E[h] ≈ Σ_s w_s h(θ_s), an average (E4) with its error.
+"""A posterior as weighted draws of θ, and what it says about new rows: E[h] ≈ Σ_s w_s h(θ_s).
 
-Receives draws from independent chains and weights that take the step size's bias off; hands on predictions in the user's units:
-the expectation, its Monte Carlo error (which more steps reduce), its posterior spread (which more data reduce) and the noise of
-one observation (which nothing reduces), each apart. Plain arrays, so that it can be pickled.
+Draws from independent chains and weights that remove the step size's bias in; predictions in the user's units out: the
+expectation, its Monte Carlo error (which more steps reduce), its posterior spread (which more data reduce) and the noise of one
+observation (which nothing reduces), each apart. Plain arrays, so that it can be pickled.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
-from scipy import linalg, special
+from scipy import special
 
-from gyromc.checks import numbers, require
-from gyromc.regression.families import Family, Linear
-from gyromc.regression.gaussian import Gaussian
-from gyromc.regression.problem import Problem
+from gyromc.checks import deprecated, numbers, require
 from gyromc.regression.units import Units
+from gyromc.targets.likelihoods import Likelihood, Normal
 
-__all__ = ["Posterior", "Predictions", "bias_weights"]
+__all__ = ["Predictions", "WeightedDraws", "weighted_quantiles"]
 
 AT_ONCE = 2_000_000  # numbers held while predicting
-MOST_WORK = 2e7  # draws × rows × linear predictors looked at for the weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,15 +27,21 @@ class Predictions:
     **Attributes:**
 
     - `mean`: E[y | x], for classes their probabilities.
-    - `mc_error`: the Monte Carlo standard error of `mean`; more effort makes it smaller.
+    - `std_error`: the Monte Carlo standard error of `mean`; more effort makes it smaller.
     - `spread`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
     - `noise`: the standard deviation of y about E[y | x, θ]; nothing makes it smaller.
     """
 
     mean: np.ndarray
-    mc_error: np.ndarray
+    std_error: np.ndarray
     spread: np.ndarray
     noise: np.ndarray
+
+    @property
+    def mc_error(self) -> np.ndarray:
+        """The old name of `std_error`."""
+        deprecated("Predictions.mc_error", "std_error")
+        return self.std_error
 
     @property
     def sd(self) -> np.ndarray:
@@ -46,17 +50,17 @@ class Predictions:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Posterior:
+class WeightedDraws:
     """Draws of θ with weights.
 
     **Attributes:**
 
-    - `family`, `units`: the model, and how standardised columns belong to the user's.
+    - `likelihood`, `units`: the model, and how standardised columns belong to the user's.
     - `theta`: chains × draws × dim, in standardised coordinates.
     - `weights`: chains × draws, with mean 1.
     """
 
-    family: Family
+    likelihood: Likelihood
     units: Units
     theta: np.ndarray
     weights: np.ndarray
@@ -68,7 +72,7 @@ class Posterior:
 
     def coefficients(self) -> np.ndarray:
         """The draws as coefficients in the user's units: chains × draws × coefficients."""
-        T, offset = self.units.coefficients(self.family.basis)
+        T, offset = self.units.coefficients(self.likelihood.basis)
         return self.theta @ T.T + offset
 
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,15 +105,15 @@ class Posterior:
         found, first = [], 0
         for rows in self._chunks(self._rows(X)):
             part = y[first : first + len(rows)]
-            losses = self.family.losses(self._predictors(rows), part)
+            losses = self.likelihood.loss(self._predictors(rows), part)
             found.append(special.logsumexp(-losses, axis=(0, 1), b=self.weights[..., None] / self.weights.size))
             first += len(rows)
         scale = np.log(self.units.y_scale * self.units.noise) if self._linear else 0.0
-        return np.concatenate(found) - self.family.constants(y) - scale
+        return np.concatenate(found) - self.likelihood.constant(y) - scale
 
     @property
     def _linear(self) -> bool:
-        return isinstance(self.family, Linear)
+        return isinstance(self.likelihood, Normal)
 
     def _rows(self, X) -> np.ndarray:
         X = numbers(X, "X")
@@ -120,61 +124,32 @@ class Posterior:
         return self.units.rows(X)
 
     def _chunks(self, rows: np.ndarray) -> list[np.ndarray]:
-        at_once = max(1, AT_ONCE // (self.weights.size * max(self.family.outputs + 1, 2)))
+        at_once = max(1, AT_ONCE // (self.weights.size * max(self.likelihood.outputs + 1, 2)))
         return [rows[first : first + at_once] for first in range(0, max(1, len(rows)), at_once)]
 
     def _predictors(self, rows: np.ndarray) -> np.ndarray:
-        """Linear predictors, chains × draws × rows × q, in units of the noise for a linear model."""
-        blocks = self.theta.reshape(*self.theta.shape[:2], self.family.outputs, -1)
+        """Linear predictors, chains × draws × rows (× q), in units of the noise for a linear model."""
+        if self.likelihood.outputs == 1:
+            return self.theta @ rows.T / self.units.noise
+        blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
         return np.swapaxes(blocks @ rows.T, -1, -2) / self.units.noise
 
     def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        means = self.family.means(self._predictors(rows))
+        means = self.likelihood.mean(self._predictors(rows))
         mean, error = self.average(means)
         variance = np.maximum(0.0, self.average((means - mean) ** 2)[0])
-        noise = self.average(self.family.noise(means))[0]
+        noise = self.average(self.likelihood.variance(means))[0]
         unit = self.units.y_scale * self.units.noise if self._linear else 1.0
         offset = self.units.y_center if self._linear else 0.0
         return offset + unit * mean, unit * error, unit * np.sqrt(variance), unit * np.sqrt(noise)
 
 
-def bias_weights(problem: Problem, shape: Gaussian, theta: np.ndarray, inflation: float) -> np.ndarray:
-    """Weights that take Euler-Maruyama's bias off draws of θ: chains × draws, with mean 1.
-
-    With D = K⁻¹ and Q = 0 the chain's law is exp(-U)(1 + η f) to first order, f = ¼∇UᵀD∇U - ½tr(D∇²U) (the bias of T4 for all
-    observables at once), so exp(-ηf) takes it off; on a Gaussian exp(-ηf) is exact for every η. η enters by way of the
-    `inflation` that it causes on a Gaussian, η/4 = ½(1 - 1/inflation), which counts mini-batches and momentum in.
-
-    **Arguments:**
-
-    - `problem`: for U; for very many rows it is taken as quadratic, which it then is.
-    - `shape`: for D = K⁻¹.
-    - `theta`: chains × draws × dim.
-    - `inflation`: of the variance, on a Gaussian.
-    """
-    rows = theta.reshape(-1, problem.dim)
-    if len(rows) * len(problem.y) * problem.family.outputs > MOST_WORK:
-        f = np.sum(linalg.solve_triangular(shape.root, (rows - shape.mean).T) ** 2, axis=0)
-    else:
-        chunk = max(1, int(1e6 // len(problem.y)))
-        f = np.concatenate([_excess(problem, shape, rows[i : i + chunk]) for i in range(0, len(rows), chunk)])
-    log_weights = -0.5 * (1 - 1 / inflation) * (f - f.mean())
-    weights = np.exp(log_weights - log_weights.max())
-    return (weights / weights.mean()).reshape(theta.shape[:-1])
-
-
-def _excess(problem: Problem, shape: Gaussian, theta: np.ndarray) -> np.ndarray:
-    """4f = ∇UᵀK⁻¹∇U - 2 tr(K⁻¹∇²U), up to a constant."""
-    slope = problem.gradients(theta) @ shape.root
-    q, p = problem.family.outputs, problem.X.shape[1]
-    K_inverse = (shape.root @ shape.root.T).reshape(q, p, q, p)
-    leverage = np.stack(
-        [
-            np.einsum("ni,ij,nj->n", problem.X, K_inverse[a, :, b], problem.X, optimize=True)
-            for a in range(q)
-            for b in range(q)
-        ],
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Quantiles over draws: levels × coefficients, from chains × draws × coefficients and their weights."""
+    flat, w = values.reshape(-1, values.shape[-1]), weights.ravel()
+    order = np.argsort(flat, axis=0)
+    cumulative = np.cumsum(w[order], axis=0) - 0.5 * w[order]
+    return np.stack(
+        [np.interp(np.asarray(levels) * w.sum(), cumulative[:, j], flat[order[:, j], j]) for j in range(flat.shape[1])],
         axis=1,
-    ).reshape(len(problem.y), q, q)
-    trace = np.einsum("snab,nab->s", problem.family.curvatures(problem.predictors(theta)), leverage, optimize=True)
-    return np.sum(slope**2, axis=1) - 2 * trace
+    )

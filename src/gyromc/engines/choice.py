@@ -1,0 +1,50 @@
+"""Which engine runs a plan.
+
+`choose` takes a plan and an engine's name or `"auto"`, and returns the engine's name with the reason for it.
+"""
+
+from gyromc.checks import require
+from gyromc.engines import lanes, pallas, scan
+from gyromc.engines.protocol import Engine
+from gyromc.plan import Plan
+
+__all__ = ["ENGINES", "choose"]
+
+ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": lanes, "scan": scan}
+"""The engines by name, the fastest first."""
+
+
+def choose(plan: Plan, name: str = "auto") -> tuple[str, str]:
+    """The engine for a plan and the reason for it; raises `InvalidInput` when the engine cannot run the plan.
+
+    **Arguments:**
+
+    - `plan`: what to compute.
+    - `name`: the engine's name, or `"auto"` for the fastest that can run the plan.
+
+    **Returns:** (name, reason).
+
+    ```python
+    import gyromc as gm
+    from gyromc.engines import choose
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1),
+                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
+    assert choose(plan, "scan") == ("scan", "asked for")
+    ```
+    """
+    require(
+        name in ("auto", *ENGINES),
+        f"Unknown engine {name!r}. Engines: {', '.join(ENGINES)}; `auto` picks the fastest that can do the plan.",
+    )
+    reasons = {candidate: engine.why_not(plan) for candidate, engine in ENGINES.items()}
+    able = [candidate for candidate, reason in reasons.items() if reason is None]
+    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)
+    require(able, f"No engine can do this plan. {others}.")
+    if name != "auto":
+        require(
+            name in able,
+            f"Engine `{name}` cannot do this plan: {reasons[name]}. `{able[0]}` can; `auto` would take it.",
+        )
+        return name, "asked for"
+    faster = [f"not {candidate}: {reasons[candidate]}" for candidate in list(ENGINES)[: list(ENGINES).index(able[0])]]
+    return able[0], "; ".join(faster) or "the fastest that can do the plan"

@@ -1,0 +1,258 @@
+"""run: compute the averages of a plan with one of the engines.
+
+The input is a `Plan`, the output a `Run`. An engine only moves all chains by a number of steps; everything around that is the
+same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failures, continuation.
+"""
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from gyromc.checks import positive, require, whole
+from gyromc.engines import draws
+from gyromc.engines.choice import ENGINES, choose
+from gyromc.engines.state import batch_length
+from gyromc.errors import DivergenceError, GyromcWarning
+from gyromc.plan import Plan
+from gyromc.prediction.stability import advice
+from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
+from gyromc.show.interruption import interruptible
+from gyromc.show.progress import Progress
+from gyromc.show.progress import progress as show_progress
+
+__all__ = ["resume", "run"]
+
+CHUNK_SECONDS = 0.25  # how often progress is shown and Ctrl-C is checked
+FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
+BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
+SANE_RANGE = 1e8  # times the start's own size
+
+
+def run(
+    plan: Plan,
+    engine: str = "auto",
+    *,
+    chunk_size: int | None = None,
+    progress: bool | Callable[[int], object] | None = None,
+    on_divergence: Literal["raise", "report"] = "raise",
+    thin: int | None = None,
+    sane_range: float | None = None,
+    keep_blocks: int | None = None,
+    keep_draws: int | None = None,
+) -> Run:
+    """Run the chains of a plan and average its observables.
+
+    Ctrl-C ends the run after the current chunk and returns what is done, marked `partial`.
+
+    **Arguments:**
+
+    - `plan`: what to compute.
+    - `engine`: `"pallas"` (GPU), `"lanes"` (CPU), `"scan"` (any target), or `"auto"` for the fastest that can run the plan;
+      `run.engine_reason` gives the reason for the choice.
+    - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
+    - `progress`: show a progress bar; left out: when standard error is a terminal. A function is called instead, with the
+      number of steps made since its last call.
+    - `on_divergence`: `"raise"`, or `"report"` to leave failed chains out, list them in `run.failures` and warn.
+    - `thin`: keep every n-th state as `run.draws`; the memory this takes is printed to standard error before the run. Left out:
+      no state is kept.
+    - `sane_range`: a chain with a coordinate beyond this has diverged; left out: 10⁸ times the size of the start, at least 10⁸.
+    - `keep_blocks`: keep averages over about so many (between half of it and all) equal stretches of each chain, from which the
+      error of single chains is computed; left out: 128, or 8 for more than 64 chains, which vary enough among themselves.
+    - `keep_draws`: the old name of `thin`.
+
+    **Returns:** a `Run`.
+
+    ```python
+    import gyromc as gm
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2),
+                   observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1, num_chains=100)
+    low, high = gm.run(plan).interval("sum", 0.99)
+    assert low < 0 < high
+    ```
+    """
+    require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
+    if keep_draws is not None:
+        require(thin is None, "`keep_draws` is the old name of `thin`: pass `thin` alone.")
+        warnings.warn("`keep_draws=n` has become `thin=n`.", DeprecationWarning, stacklevel=2)
+        thin = keep_draws
+    options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
+    return _execute(plan, None, options)
+
+
+def resume(plan: Plan, before: Run) -> Run:
+    """Continue a run up to the steps of `plan`, with the options it was started with."""
+    assert before.options is not None
+    return _execute(plan, before, before.options)
+
+
+def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks) -> RunOptions:
+    """The arguments of `run`, checked and with their defaults worked out."""
+    name, reason = choose(plan, engine)
+    require(
+        on_divergence in ("raise", "report"),
+        f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.',
+    )
+    if keep_blocks is None:
+        keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
+    if sane_range is None:
+        theta = plan.starts.theta
+        sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
+    return RunOptions(
+        engine=name,
+        reason=reason,
+        chunk_size=None if chunk_size is None else whole(chunk_size, "chunk_size", least=1),
+        progress=progress,
+        on_divergence=on_divergence,
+        thin=None if thin is None else whole(thin, "thin", least=1),
+        sane_range=positive(sane_range, "sane_range"),
+        keep_blocks=whole(keep_blocks, "keep_blocks", least=2, most=2**16),
+    )
+
+
+def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
+    """Make the steps that `before`, if any, still lacks, and return all that is known then."""
+    began = time.perf_counter()
+    if options.thin is not None:
+        draws.announce(plan, options.thin, quiet=options.progress is False)
+    with contextlib.ExitStack() as stack:
+        if plan.dtype == "float64":
+            stack.enter_context(jax.enable_x64(True))
+        state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
+        loop = _Loop(plan, state, options)
+        compile_time = time.perf_counter() - began
+        interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
+        progress = stack.enter_context(_progress(plan, state.step, options.progress))
+        while loop.step < loop.total and not interrupted:
+            progress.advance(loop.chunk())
+            if options.on_divergence == "raise":
+                loop.raise_if_failed()
+    state = loop.state()
+    partial = state.step < loop.total
+    if partial:
+        warnings.warn(
+            f"Interrupted: averages over {max(0, state.step - plan.burn_in)} of {plan.num_steps} steps. "
+            "`run.continue_()` does the rest.",
+            GyromcWarning,
+            stacklevel=3,
+        )
+    failures = _failures(plan, state)
+    if failures:  # otherwise raised above
+        warnings.warn(_explain(plan, failures, options), GyromcWarning, stacklevel=3)
+    return Run(
+        plan=plan,
+        engine=options.engine,
+        engine_reason=options.reason,
+        state=state,
+        wall_time=(before.wall_time if before else 0.0) + time.perf_counter() - began,
+        compile_time=(before.compile_time if before else 0.0) + compile_time,
+        partial=partial,
+        failures=failures,
+        draws=loop.draws(before),
+        options=options,
+        resume=resume,
+    )
+
+
+@contextlib.contextmanager
+def _progress(plan: Plan, done: int, wanted: bool | Callable[[int], object] | None) -> Iterator[Progress]:
+    """The display of a run: a bar where wanted, or the user's own function."""
+    if callable(wanted):
+        yield Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
+        return
+    with show_progress(plan.num_steps + plan.burn_in, wanted, plan.dynamics.name, done) as shown:
+        yield shown
+
+
+class _Loop:
+    """The chunks of one execution: where they must end, and what is collected from them."""
+
+    def __init__(self, plan: Plan, state: EngineState, options: RunOptions):
+        self.plan, self.options = plan, options
+        self.step = state.step
+        self.total = plan.num_steps + plan.burn_in
+        self.length = batch_length(plan.num_steps, options.keep_blocks)
+        self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
+        self.clocks = {k: state.clocks[k] for k in self.snapshots}
+        self.slots = 0 if options.thin is None else draws.slots(plan, options.thin)
+        self.kept: list[np.ndarray] = []
+        self.pace = options.chunk_size or 64
+        self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
+
+    def chunk(self) -> int:
+        """Make the next few steps; returns how many."""
+        burn_in, thin = self.plan.burn_in, self.options.thin
+        count = min(self.pace, self.total - self.step)
+        done = self.step - burn_in
+        count = min(count, -done if done < 0 else self.length - done % self.length)
+        first_slot = 0
+        if thin is not None:
+            first_slot = max(0, -(-done // thin))
+            count = min(count, (first_slot + self.slots) * thin - done)
+        began = time.perf_counter()
+        self.session.advance(count, first_slot)
+        spent = time.perf_counter() - began
+        self.step += count
+        if self.options.chunk_size is None:
+            self.pace = max(1, min(2 * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
+        if self.step > burn_in and (self.step - burn_in) % self.length == 0:
+            state = self.session.state()
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
+        if thin is not None:
+            filled = max(0, -(-(self.step - burn_in) // thin)) - first_slot
+            self.kept.append(self.session.kept(filled))
+        return count
+
+    def raise_if_failed(self) -> None:
+        """Raise `DivergenceError` if a chain has failed."""
+        if self.session.failed():
+            raise DivergenceError(_explain(self.plan, _failures(self.plan, self.state()), self.options))
+
+    def state(self) -> EngineState:
+        """The state of the chains, with the sums at the end of each block."""
+        return dataclasses.replace(self.session.state(), snapshots=dict(self.snapshots), clocks=dict(self.clocks))
+
+    def draws(self, before: Run | None) -> Any:
+        """Kept states, chains × draws, shaped like the parameters; those of `before` first."""
+        if self.options.thin is None:
+            return None
+        theta = np.concatenate(self.kept).swapaxes(0, 1)
+        with jax.enable_x64(theta.dtype == np.float64):
+            new = jax.tree.map(np.asarray, jax.vmap(jax.vmap(self.plan.unravel))(theta))
+        if before is None or before.draws is None:
+            return new
+        return jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), before.draws, new)
+
+
+def _failures(plan: Plan, state: EngineState) -> tuple[Failure, ...]:
+    """The chains that failed, in the order in which they did."""
+    sums, names = state.sums, list(plan.observables)
+    failures = []
+    for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
+        finite = bool(np.all(np.isfinite(state.z[chain])))
+        bad = tuple(name for name, s in zip(names, sums[chain], strict=True) if finite and not np.isfinite(s))
+        cause = Cause.OBSERVABLE_NOT_FINITE if bad else Cause.OUT_OF_RANGE if finite else Cause.STATE_NOT_FINITE
+        failures.append(Failure(int(chain), int(state.failed_at[chain]), cause, bad))
+    return tuple(failures)
+
+
+def _explain(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) -> str:
+    """What failed, where, the likely cause and what to do."""
+    first = failures[0]
+    chains = f"{len(failures)} of {plan.num_chains} chains failed" if len(failures) > 1 else "1 chain failed"
+    remedy = (
+        "Fix the observable, or leave it out."
+        if first.cause is Cause.OBSERVABLE_NOT_FINITE
+        else f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
+    )
+    keep = (
+        "They are left out of means and errors; `run.failures` names them."
+        if options.on_divergence == "report"
+        else 'Pass `on_divergence="report"` to go on without failed chains.'
+    )
+    return f"{chains}, the first: {first}. {remedy} {keep}"

@@ -1,0 +1,76 @@
+"""What every engine starts from and how it sums: keys, the initial state, compensated sums, the length of batches.
+
+`initial_state` takes a plan and returns the `EngineState` before the first step; `two_sum` adds a number to a running sum without
+losing digits; `batch_length` says after how many steps the sums are copied.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gyromc.flat import ravel
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+
+__all__ = ["Keys", "batch_length", "initial_state", "keys", "two_sum"]
+
+
+class Keys(NamedTuple):
+    """The JAX keys of a run."""
+
+    start: Any
+    steps: Any
+
+
+def keys(seed: int) -> Keys:
+    """The keys that belong to a seed; all of its 63 bits count."""
+    key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
+    key_start, key_steps = jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32)))
+    return Keys(key_start, key_steps)
+
+
+def initial_state(plan: Plan) -> EngineState:
+    """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
+    R, d, m = plan.num_chains, plan.dim, len(plan.observables)
+    dtype = np.dtype(plan.dtype)
+    draw = plan.starts.draw
+    if draw is not None:
+        each = jax.random.split(keys(plan.seed).start, R)
+        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(draw(key), dtype)))(each))
+    else:
+        assert plan.starts.theta is not None
+        theta = np.broadcast_to(plan.starts.theta, (R, d))
+    r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
+    z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
+    return EngineState(
+        step=0,
+        z=np.asarray(z, dtype),
+        high=np.zeros((R, m), dtype),
+        low=np.zeros((R, m), dtype),
+        clock=(0.0, 0.0),
+        failed_at=np.full(R, -1, np.int32),
+    )
+
+
+def two_sum(high, low, value):
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
+
+    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised, so that
+    `low` stays below half a unit in the last place of `high` and collects no rounding errors of its own.
+    """
+    total = high + value
+    shadow = total - high
+    error = (high - (total - shadow)) + (value - shadow)
+    low = low + error
+    renormalised = total + low
+    return renormalised, low - (renormalised - total)
+
+
+def batch_length(num_steps: int, at_most: int = 128) -> int:
+    """The smallest power of two that cuts `num_steps` into at most `at_most` batches.
+
+    It is a power of two so that the batches of a longer run are unions of those of a shorter one.
+    """
+    return 1 << max(0, math.ceil(math.log2(num_steps / at_most)))
