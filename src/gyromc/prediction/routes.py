@@ -7,13 +7,11 @@ behind each. A route that cannot answer raises `InvalidInput` with the reason or
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
-from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
@@ -123,12 +121,12 @@ def _gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     """Closed forms for uᵀθ and (uᵀθ)² on a Gaussian target, with exact finite-step moments where there are some."""
     plan = shared.plan
     known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or h.profile not in ("linear", "square"):
+    if known is None or not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return None
     K, mean = known
     D, Q, P = _matrices(plan, K)
     zero, u, shift = np.zeros_like(Q), augment_vector(h.direction, plan.augmented), float(h.direction @ mean)
-    if h.profile == "linear":
+    if h.is_linear:
         form, slope, mu = None, u, shift
         V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
     else:
@@ -155,10 +153,9 @@ def _ridge_on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | Non
         return None
     D, Q, P = _matrices(plan, known[0])
     u, shift = augment_vector(h.direction, plan.augmented), float(h.direction @ known[1])
-    profile = _profile(h)
-    V, V0 = mehler.ridge_constants(D, Q, P, u, profile, shift)
+    V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
     spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
-    mu = mehler.expectation(profile, shift, spread)
+    mu = mehler.expectation(h.rho, shift, spread)
     strict = Reduction(
         bool(V < V0 * (1 - 1e-9)), math.nan, V / V0
     )  # V and V_0 to 10 digits decide, without the integral
@@ -173,7 +170,7 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     chain = linear_chain(plan)
     assert found.expectation is not None
     bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
-    exact = chain.additive or h.profile == "square"
+    exact = chain.additive or h.is_square
     return dataclasses.replace(
         found,
         bias=bias,
@@ -181,10 +178,6 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
         rmse=math.hypot(bias, found.std),
         rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)"),
     )
-
-
-def _profile(h: Ridge) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda t: over_rows(PROFILES[h.profile], t)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:

@@ -17,7 +17,8 @@ from gyromc.app.cli import app
 from gyromc.app.fit.encoding import Encoding
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
-from support.fit_reference import Reference, standardised
+from support.posterior import Reference, standardised
+from support.zscores import score
 
 EFFORT = 0.01  # Monte Carlo error, in posterior spreads: a strong coefficient that is 2 % off is 9 standard errors off
 
@@ -42,7 +43,7 @@ def fit(*arguments):
 def z_scores(found, means, errors):
     """Standard errors between coefficients and a reference."""
     got = np.array([[c["mean"], c["std_error"]] for c in found["coefficients"]])
-    return (got[:, 0] - means) / np.hypot(got[:, 1], errors)
+    return score(got[:, 0], means, got[:, 1], errors)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_heart_predictions_agree_and_keep_error_and_spread_apart(heart_fit, hear
     p, spread, error = (np.array([float(row[k]) for row in rows]) for k in list(rows[0])[2:])
     values = special.expit(reference.draws @ Z[:10].T)
     mean, own = reference.mean(values)
-    z = (p - mean) / np.hypot(error, own)
+    z = score(p, mean, error, own)
     assert np.abs(z).max() < 4.5, z
     expected = np.sqrt(reference.mean((values - mean) ** 2)[0])
     np.testing.assert_allclose(spread, expected, rtol=0.15)  # 2048 kept draws, skewed near 0 and 1
@@ -269,7 +270,8 @@ def test_nothing_heavy_is_imported_before_it_is_used_and_what_lacks_is_named(tmp
 
 def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.csv").write_text(GOOD + "2.5,v,no\n2.5,v,no\n2.5,,no\n")
+    content = GOOD.replace("x,kind,y", "h [cm],[/x],y")  # no Rich markup
+    (tmp_path / "d.csv").write_text(content + "2.5,v,no\n2.5,v,no\n2.5,,no\n")
     result = CliRunner().invoke(
         app, ["fit", "d.csv", "-t", "y", "--effort", "quick", "--impute"], catch_exceptions=False
     )
@@ -278,7 +280,8 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
         "Logistic regression of y, chosen because 'y' has two values",
         "2 levels: 'u', 'v'; reference 'u'; 1 missing value replaced by 'v', the most frequent",
         "probabilities are those of y = yes",
-        "kind[v]",
+        "h [cm]",
+        "[/x][v]",
         "Monte Carlo error",
         "posterior spread",
         "held-out",
@@ -289,16 +292,22 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
     assert (tmp_path / "results" / "fit-d" / "fit.json").exists()
 
 
+def hear_ctrl_c():
+    """In a child process: do not ignore SIGINT, as a test suite under nohup does."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path):
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
     command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    options = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": hear_ctrl_c}
+    with subprocess.Popen(command, cwd=tmp_path, **options) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "keeping" in line:  # sampling begins
+            if "fitting" in line:
                 break
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
