@@ -15,10 +15,10 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Outcome"]
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement"]
 
 
-class Outcome(enum.StrEnum):
+class Judgement(enum.StrEnum):
     """The verdict on a claim, the worst first."""
 
     REFUTED = "refuted"
@@ -26,7 +26,7 @@ class Outcome(enum.StrEnum):
     CONFIRMED = "confirmed"
 
 
-REFUTED, UNRESOLVED, CONFIRMED = Outcome
+REFUTED, UNRESOLVED, CONFIRMED = Judgement
 RATIO_TOLERANCE = 0.10
 SLOPE_TOLERANCE = 0.05
 SLOPE_POINTS = 4
@@ -41,7 +41,7 @@ class Item:
     where: str
     value: float
     interval: tuple[float, float] | None
-    verdict: Outcome
+    verdict: Judgement
     note: str = ""
 
 
@@ -59,26 +59,26 @@ class Claim:
     value: float
     interval: tuple[float, float] | None
     level: str
-    verdict: Outcome
+    verdict: Judgement
     items: tuple[Item, ...]
 
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
     """A claim holds when every item does; the first item with the worst verdict decides."""
-    decisive = min(items, key=lambda item: list(Outcome).index(item.verdict))
+    decisive = min(items, key=lambda item: list(Judgement).index(item.verdict))
     return Claim(
         key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
     )
 
 
-def below_one(low: float, high: float) -> Outcome:
+def below_one(low: float, high: float) -> Judgement:
     """The verdict on "< 1" from an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
-) -> Outcome:  # fmt: skip
+) -> Judgement:  # fmt: skip
     """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
     A value that equals the exact finite-step prediction does not refute a limit.

@@ -115,7 +115,7 @@ class WithLikelihood(Regression):
         """The least-squares θ for the linear predictors that fit y best without x."""
         wanted = np.broadcast_to(self.likelihood.start(self.y), (self.num_data, self.likelihood.outputs))
         if not np.any(wanted):
-            return np.zeros(self.likelihood.outputs * self.X.shape[1])
+            return np.zeros(self.dim)
         return np.linalg.lstsq(self.X, wanted, rcond=None)[0].T.ravel()
 
     def hessians(self, rows, chunk=512):

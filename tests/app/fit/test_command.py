@@ -298,7 +298,8 @@ def hear_ctrl_c():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path):
+def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path, sigint):
+    sigint(signal.default_int_handler)
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
