@@ -40,7 +40,7 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
 
 
 def plan_step_size(plan: Plan, budget: float) -> float:
-    """η, to three digits, at which the θ-variances of a Gaussian with the plan's curvature and oracle noise are off by `budget`."""
+    """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise."""
     center, D, Q = plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
