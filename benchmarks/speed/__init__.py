@@ -1,9 +1,9 @@
-"""How fast: chain-steps per second of every engine and of the peers, on the same work, in one run (E3).
+"""Speed: chain-steps per second of every engine and of other packages, on the same work, in one run.
 
-Receives which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor moves the same number of
-chains with the same sampler and averages the same observable; compiling and a warm-up come first and are timed apart. The
-competitors take turns within each repeat, so that a machine that is busy with something else is busy for all of them; figures
-are medians over repeats, the slowest and fastest beside them. Compare figures of one run only.
+Input: which work, and for how long. Output: measurements as a table, JSON and a plot. Each competitor moves the same number of
+chains with the same sampler and averages the same observable. Compiling and a warm-up come first and are timed separately.
+Competitors take turns within each repeat, so that other load on the machine affects all of them. Figures are medians over
+repeats, with the slowest and the fastest. Compare figures of one run only.
 """
 
 import dataclasses
@@ -17,11 +17,12 @@ from pathlib import Path
 import gyromc
 from gyromc.checks import require
 from gyromc.engines import scan
+from gyromc.show.tables import Table
 from speed.peers import COMPETITORS, GROWTH, WORK, Work
 
 __all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
 
-LARGE = 10**5  # parameters, from which on memory counts
+LARGE = 10**5  # parameters: memory is measured from here on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
 
 
 def _memory(work: Work, competitor: str) -> float | None:
-    """How many times the room for state, gradient and noise a step of engine `scan` takes, where it matters."""
+    """The memory of a step of engine `scan`, as a multiple of state + gradient + noise; None for small states."""
     if competitor != "gyromc scan" or work.plan.dim < LARGE:
         return None
     held, needed = scan.step_memory(work.plan)
@@ -144,7 +145,7 @@ def _memory(work: Work, competitor: str) -> float | None:
 
 
 def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
-    """How many steps take about so many seconds, by trying more and more; the last number tried is compiled and warm."""
+    """The number of steps that takes about so many seconds, found by trials; the last one tried is compiled and warm."""
     while True:
         began = time.perf_counter()
         go(steps)
@@ -155,41 +156,27 @@ def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
         go(steps)
 
 
-def table(results: Sequence[Measurement]):
-    """A Rich table; the last column compares with the fastest peer that is not gyromc and not a limit."""
-    from rich.table import Table
-
-    view = Table(
-        title="Millions of chain-steps (gradient evaluations) per second, medians of one run", title_justify="left"
-    )
-    for column in (
-        "work",
-        "competitor",
-        "chains × steps",
-        "median",
-        "slowest … fastest",
-        "compile, s",
-        "× BlackJAX SGLD",
-        "× lax.scan",
-        "memory",
-    ):
-        view.add_column(column, justify="left" if column in ("work", "competitor") else "right")
-    for m in results:
-        low, high = m.spread
-        view.add_row(
+def table(results: Sequence[Measurement]) -> Table:
+    """Return the table of all measurements; two columns compare with BlackJAX and with a bare `lax.scan`."""
+    peers = ("BlackJAX SGLD", "lax.scan")
+    columns = ["work", "competitor", "chains × steps", "median", "slowest … fastest", "compile, s"]
+    columns += [*(f"× {peer}" for peer in peers), "memory"]
+    rows = [
+        [
             m.work,
             m.competitor,
             f"{m.chains} × {m.steps}",
             f"{m.chain_steps / 1e6:.3g}",
-            f"{low / 1e6:.3g} … {high / 1e6:.3g}",
+            f"{m.spread[0] / 1e6:.3g} … {m.spread[1] / 1e6:.3g}",
             f"{m.compile_seconds:.1f}",
-            *(_ratio(m, results, peer) for peer in ("BlackJAX SGLD", "lax.scan")),
+            *(_ratio(m, results, peer) for peer in peers),
             "" if m.memory is None else f"{m.memory:.2f}",
-        )
-    view.caption = (
-        "memory: what a step holds, over state + gradient + noise" if any(m.memory for m in results) else None
-    )
-    return view
+        ]
+        for m in results
+    ]
+    title = "Millions of chain-steps (gradient evaluations) per second, medians of one run"
+    notes = ["memory: what a step holds, over state + gradient + noise"] if any(m.memory for m in results) else []
+    return Table(columns, rows, title, notes, left=["work", "competitor"])
 
 
 def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:

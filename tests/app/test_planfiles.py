@@ -70,6 +70,25 @@ def test_data_from_a_csv_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("age,sick\n1,2,0\n3,4,1\n", "data.csv, line 2: 3 values, but the header names 2 columns"),
+        ("age,age,sick\n1,2,0\n3,4,1\n", "must differ: 'age' in columns 1, 2"),
+        ("age,,sick\n1,2,0\n3,4,1\n", "Column 2 of data.csv has no name"),
+        ("age,dose,sick\n1,2,0\n3,high,1\n", "data.csv, line 3: column 'dose' must hold finite numbers: got 'high'"),
+        ("age,dose,ill\n1,2,0\n", "needs `response`, a column of data.csv: age, dose, ill. Got 'sick'"),
+        ("age,dose,sick\n", "header line but no rows"),
+    ],
+)
+def test_a_data_file_that_does_not_fit_its_header_is_refused(tmp_path, data, message):
+    (tmp_path / "data.csv").write_text(data)
+    target = 'target = {kind = "logistic_regression", csv = "data.csv", response = "sick"}'
+    text = BASE.replace('target = {kind = "quadratic", precision = [1.0, 2.0]}', target)
+    with pytest.raises(gm.InvalidInput, match=message):
+        planfiles.loads(text, tmp_path)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("step_size = ", "not valid TOML"),
@@ -100,3 +119,9 @@ def test_missing_files(tmp_path):
 def test_another_step_size(tmp_path):
     (tmp_path / "plan.toml").write_text(BASE)
     assert planfiles.find(str(tmp_path / "plan.toml"), 0.1).num_steps == 100
+
+
+def test_an_experiment_by_name():
+    assert planfiles.find("nld-quadratic", 0.1).num_steps == 100
+    with pytest.raises(gm.InvalidInput, match=r"neither a plan file .* Did you mean nld-quadratic"):
+        planfiles.find("nld-quadratc")

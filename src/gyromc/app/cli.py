@@ -1,15 +1,16 @@
-"""The command line: `gyromc predict | run | reproduce | …`, no logic, only words in and text out.
+"""The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error.
 
-Each part of the library brings its commands as a module with `register(app)`; a new one is a line in `COMMANDS`. Data go
-to standard output, everything else to standard error. Nothing heavy is imported until a command needs it.
+Each module in `COMMANDS` adds its commands with `register(app)`. Nothing heavy is imported until a command needs it.
 """
 
-import importlib
 import sys
 
 import typer
 
-COMMANDS = ("gyromc.app.plans", "gyromc.app.fit.command", "gyromc.app.paper")
+from gyromc.app import bench, paper, plans
+from gyromc.app.fit import command as fit
+
+COMMANDS = (plans, fit, paper, bench)
 
 app = typer.Typer(
     name="gyromc",
@@ -35,12 +36,12 @@ def _options(
     pass
 
 
-for _name in COMMANDS:
-    importlib.import_module(_name).register(app)
+for _module in COMMANDS:
+    _module.register(app)
 
 
 def main() -> None:
-    """Run the command line; a wrong input ends with a sentence and status 2, never with a traceback."""
+    """Run the command line; a wrong input ends with a message and status 2, never with a traceback."""
     from gyromc.errors import DivergenceError, InvalidInput
 
     try:

@@ -1,16 +1,13 @@
-"""The commands `list`, `reproduce` and `report` (the paper's §6): no logic, only words in and words out.
+"""`gyromc list`, `gyromc reproduce` and `gyromc report`: the paper's experiments on the command line."""
 
-Receives a Typer app; hands it on with three commands. Data go to standard output, progress and remarks to standard error.
-"""
-
-import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["register"]
+from gyromc.app.output import Json, print_json, print_tables
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+__all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_experiments(json: Json = False) -> None:
-    """Show the paper's experiments, with what each costs."""
+    """List the paper's experiments and what each costs."""
     from gyromc.paper.catalogue import CATALOGUE
     from gyromc.paper.profiles import PROFILES, seconds
 
@@ -43,22 +40,9 @@ def list_experiments(json: Json = False) -> None:
         for e in CATALOGUE.values()
     ]
     if json:
-        _print_json(rows)
-        return
-    from rich.table import Table
-
-    table = Table(
-        "name", "what", "step sizes", caption="seconds on two cores, engine scan / lanes; equal pieces are shared"
-    )
-    for name in PROFILES:
-        table.add_column(f"{name}: chain-steps", justify="right")
-        table.add_column("about", justify="right")
-    for row in rows:
-        cells = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
-        for cost in row["cost"].values():
-            cells += [f"{cost['chain_steps']:.2g}", f"{_brief(cost['seconds_scan'])} / {_brief(cost['seconds_lanes'])}"]
-        table.add_row(*cells)
-    _console().print(table)
+        print_json(rows)
+    else:
+        print_tables(_costs(rows))
 
 
 def reproduce(
@@ -68,29 +52,30 @@ def reproduce(
     ] = "quick",
     engine: Annotated[str, typer.Option(help="auto, or one of the engines by name.")] = "auto",
     out: Annotated[str | None, typer.Option(help="Directory for results, figures, report and cache.")] = None,
-    seed: Annotated[int, typer.Option(help="What all noise is derived from.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute also what is already there.")] = False,
+    seed: Annotated[int, typer.Option(help="The seed that all noise is derived from.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache holds.")] = False,
     json: Json = False,
 ) -> None:
     """Run the paper's experiments and report every claim with a verdict."""
     from gyromc.paper.execution import Interrupted
     from gyromc.paper.reproduction import reproduce
+    from gyromc.show.progress import say
 
     try:
         done = reproduce(names or (), profile, engine=engine, out=out, seed=seed, fresh=fresh)
     except KeyboardInterrupt as stop:
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""
-        _say(f"interrupted{kept}. The same command goes on from there.")
+        say(f"interrupted{kept}. The same command goes on from there.")
         raise typer.Exit(130) from None
     for text in done.warnings:
-        _say(f"warning: {text}")
-    _say(f"{done.computed} pieces computed, {done.reused} from the cache")
+        say(f"warning: {text}")
+    say(f"{done.computed} pieces computed, {done.reused} from the cache")
     if json:
-        _print_json(
+        print_json(
             {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
         )
     else:
-        _console().print(_verdicts(done.results))
+        print_tables(_verdicts(done.results))
         print(done.report.resolve())
 
 
@@ -100,65 +85,60 @@ def report(
     json: Json = False,
 ) -> None:
     """Rebuild figures and report.html from results.json, without sampling."""
-    from pathlib import Path
-
     from gyromc.paper import report
-    from gyromc.paper.store import load
 
-    results = load(Path(directory))
+    results = report.RESULTS.load(Path(directory))
     if markdown:
         print(report.markdown(results), end="")
         return
-    path = report.write_report(results, Path(directory))
+    path = report.write_report(results, Path(directory)).resolve()
     if json:
-        _print_json({"report": str(path.resolve())})
+        print_json({"report": str(path)})
     else:
-        print(path.resolve())
+        print(path)
+
+
+def _costs(rows: list[dict[str, Any]]):
+    from gyromc.show.numbers import duration
+    from gyromc.show.tables import Table
+
+    def brief(seconds: float) -> str:
+        return "< 1 s" if seconds < 1 else duration(seconds)
+
+    cells = [
+        [
+            row["name"],
+            row["title"],
+            f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}",
+            *(
+                text
+                for cost in row["cost"].values()
+                for text in (
+                    f"{cost['chain_steps']:.2g}",
+                    f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}",
+                )
+            ),
+        ]
+        for row in rows
+    ]
+    costs = [text for name in rows[0]["cost"] for text in (f"{name}: chain-steps", "about")]
+    notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
+    return Table(["name", "what", "step sizes", *costs], cells, notes=notes, left=["name", "what", "step sizes"])
 
 
 def _verdicts(results: dict[str, Any]):
-    from rich.table import Table
-
     from gyromc.paper.report import COLUMNS, SHORT
+    from gyromc.show.tables import Table
 
-    table = Table(
-        "experiment", *COLUMNS.values(), title=f"Verdicts, {results['profile']} profile", title_justify="left"
-    )
     colours = {"confirmed": "green", "not resolved": "yellow", "refuted": "red"}
+    rows = []
     for name, found in results["experiments"].items():
-        by_key = {claim["key"]: claim for claim in found["claims"]}
-        cells = []
-        for key in COLUMNS:
-            claim = by_key.get(key)
-            word = SHORT[claim["verdict"]] if claim else ""
-            cells.append(f"[{colours[word]}]{word}[/] {claim['value']:.3g}" if claim else "–")
-        table.add_row(name, *cells)
-    return table
-
-
-def _brief(seconds: float) -> str:
-    return (
-        "< 1 s"
-        if seconds < 1
-        else f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    print(json.dumps(value, ensure_ascii=False))
-
-
-def _say(text: str) -> None:
-    print(f"gyromc: {text}", file=sys.stderr)
+        claims = {claim["key"]: claim for claim in found["claims"]}
+        words = {key: SHORT[claim["verdict"]] for key, claim in claims.items()}
+        cells = [
+            (f"{words[key]} {claims[key]['value']:.3g}", colours[words[key]]) if key in claims else "–"
+            for key in COLUMNS
+        ]
+        rows.append([name, *cells])
+    columns = ["experiment", *COLUMNS.values()]
+    return Table(columns, rows, title=f"Verdicts, {results['profile']} profile", left=columns)

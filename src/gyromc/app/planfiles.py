@@ -1,6 +1,6 @@
-"""Plans as TOML files: the built-in pieces of a `Plan` by name and number (E1-E4), and nothing that is executed.
+"""Plans as TOML files: the built-in pieces of a `Plan` by name and number. Nothing in a file is executed.
 
-Receives a path, or the name of an experiment; hands on a `Plan`. Data come from the file itself or from a CSV file beside it.
+Input: a path, or the name of an experiment. Output: a `Plan`. Data come from the file itself or from a CSV file beside it.
 
 ```toml
 step_size = 0.01
@@ -20,7 +20,6 @@ u = [1.0, 0.0]
 """
 
 import difflib
-import importlib
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -31,7 +30,9 @@ import numpy as np
 
 from gyromc import dynamics, observables, oracles, targets
 from gyromc.checks import require
+from gyromc.csvfile import read_numbers
 from gyromc.errors import InvalidInput
+from gyromc.paper.catalogue import CATALOGUE
 from gyromc.plan import Plan
 
 __all__ = ["find", "load", "loads"]
@@ -41,11 +42,11 @@ TABLES = ("target", "dynamics", "oracle", "observables")
 
 
 def load(path: str | Path) -> Plan:
-    """The plan in a TOML file.
+    """Read the plan in a TOML file.
 
     **Arguments:**
 
-    - `path`: of the file; CSV files it names are looked for beside it.
+    - `path`: of the file; paths of CSV files in it are relative to its folder.
 
     **Returns:** a `Plan`; `InvalidInput` names the table and the key that is wrong.
     """
@@ -60,12 +61,12 @@ def load(path: str | Path) -> Plan:
 
 
 def loads(text: str, folder: str | Path = ".") -> Plan:
-    """The plan in a TOML document.
+    """Read the plan in a TOML document.
 
     **Arguments:**
 
     - `text`: the document.
-    - `folder`: where CSV files named in it are looked for.
+    - `folder`: what paths of CSV files in it are relative to.
 
     **Returns:** a `Plan`.
 
@@ -90,7 +91,7 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
         require(isinstance(table.get(name), dict), f"The plan needs a table [{name}].")
     require("step_size" in table, "The plan needs a number `step_size`.")
     target = _piece(_with_data(table["target"], Path(folder)), "target", TARGETS)
-    settings = {name: table[name] for name in NUMBERS if name in table}
+    settings: dict[str, Any] = {name: table[name] for name in NUMBERS if name in table}
     if "oracle" in table:
         settings["oracle"] = _piece(table["oracle"], "oracle", ORACLES)
     chosen = {name: _piece(h, f"observables.{name}", OBSERVABLES) for name, h in table["observables"].items()}
@@ -98,29 +99,28 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
         target=target,
         dynamics=_dynamics(table["dynamics"], target),
         observables=chosen,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
 
 
 def find(what: str, step_size: float | None = None) -> Plan:
-    """The plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
+    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
 
     **Arguments:**
 
     - `what`: the path or the name.
-    - `step_size`: another step size than the file's; for an experiment the default is its smallest.
+    - `step_size`: replaces the file's step size; an experiment's smallest is the default.
 
     **Returns:** a `Plan`.
     """
     if what.endswith(".toml") or Path(what).is_file():
         plan = load(what)
         return plan if step_size is None else plan.replace(step_size=step_size)
-    catalogue = importlib.import_module("gyromc.paper.catalogue").CATALOGUE  # a room above: only when asked for
-    if what not in catalogue:
-        near = difflib.get_close_matches(what, catalogue, n=3, cutoff=0.4)
-        hint = f" Did you mean {', '.join(near)}?" if near else f" There are: {', '.join(catalogue)}."
+    if what not in CATALOGUE:
+        near = difflib.get_close_matches(what, CATALOGUE, n=3, cutoff=0.4)
+        hint = f" Did you mean {', '.join(near)}?" if near else f" There are: {', '.join(CATALOGUE)}."
         raise InvalidInput(f"{what!r} is neither a plan file (those end in .toml) nor an experiment.{hint}")
-    experiment = catalogue[what]
+    experiment = CATALOGUE[what]
     return experiment.plan(step_size=min(experiment.step_sizes) if step_size is None else step_size)
 
 
@@ -157,14 +157,14 @@ OBSERVABLES: dict[str, Callable] = {
 
 
 def _dynamics(table: Any, target: targets.Target):
-    """The dynamics; `dim` is the target's unless the file says otherwise."""
+    """Build the dynamics; `dim` is the target's unless the file gives another."""
     if isinstance(table, dict) and str(table.get("kind")).lower() in ("overdamped", "hfhr", "rotations"):
         table = {"dim": target.dim, **table}
     return _piece(table, "dynamics", DYNAMICS)
 
 
 def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
-    """The piece that a table describes: its `kind`, and that kind's own arguments."""
+    """Build the piece that a table describes by its `kind` and that kind's own arguments."""
     require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {table!r}.")
     table = dict(table)
     kind = table.pop("kind", None)
@@ -191,27 +191,17 @@ def _near(word: Any, words) -> str:
 
 
 def _with_data(table: Any, folder: Path) -> Any:
-    """A regression's table with X and y read from the CSV file it names: `csv`, `response`, and `intercept` or not."""
+    """Replace a regression's `csv`, `response` and `intercept` by the X and y that the CSV file holds."""
     if not isinstance(table, dict) or "csv" not in table:
         return table
     table = dict(table)
-    path, response, intercept = (
-        folder / str(table.pop("csv")),
-        table.pop("response", None),
-        table.pop("intercept", False),
-    )
+    path, response = folder / str(table.pop("csv")), table.pop("response", None)
+    intercept = table.pop("intercept", False)
     require(path.is_file(), f"[target] names the data file {str(path)!r}, which does not exist.")
-    with path.open(encoding="utf-8") as lines:
-        header = [name.strip() for name in lines.readline().split(",")]
-        try:
-            rows = np.loadtxt(lines, delimiter=",", ndmin=2)
-        except ValueError as error:
-            raise InvalidInput(f"The data file {path.name} must hold numbers under one header line: {error}.") from None
-    require(
-        response in header,
-        f"[target] needs `response`, a column of {path.name}: {', '.join(header)}. Got {response!r}.",
-    )
-    column = header.index(response)  # type: ignore[arg-type]
+    names, rows = read_numbers(path, path.name)
+    if response not in names:
+        raise InvalidInput(f"[target] needs `response`, a column of {path.name}: {', '.join(names)}. Got {response!r}.")
+    column = names.index(response)
     X = np.delete(rows, column, axis=1)
     X = np.concatenate([np.ones((len(X), 1)), X], axis=1) if intercept else X
     return {**table, "X": X, "y": rows[:, column]}

@@ -1,7 +1,4 @@
-"""Data the experiments of the paper's §6 use: the Statlog heart data with its checksum and licence, and a synthetic regression.
-
-Receives seeds; hands on arrays. Files are read here and nowhere else.
-"""
+"""Data of the paper's experiments as arrays: the Statlog heart data with checksum and licence, and a synthetic regression."""
 
 from gyromc.datasets.heart import HEART, HeartTable, Split, heart, heart_split
 from gyromc.datasets.synthetic import linear_regression

@@ -1,7 +1,7 @@
-"""The Statlog heart data (the paper's §6): 270 patients, 13 predictors, disease yes or no, as the logistic experiments use them.
+"""The Statlog heart data: 270 patients, 13 predictors, disease yes or no, as the paper's logistic experiments use them.
 
-Receives a split seed; hands on a stratified 202/68 split, standardised by its training part, intercept first. The file is
-checked against its SHA-256 whenever it is read.
+Input: the seed of a split. Output: a stratified split into 202 training and 68 test rows, standardised by the training rows,
+intercept first. The file is checked against its SHA-256 whenever it is read.
 
 Source: "Statlog (Heart)", UCI Machine Learning Repository, doi:10.24432/C57303, licensed under CC BY 4.0; the values are the
 repository's, the column names and the 0/1 coding of the response are ours.
@@ -9,13 +9,13 @@ repository's, the column names and the 0/1 coding of the response are ours.
 
 import dataclasses
 import hashlib
-import io
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from gyromc.checks import require, whole
+from gyromc.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 
 __all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
@@ -23,7 +23,7 @@ __all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a data set comes from, under which licence, and how to know that it is intact."""
+    """Where a data set comes from, its licence, and the checksum that shows it is intact."""
 
     title: str
     doi: str
@@ -33,7 +33,7 @@ class Source:
 
     @property
     def citation(self) -> str:
-        """The attribution its licence asks for, in a sentence."""
+        """The attribution that the licence asks for."""
         return f"{self.title}, doi:{self.doi}, {self.licence}"
 
 
@@ -57,7 +57,7 @@ class HeartTable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """Design matrices with the intercept first, responses, the rows of the table, and the scale they were put on."""
+    """Design matrices with the intercept first, responses, rows of the table, and the mean and scale of the standardisation."""
 
     X_train: np.ndarray
     y_train: np.ndarray
@@ -70,13 +70,13 @@ class Split:
 
 
 def heart(path: str | Path | None = None) -> HeartTable:
-    """The 270 × 13 heart table.
+    """Return the 270 × 13 heart table.
 
     **Arguments:**
 
-    - `path`: another copy of the same file; left out: the one in the package.
+    - `path`: another copy of the same file; the one in the package when left out.
 
-    **Returns:** a `HeartTable`; a file with another checksum is refused.
+    **Returns:** a `HeartTable`; a file with another checksum raises `InvalidInput`.
 
     ```python
     from gyromc.datasets import heart
@@ -93,18 +93,17 @@ def heart(path: str | Path | None = None) -> HeartTable:
             f"The heart data differ from the published file: SHA-256 is {found}, expected {HEART.sha256}. "
             "Reinstall the package, or fetch the file again."
         )
-    columns = tuple(content.split(b"\n", 1)[0].decode().strip().split(","))
-    table = np.loadtxt(io.BytesIO(content), delimiter=",", skiprows=1)
+    columns, table = read_numbers(content, "statlog_heart.csv")
     return HeartTable(columns[:-1], table[:, :-1], table[:, -1].astype(int))
 
 
 def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
-    """A stratified split, both parts standardised with the training part's mean and standard deviation.
+    """Split the table by class; standardise both parts with the mean and standard deviation of the training rows.
 
     **Arguments:**
 
-    - `seed`: which split; recorded with every result.
-    - `num_test`: rows kept for testing, classes in proportion (68: 38 of class 0 and 30 of class 1).
+    - `seed`: selects the split.
+    - `num_test`: test rows, classes in proportion (68: 38 of class 0 and 30 of class 1).
     - `ddof`: the standard deviation divides by n - ddof.
 
     **Returns:** a `Split` with designs of 14 columns, the first of ones.
@@ -128,7 +127,7 @@ def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
     train, held_out = table.predictors[train_rows], table.predictors[test_rows]
     mean, scale = train.mean(axis=0), train.std(axis=0, ddof=ddof)
     require(
-        np.all(scale > 0), "A predictor is constant in the training part: take another `seed` or a smaller `num_test`."
+        np.all(scale > 0), "A predictor is constant in the training rows: pass another `seed` or a smaller `num_test`."
     )
     return Split(
         X_train=_design(train, mean, scale),
@@ -143,7 +142,7 @@ def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
 
 
 def _shares(labels: np.ndarray, total: int) -> dict[int, int]:
-    """How many of each class go into a part of `total` rows: in proportion, largest remainders first."""
+    """The number of rows of each class among `total`: in proportion, largest remainders first."""
     values, counts = np.unique(labels, return_counts=True)
     exact = total * counts / labels.size
     shares = np.floor(exact).astype(int)

@@ -1,6 +1,6 @@
-"""The synthetic regression of the paper's §6: x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
+"""The paper's synthetic regression: x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
 
-Receives a seed; hands on (X, y). One fixed data set per seed, recorded with every result.
+Input: a seed. Output: (X, y), the same for the same seed.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ __all__ = ["linear_regression"]
 def linear_regression(
     seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A synthetic data set for Bayesian linear regression.
+    """Draw a data set for Bayesian linear regression.
 
     **Arguments:**
 
-    - `seed`: which data set.
+    - `seed`: selects the data set.
     - `num_data`: N.
     - `coefficients`: β*.
 

@@ -1,6 +1,6 @@
-"""The paper's twelve experiments (the paper's §6) as values, and the machinery that runs, judges and reports them.
+"""The paper's twelve experiments as values, and the code that runs, judges and reports them.
 
-Receives names; hands on results, figures and a report. Everything is imported when used, so that the command line starts fast.
+Names are imported when they are used, so that the command line starts fast.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""From averages to findings: errors, predictions beside them, and the claims of the paper's §6 with their verdicts.
+"""The findings of one experiment: errors, predictions beside them, and the claims of the paper's §6 with their verdicts.
 
-Receives the pieces of one experiment, its forecast (E6, T1) and, for logistic regression, an independent reference; hands on
-a plain dictionary, the experiment's part of results.json.
+Input: the averages of one experiment, its forecast and, for logistic regression, an independent reference. Output: a plain
+dictionary, the experiment's part of results.json.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ __all__ = ["analyse"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Data:
-    """All that the analysis of one experiment reads."""
+    """The input of the analysis of one experiment."""
 
     experiment: Experiment
     etas: tuple[float, ...]
@@ -35,12 +35,12 @@ class _Data:
         return self.experiment.problem.primary
 
     def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
-        """One number per chain; NaN for a chain that failed."""
+        """Return one average per chain; NaN for a chain that failed."""
         piece = self.pieces[role, eta]
         return piece.averages[:, piece.names.index(name or self.primary)]
 
     def truth(self, name: str) -> float:
-        """μ(h): in closed form where theory knows it, else from importance sampling."""
+        """μ(h): in closed form where there is one, else from importance sampling."""
         if self.reference is not None:
             return float(self.reference.mean[self.rows.index(name)])
         return self.forecast["nonreversible"]["cells"][-1][name]["expectation"]
@@ -50,12 +50,12 @@ class _Data:
         return list(self.experiment.problem.observables())
 
     def errors(self) -> dict[str, list[np.ndarray]]:
-        """About the truth, by role and step size."""
+        """Return the errors about the truth, by role and step size."""
         mu = self.truth(self.primary)
         return {role: [self.averages(role, eta) - mu for eta in self.etas] for role in self.experiment.roles}
 
     def paper_errors(self) -> dict[str, list[np.ndarray]]:
-        """About the paper's reference: the truth where it is known, else the mean at the smallest η, per dynamics."""
+        """Return the errors about the paper's reference: the truth where known, else the mean at the smallest η, per dynamics."""
         if self.reference is None:
             return self.errors()
         return {
@@ -72,16 +72,16 @@ def analyse(
     reference: Reference | None,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    """The findings of one experiment.
+    """Compute the findings of one experiment.
 
     **Arguments:**
 
     - `experiment`: of the catalogue.
     - `etas`: the step sizes run, the largest first.
     - `pieces`: the averages by (role, η).
-    - `forecast`: as `gyromc.paper.forecast.forecast` gives it.
+    - `forecast`: the value of `gyromc.paper.forecast.forecast`.
     - `reference`: π(h) for logistic regression; None where μ(h) is known.
-    - `bootstrap`: the resampling to use.
+    - `bootstrap`: the resampling.
 
     **Returns:** a dictionary of plain values.
     """
@@ -109,7 +109,7 @@ def analyse(
 
 
 def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
-    """Measured and predicted numbers of one dynamics at one step size."""
+    """Return measured and predicted numbers of one dynamics at one step size."""
     eta = data.etas[k]
     piece = data.pieces[role, eta]
     errors = data.errors()[role][k]
@@ -130,7 +130,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         "bias": float(alive.mean()),
         "bias_std_error": float(alive.std(ddof=1) / np.sqrt(alive.size)),
         "std": float(alive.std(ddof=1)),
-        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),  # E6
+        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),
         "predicted": predicted,
         "z": None,
     }
@@ -138,7 +138,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         paper = data.paper_errors()[role][k]
         cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
         cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if predicted["rmse"] is not None and _finite_step(data):
+    if predicted["rmse"] is not None and data.experiment.problem.gaussian:
         cell["z"] = float((value**2 - predicted["rmse"] ** 2) / (2 * value * se))
     even = data.experiment.problem.even
     if even is not None:
@@ -146,12 +146,8 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
     return cell
 
 
-def _finite_step(data: _Data) -> bool:
-    return data.experiment.problem.family in ("quadratic", "linear")
-
-
 def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
-    """The even observable: its mean over chains against μ, beside the exact bias where that is known."""
+    """Return the bias of the even observable over chains, beside the exact bias where that is known."""
     averages = data.averages(role, data.etas[k], name)
     averages = averages[np.isfinite(averages)]
     predicted = data.forecast[role]["cells"][k][name]
@@ -169,12 +165,12 @@ def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
 
 
 def _qq(data: _Data, role: str) -> dict[str, Any]:
-    """The averages at the smallest η, sorted, and what the paper and theory centre and scale them with."""
+    """The sorted averages at the smallest η, with the centres and scales that the paper and the prediction use."""
     eta = data.etas[-1]
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
-    known = _finite_step(data)
+    known = data.experiment.problem.gaussian
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
     scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
     qq = {
@@ -194,7 +190,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
         qq["predicted"] = {
             "center": truth,
             "scale": predicted,
-            "by": "the exact predicted RMSE" if _finite_step(data) else "√(ηV) from theory",
+            "by": "the exact predicted RMSE" if data.experiment.problem.gaussian else "√(ηV) from theory",
             "scale_known": True,
             **dataclasses.asdict(normality((averages - truth) / predicted)),
         }
@@ -202,7 +198,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
 
 
 def _rows(data: _Data) -> dict[str, Any]:
-    """All test rows: bias, standard deviation and RMSE apart, and the share of rows where each sampler wins."""
+    """All test rows: bias, standard deviation and RMSE, and the share of rows where each sampler wins."""
     reference, names = data.reference, data.rows
     assert reference is not None
     table = {}
@@ -241,13 +237,17 @@ def _rows(data: _Data) -> dict[str, Any]:
 
 
 def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Every claim that this experiment can decide, the paper's first."""
+    """Judge every claim that this experiment can decide, the paper's first."""
     paper, errors, boot, etas = data.paper_errors(), data.errors(), data.bootstrap, data.etas
     theory = {role: f["variance"] for role, f in data.forecast.items() if f["variance"] is not None}
     pair = ("nonreversible", "reversible")
     own = data.reference is not None
     cells = found["cells"]
-    exact = {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair} if _finite_step(data) else {}
+    exact = (
+        {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair}
+        if data.experiment.problem.gaussian
+        else {}
+    )
     made = [
         claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else ""),
         claims.half_slope({role: paper[role] for role in pair}, etas, boot, exact),
@@ -257,7 +257,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     known = qq["nonreversible"]["paper"]["scale_known"]
     made.append(claims.normal_errors(_normalities(qq, "paper"), "normality", "paper", by, known))
     if all(role in theory for role in pair):
-        source = "paper" if _finite_step(data) else "beyond"
+        source = "paper" if data.experiment.problem.gaussian else "beyond"
         made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source, exact))
     if own:
         made.append(
@@ -277,7 +277,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
 
 
 def _exact_claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Measured against exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
+    """Judge the exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
     made = []
     z = {at: c["z"] for at, c in cells.items() if c["z"] is not None}

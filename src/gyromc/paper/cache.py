@@ -1,14 +1,12 @@
-"""Finished pieces on disk: the averages (E4) of one plan, under a name made of the plan's content.
+"""Finished pieces on disk: the averages of one plan, under a name computed from the plan's content.
 
-Receives a plan and what it gave; hands it on again in any later run that asks for the same plan, engine and package version. An
-entry is written whole or not at all; one that cannot be read is computed again, with a warning.
+Input: a plan and its results. Output: the same results in a later run with the same plan, engine and package version. An entry is
+written whole or not at all; one that cannot be read is computed again, with a warning.
 """
 
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 import warnings
 import zipfile
 from pathlib import Path
@@ -18,18 +16,19 @@ import numpy as np
 
 import gyromc
 from gyromc.checks import require
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
 from gyromc.results import Run
+from gyromc.show.files import json_text, require_writable, write_atomically
 
-__all__ = ["Cache", "Piece", "fingerprint", "write_atomically"]
+__all__ = ["Cache", "Piece", "fingerprint"]
 
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """What one plan gave: the averages of each chain (chains × observables) and how they came about."""
+    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, the failures."""
 
     names: tuple[str, ...]
     averages: np.ndarray
@@ -39,19 +38,19 @@ class Piece:
 
     @classmethod
     def of(cls, run: Run) -> "Piece":
-        """The lasting part of a run."""
+        """Return the part of a run that is stored."""
         names = tuple(run.averages)
         table = np.column_stack([run.averages[name] for name in names])
         return cls(names, table, run.engine, run.wall_time, tuple(map(str, run.failures)))
 
 
 def fingerprint(plan: Plan, engine: str) -> str:
-    """A name for the content of a plan: equal plans have equal names, whatever they are called.
+    """Return a name for the content of a plan: equal plans have equal names.
 
     **Arguments:**
 
-    - `plan`: built from values of `gyromc`; functions have no content to compare, so plans that hold any are refused.
-    - `engine`: which engine does it.
+    - `plan`: built from values of `gyromc`. The content of functions cannot be compared, so plans that hold any are refused.
+    - `engine`: the name of the engine that runs it.
 
     **Returns:** 32 hexadecimal digits.
     """
@@ -101,11 +100,11 @@ class Cache:
         require_writable(self.directory)
 
     def path(self, key: str) -> Path:
-        """Where a piece lies."""
+        """Return the path of a piece."""
         return self.directory / f"{key}.npz"
 
     def load(self, key: str, plan: Plan) -> Piece | None:
-        """The piece, or None where there is none; a damaged one is reported and counts as none."""
+        """Return the piece, or None where there is none; a damaged one is reported and counts as none."""
         path = self.path(key)
         if not path.exists():
             return None
@@ -119,30 +118,24 @@ class Cache:
                 tuple(header["names"]), averages, header["engine"], header["wall_time"], tuple(header["failures"])
             )
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            warnings.warn(
-                f"The cache entry {path} is damaged ({error}): it is computed again.", GyromcWarning, stacklevel=2
-            )
-            return None
+            return _damaged(path, error)
 
     def load_json(self, key: str) -> dict | None:
-        """Plain values kept under this key, or None."""
+        """Return the plain values stored under this key, or None."""
         path = self.directory / f"{key}.json"
         if not path.exists():
             return None
         try:
-            return json.loads(path.read_text())
+            return json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            warnings.warn(
-                f"The cache entry {path} is damaged ({error}): it is computed again.", GyromcWarning, stacklevel=2
-            )
-            return None
+            return _damaged(path, error)
 
     def store_json(self, key: str, value: dict) -> None:
-        """Keep plain values."""
-        write_atomically(self.directory / f"{key}.json", json.dumps(value, allow_nan=False))
+        """Store plain values."""
+        write_atomically(self.directory / f"{key}.json", json_text(value))
 
     def store(self, key: str, piece: Piece) -> None:
-        """Keep a piece; after this it survives anything but the disk."""
+        """Store a piece; when this returns, it is on disk."""
         header = {
             "key": key,
             "names": piece.names,
@@ -156,40 +149,6 @@ class Cache:
         )
 
 
-def write_atomically(path: Path, content) -> None:
-    """Write a file whole or not at all.
-
-    **Arguments:**
-
-    - `path`: where; whatever was there before stays until the new content is complete.
-    - `content`: text, bytes, or a function that writes to an open binary file.
-    """
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise InvalidInput(
-            f"Cannot write {path}: {error.strerror or error}. Free some space or pass another directory with `--out`; "
-            "everything finished so far is kept."
-        ) from error
-
-
-def require_writable(directory: Path) -> None:
-    """Make the directory and write a byte into it, or say why not."""
-    if directory.exists():
-        require(directory.is_dir(), f"{directory} is a file: pass a directory with `--out`.")
-    probe = directory / f".probe-{os.getpid()}"
-    write_atomically(probe, b"x")
-    probe.unlink()
+def _damaged(path: Path, error: Exception) -> None:
+    message = f"The cache entry {path} is damaged ({error}): it is computed again."
+    warnings.warn(message, GyromcWarning, stacklevel=3)

@@ -1,6 +1,7 @@
-"""The twelve experiments of the paper's §6, each a value; step sizes and numbers are the paper's own, the rest recorded choices.
+"""The twelve experiments of the paper's §6 as values.
 
-Receives nothing; hands on `CATALOGUE`, by name, and `select`, which finds names and suggests near ones.
+`CATALOGUE` maps names to experiments; `select` returns experiments by name and suggests near names. Step sizes and sampler
+parameters are the paper's; every other choice is a recorded field.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
-from gyromc.paper.problems import Bowl, HeartDisease, Problem, SyntheticRegression
+from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
 
@@ -19,7 +20,7 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
 
 
-def _entry(name: str, problem: Problem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
+def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
     where = {
         "quadratic": "on a quadratic potential",
         "nonquadratic": "on a non-quadratic potential",
@@ -60,11 +61,11 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """The experiments of these names (all when there are none), with noise derived from `seed`.
+    """The experiments with these names (default: all), with noise derived from `seed`.
 
     **Arguments:**
 
-    - `names`: of `CATALOGUE`; a wrong one is answered with the nearest.
+    - `names`: keys of `CATALOGUE`; the error for an unknown name suggests the nearest.
     - `seed`: a whole number.
 
     **Returns:** experiments, in the catalogue's order.

@@ -1,11 +1,12 @@
-"""The claims of the paper's §6 as values: a quantity, a relation, an interval, and a verdict that may be "refuted".
+"""The claims of the paper's §6 as values: a quantity, a relation, an interval and a verdict.
 
-Receives errors and predictions of one experiment; hands on `Claim`s. A claim about the limit η → 0 is judged at the smallest η
-run: it is confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller
-steps do not bring it nearer, and otherwise not resolved.
+Input: errors and predictions of one experiment. Output: `Claim`s. A claim about the limit η → 0 is judged at the smallest η
+run. It is confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do
+not bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,11 +15,18 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item"]
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement"]
 
-CONFIRMED = "confirmed"
-UNRESOLVED = "not resolved at this sample size"
-REFUTED = "refuted"
+
+class Judgement(enum.StrEnum):
+    """The verdict on a claim, the worst first."""
+
+    REFUTED = "refuted"
+    UNRESOLVED = "not resolved at this sample size"
+    CONFIRMED = "confirmed"
+
+
+REFUTED, UNRESOLVED, CONFIRMED = Judgement
 RATIO_TOLERANCE = 0.10
 SLOPE_TOLERANCE = 0.05
 SLOPE_POINTS = 4
@@ -33,7 +41,7 @@ class Item:
     where: str
     value: float
     interval: tuple[float, float] | None
-    verdict: str
+    verdict: Judgement
     note: str = ""
 
 
@@ -41,7 +49,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for what it does not show.
+    `source` is `paper` for the paper's own claims, `beyond` for others.
     """
 
     key: str
@@ -51,30 +59,29 @@ class Claim:
     value: float
     interval: tuple[float, float] | None
     level: str
-    verdict: str
+    verdict: Judgement
     items: tuple[Item, ...]
 
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
-    """The claim holds when every item does; the item that decides is the first with the worst verdict."""
-    order = (REFUTED, UNRESOLVED, CONFIRMED)
-    decisive = min(items, key=lambda item: order.index(item.verdict))
+    """A claim holds when every item does; the first item with the worst verdict decides."""
+    decisive = min(items, key=lambda item: list(Judgement).index(item.verdict))
     return Claim(
         key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
     )
 
 
-def below_one(low: float, high: float) -> str:
+def below_one(low: float, high: float) -> Judgement:
     """The verdict on "< 1" from an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
-) -> str:  # fmt: skip
-    """The verdict on "→ goal": inside the tolerance, or away from it and not getting nearer by a fifth.
+) -> Judgement:  # fmt: skip
+    """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
-    A value that the exact finite-step theory (T1) gives at these step sizes says nothing about the limit.
+    A value that equals the exact finite-step prediction does not refute a limit.
     """
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
@@ -118,12 +125,12 @@ def asymptotic(
     """(ii) RMSE/√(ηV) → 1."""
     items = []
     for role, V in variances.items():
-        ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]  # E6
+        ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
-        foretold = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
-        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, foretold)
-        note = _note(earlier, "at the step size before", foretold)
+        predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, predicted)
+        note = _note(earlier, "at the step size before", predicted)
         items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
     return _claim(
         "asymptotic",
@@ -136,7 +143,7 @@ def asymptotic(
 
 
 def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
-    """RMSE equals the exact finite-step prediction (T1) at every η, within `MAX_Z` standard errors."""
+    """RMSE equals the exact finite-step prediction at every η, within `MAX_Z` standard errors."""
     items = [
         Item(
             f"{role}, η = {eta:g}",
@@ -162,9 +169,9 @@ def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str
     return dataclasses.replace(claim, value=ratios[worst])
 
 
-def _note(earlier: float | None, where: str, foretold: float | None) -> str:
+def _note(earlier: float | None, where: str, predicted: float | None) -> str:
     parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
-    return "; ".join(parts if foretold is None else [*parts, f"exact theory at these step sizes: {foretold:.3f}"])
+    return "; ".join(parts if predicted is None else [*parts, f"exact theory at these step sizes: {predicted:.3f}"])
 
 
 def half_slope(
@@ -182,9 +189,9 @@ def half_slope(
         first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
         earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
         value = float(slope(small, values))
-        foretold = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
-        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, foretold)
-        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", foretold)))
+        predicted = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
+        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, predicted)
+        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", predicted)))
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",
@@ -196,7 +203,7 @@ def half_slope(
 
 
 def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal: tests, and the line through the Q-Q plot."""
+    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
     items = []
     for role, n in found.items():
         p = n.ks_p if scale_known else n.ad_p

@@ -1,7 +1,7 @@
-"""Doing the cells of the paper's §6: each (experiment, dynamics, η) is a plan, run once and kept.
+"""Runs the cells of the paper's experiments: each (experiment, dynamics, η) is a plan, run once and stored.
 
-Receives experiments and a profile; hands on the averages (E4) of every cell, in the same order and with the same numbers whether
-they were computed now, earlier, or in a run that was killed half-way.
+Input: experiments and a profile. Output: the averages of every cell, the same numbers whether they were computed now, earlier, or
+in a run that was killed half-way.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ from gyromc.errors import GyromcWarning
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.profiles import Profile, seconds
-from gyromc.paper.progress import Display
 from gyromc.plan import Plan
+from gyromc.show.progress import Progress
 
 __all__ = ["Cell", "Interrupted", "Outcome", "cells", "execute", "expected_seconds"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: what is finished is kept; the message says how much that is."""
+    """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cell:
-    """One dynamics at one step size: a plan, with its place in the experiment."""
+    """One dynamics of an experiment at one step size, as a plan."""
 
     experiment: Experiment
     role: str
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """All pieces by (experiment, dynamics, η), and what had to be computed for them."""
+    """All pieces by (experiment, dynamics, η), and how many were computed and reused."""
 
     pieces: Mapping[tuple[str, str, float], Piece]
     computed: int
@@ -66,61 +66,61 @@ def execute(
     cache: Cache,
     engine: str = "auto",
     fresh: bool = False,
-    display: Display | None = None,
+    shown: Progress | None = None,
 ) -> Outcome:
-    """Compute what is not in the cache, and hand on everything.
+    """Compute what is not in the cache; return everything.
 
     **Arguments:**
 
     - `todo`: the cells; those with equal plans are computed once.
-    - `cache`: where finished pieces are kept.
+    - `cache`: where finished pieces are stored.
     - `engine`: as in `gyromc.run`.
-    - `fresh`: compute also what the cache has.
-    - `display`: where progress is shown; left out: nowhere.
+    - `fresh`: compute again what the cache holds.
+    - `shown`: where progress is shown; nowhere when left out.
 
-    **Returns:** an `Outcome`. Ctrl-C raises `Interrupted` after keeping every finished piece.
+    **Returns:** an `Outcome`. Ctrl-C raises `Interrupted`; every finished piece is stored.
     """
     found: dict[str, Piece] = {}
     pieces: dict[tuple[str, str, float], Piece] = {}
-    said: list[str] = []
+    notes: list[str] = []
     computed = reused = 0
-    display = display or Display()
+    shown = shown or Progress()
     for number, cell in enumerate(todo):
         name = engines.choose(cell.plan, engine)[0]
         key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
-        display.describe(f"{cell} ({number + 1} of {len(todo)})")
+        shown.describe(f"{cell} ({number + 1} of {len(todo)})")
         if key in found:
-            display.advance(weight)
+            shown.advance(weight)
         else:
             piece = None if fresh else cache.load(key, cell.plan)
             if piece is not None:
                 reused += 1
-                display.advance(weight)
+                shown.advance(weight)
             else:
-                piece = _compute(cell, name, lambda share, weight=weight: display.advance(share * weight), said)
+                piece = _compute(cell, name, lambda share, weight=weight: shown.advance(share * weight), notes)
                 if piece is None:
                     raise Interrupted(f"{number} of {len(todo)} pieces are kept in {cache.directory}")
                 cache.store(key, piece)
                 computed += 1
             found[key] = piece
         pieces[cell.index] = found[key]
-    return Outcome(pieces, computed, reused, tuple(said))
+    return Outcome(pieces, computed, reused, tuple(notes))
 
 
-def _compute(cell: Cell, engine: str, advance: Callable[[float], object], said: list[str]) -> Piece | None:
-    """Run one cell; None when it was interrupted. What gyromc warns of is collected, not lost."""
+def _compute(cell: Cell, engine: str, advance: Callable[[float], object], notes: list[str]) -> Piece | None:
+    """Run one cell; return None when it was interrupted. Warnings of gyromc are collected in `notes`."""
     total = cell.plan.num_steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
         run = engines.run(cell.plan, engine, on_divergence="report", progress=lambda count: advance(count / total))
     for warning in caught:
         if issubclass(warning.category, GyromcWarning):
-            said.append(f"{cell}: {warning.message}")
+            notes.append(f"{cell}: {warning.message}")
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return None if run.partial else Piece.of(run)
 
 
 def expected_seconds(cell: Cell, engine: str) -> float:
-    """Seconds to expect, compiling included: what the time left is worked out from."""
+    """Estimate the seconds of a cell, compilation included: the weight of its progress."""
     return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines.choose(cell.plan, engine)[0])

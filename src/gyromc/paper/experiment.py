@@ -1,23 +1,24 @@
-"""An experiment of the paper's §6 as a value: a problem, a sampler (D, Q) of E1 and the step sizes; its cells are Plans.
+"""An experiment of the paper's §6 as a value: a problem, a sampler (D, Q) and step sizes.
 
-Receives names and numbers; hands on `Experiment.plan(step_size, dynamics)`. Nothing here runs anything.
+Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the plan of one cell. Nothing is run here.
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from gyromc import dynamics
 from gyromc.checks import require
-from gyromc.paper.problems import Problem
+from gyromc.paper.problems import PaperProblem
 from gyromc.plan import Plan, paper_steps
 
 __all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
 
 ROLES = ("nonreversible", "reversible", "sgld")
-"""What is compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+"""The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
@@ -25,20 +26,20 @@ CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Which (D, Q), with its numbers."""
+    """A pair (D, Q) by its parameters."""
 
     def dynamics(self, dim: int) -> dynamics.Dynamics:
-        """The pair (D, Q) for `dim` parameters."""
+        """Return the pair (D, Q) for `dim` parameters."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """The paper's name for it."""
+        """Its name in the paper."""
         raise NotImplementedError
 
     @property
     def formula(self) -> str:
-        """Its numbers, as a reader writes them."""
+        """Its parameters as text."""
         raise NotImplementedError
 
 
@@ -111,12 +112,12 @@ class Experiment:
 
     **Attributes:**
 
-    - `name`, `title`: for people and the command line.
-    - `problem`: target, oracle, observables, with the choices the paper leaves open as fields.
+    - `name`, `title`: for the command line and the report.
+    - `problem`: target, oracle and observables, with the choices that the paper does not state as fields.
     - `sampler`: (D, Q).
     - `step_sizes`: the published η, the largest first.
-    - `start`: θ₀, one number for all coordinates (r₀ = 0); the paper does not say, we take 0.
-    - `seed`: what noise is derived from; chain r of each dynamics sees the same noise at the same η.
+    - `start`: θ₀, one number for all coordinates (r₀ = 0); 0, as the paper does not state it.
+    - `seed`: of the noise; chain r of each dynamics has the same noise at the same η.
     - `dtype`: the precision of the run.
 
     ```python
@@ -128,7 +129,7 @@ class Experiment:
 
     name: str
     title: str
-    problem: Problem
+    problem: PaperProblem
     sampler: Sampler
     step_sizes: tuple[float, ...]
     start: float = 0.0
@@ -136,13 +137,13 @@ class Experiment:
     dtype: str = "float32"
 
     @functools.cached_property
-    def _pieces(self) -> Mapping[str, object]:
+    def _pieces(self) -> Mapping[str, Any]:
         problem = self.problem
         return {"target": problem.target(), "oracle": problem.oracle(), "observables": problem.observables()}
 
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
-        """The dynamics by role; where the baseline is plain SGLD already, `sgld` is left out."""
+        """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
         dim = self._pieces["target"].dim  # type: ignore[attr-defined]
         own = self.sampler.dynamics(dim)
         roles = {"nonreversible": own, "reversible": own.reversible(), "sgld": dynamics.overdamped(dim)}
@@ -157,7 +158,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """The plan of one cell.
+        """Return the plan of one cell.
 
         **Arguments:**
 
@@ -174,19 +175,19 @@ class Experiment:
         )
         role = dynamics if dynamics in self.dynamics else "reversible"
         pieces = {**self._pieces, "dynamics": self.dynamics[role], "seed": self.noise_seed(step_size)}
-        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
+        dim = self._pieces["target"].dim
         start = None if self.start == 0 else np.full(dim, self.start)
-        return Plan(**{  # type: ignore[arg-type]
+        return Plan(**{
             **pieces, "start": start, "step_size": step_size, "num_chains": num_chains, "dtype": self.dtype, **changes,
         })  # fmt: skip
 
     def noise_seed(self, step_size: float) -> int:
-        """The plan's seed: another one for each η, the same for each dynamics, so that comparisons are paired."""
+        """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
         return 1_000_000 * self.seed + round(1 / step_size)
 
     @property
     def choices(self) -> Mapping[str, object]:
-        """Everything the paper leaves open, and what was chosen."""
+        """Every choice that the paper does not state."""
         return {
             **self.problem.choices,
             "start": self.start,
@@ -201,5 +202,5 @@ class Experiment:
         return dataclasses.asdict(self.sampler)
 
     def chain_steps(self, step_sizes: tuple[float, ...], num_chains: int) -> int:
-        """Steps over all chains, dynamics and step sizes: what it costs."""
+        """Steps over all chains, dynamics and step sizes."""
         return len(self.roles) * num_chains * sum(paper_steps(eta) for eta in step_sizes)

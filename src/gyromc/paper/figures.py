@@ -1,8 +1,7 @@
-"""The panels of the paper's §6: RMSE against η, normal Q-Q, and a third that the paper does not show (T6).
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and a third panel that the paper does not have.
 
-Receives one experiment's part of results.json; hands on Matplotlib figures with alternative texts and the numbers behind them.
-One style for all: colours that colour-blind readers can tell apart, and a marker and a line of its own for each dynamics, so that
-greyscale print reads too.
+Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
+Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ SIZE = (4.4, 3.5)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Panel:
-    """A figure, what a screen reader says, and the table it was drawn from."""
+    """A figure, its alternative text, and the table behind it."""
 
     name: str
     kind: str
@@ -40,7 +39,7 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """The panels of one experiment: `rmse`, `qq`, and `bias` or `rows`.
+    """Draw the panels of one experiment: `rmse`, `qq`, and `bias` or `rows`.
 
     **Arguments:**
 
@@ -48,10 +47,10 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     - `found`: its part of results.json.
     """
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
-        with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
+        with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
-            panel.figure.draw_without_rendering()  # lays it out
-            panel.figure.set_layout_engine("none")  # once for all formats
+            panel.figure.draw_without_rendering()  # computes the layout
+            panel.figure.set_layout_engine("none")  # keeps it for all formats
             yield panel
 
 
@@ -114,19 +113,19 @@ def _rmse_row(role: str, c: dict[str, Any], key: str) -> tuple:
 
 
 def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
-    """The asymptotic line √(ηV), the exact finite-step curve, and for logistic runs the independent reference."""
+    """Draw the asymptotic line √(ηV), the exact finite-step curve, and for logistic runs the independent reference."""
     style = {"color": COLOURS[role], "zorder": 2}
     asymptotic = [c["asymptotic_rmse"] for c in cells]
     if None not in asymptotic:
-        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)  # E6
+        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)
     if cells[0]["z"] is not None:
-        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)  # T1
+        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)
     if own:
         ax.plot(etas, [c["rmse"] for c in cells], MARKERS[role], markerfacecolor="none", markersize=8, **style)
 
 
 def _slope_guide(ax, etas) -> None:
-    """A short line of slope ½ in the lower right corner."""
+    """Draw a short line of slope ½ in the lower right corner."""
     low, high = ax.get_ylim()
     low /= (high / low) ** 0.12
     ax.set_ylim(low, high)
@@ -156,7 +155,7 @@ def _legend(ax, found: dict[str, Any], own: bool) -> None:
 
 
 def _legend_below(ax, handles=None, labels=None) -> None:
-    """Outside the axes, so that it hides no point."""
+    """Put the legend below the axes, where it hides no point."""
     if handles is None:
         handles, labels = ax.get_legend_handles_labels()
     columns = 2 if len(handles) in (2, 4) else 3
@@ -169,14 +168,14 @@ def _rmse_caption(found: dict[str, Any], own: bool) -> str:
     if own:
         return text + " Filled: about the paper's own reference; open: about the independent one."
     return text + (
-        " Solid: exact for finite η; dotted: √(ηV)." if found["family"] in ("quadratic", "linear")
+        " Solid: exact for finite η; dotted: √(ηV)." if found["cells"]["nonreversible"][0]["z"] is not None
         else " Dotted: √(ηV) with V from the Poisson equation."
     )  # fmt: skip
 
 
 def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
     figure, ax = _axes(f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}")
-    rows, says = [], []
+    rows, summary = [], []
     for role in ("reversible", "nonreversible"):
         q = found["qq"][role]
         z = (np.array(q["averages"]) - q["paper"]["center"]) / q["paper"]["scale"]
@@ -191,11 +190,11 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
             markeredgewidth=0.8, label=LABELS[role],
         )  # fmt: skip
         rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
-        says.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
+        summary.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
     ax.set_xlabel("standard normal quantile")
     ax.set_ylabel(f"error / {found['qq']['nonreversible']['paper']['by'].removeprefix('the ')}")
     _legend_below(ax)
-    alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(says)}."
+    alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
     caption = (
         f"Errors divided by {found['qq']['nonreversible']['paper']['by']}; the grey band holds all points of a normal sample "
         "with probability 95 %."
@@ -204,7 +203,7 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
 
 
 def _thinned(n: int, middle: int = 120, tail: int = 30) -> np.ndarray:
-    """Which points to draw: all of both tails, and enough of the middle."""
+    """Return the points to draw: all of both tails, and enough of the middle."""
     if n <= middle + 2 * tail:
         return np.arange(n)
     inner = np.unique(np.linspace(tail, n - tail - 1, middle).round().astype(int))
@@ -212,11 +211,11 @@ def _thinned(n: int, middle: int = 120, tail: int = 30) -> np.ndarray:
 
 
 def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
-    """The mean of the even observable, less its expectation, against η."""
+    """Draw the bias of the even observable against η."""
     even, etas = found["formulas"]["even observable"], found["step_sizes"]
     figure, ax = _axes(f"{name}: bias of {even}")
     ax.axhline(0, color="#333333", linewidth=0.8)
-    rows, says = [], []
+    rows, summary = [], []
     for role, cells in found["cells"].items():
         e = [c["even"] for c in cells]
         if any(x["bias"] is None for x in e):
@@ -229,21 +228,21 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
         if None not in predicted:
             ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
         rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
-        says.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
+        summary.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
     _step_size_axis(ax, etas)
     ax.set_ylabel(f"mean of {even} less its expectation")
     _legend_below(ax)
     known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
     caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
     caption += ", lines predictions." if known else "."
-    alt = f"Bias of {even} against step size for {name}: {'; '.join(says) or 'expectation not known'}."
+    alt = f"Bias of {even} against step size for {name}: {'; '.join(summary) or 'expectation not known'}."
     return Panel(
         name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
     )
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
-    """RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
+    """Draw RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
     figure, ax = _axes(f"{name}: RMSE ratio at every test row")
     etas, chosen = found["step_sizes"], found["reference"]["chosen"]
     rivals = [role for role in found["roles"] if role != "nonreversible"]
@@ -265,7 +264,7 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
     _legend_below(ax)
     share = found["wins"][rivals[0]]["rmse"]
-    says = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
-    alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {says} of the rows."
+    summary = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
+    alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {summary} of the rows."
     caption = "Ratio of RMSEs about the independent reference, one point per test row; the star is the row of the paper's panels."
     return Panel(name, "rows", figure, alt, caption, ("against", "step_size", "test_row", "rmse_ratio"), rows)

@@ -1,7 +1,7 @@
-"""What theory says about an experiment before it runs: V (E6, E7), finite-step errors (T1), verdicts on the assumptions.
+"""Predictions for an experiment: V, finite-step errors, stability and verdicts on the assumptions.
 
-Receives an experiment and step sizes; hands on plain dictionaries for results.json. No sampling. Predictions that take seconds
-are kept in the cache like any other piece.
+Input: an experiment and step sizes. Output: plain dictionaries for results.json. Nothing is sampled; slow predictions are
+stored in the cache.
 """
 
 import math
@@ -14,6 +14,7 @@ import gyromc
 from gyromc.paper.cache import Cache, fingerprint
 from gyromc.paper.experiment import Experiment
 from gyromc.plan import Plan, paper_steps
+from gyromc.show.numbers import plain
 
 __all__ = ["forecast"]
 
@@ -21,7 +22,7 @@ __all__ = ["forecast"]
 def forecast(
     experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int = 6, cache: Cache | None = None
 ) -> dict[str, Any]:
-    """Predictions by role: the constants that do not depend on η, and one entry per step size.
+    """Predict by role: the constants that do not depend on η, and one entry per step size.
 
     **Arguments:**
 
@@ -29,13 +30,13 @@ def forecast(
     - `step_sizes`: the η to predict for.
     - `num_chains`: R of the plans.
     - `digits`: of V, where the Poisson equation is solved.
-    - `cache`: where slow predictions are kept; left out: nowhere.
+    - `cache`: stores slow predictions; default: none.
 
     **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"h": {"rmse": …}}, …]}}`.
     """
     problem = experiment.problem
     names = [name for name in (problem.primary, problem.even) if name is not None]
-    exact = problem.family in ("quadratic", "linear")
+    exact = problem.gaussian
     found = {}
     for role in experiment.roles:
         etas = step_sizes if exact else step_sizes[-1:]
@@ -61,58 +62,53 @@ def forecast(
 
 
 def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
-    """One prediction as plain values, from the cache where it is there."""
+    """One prediction as plain values, from the cache if it is stored there."""
     key = fingerprint(plan, f"prediction to {digits} digits")
     kept = cache.load_json(key) if cache is not None else None
     if kept is not None:
         return kept
     p = gyromc.predict(plan, digits=digits)
-    plain = {
+    found = {
         "observables": {
             name: {
-                "variance": _number(p.variance[name]),
-                "reversible_variance": _number(p.reversible_variance[name]),
+                "variance": plain(p.variance[name]),
+                "reversible_variance": plain(p.reversible_variance[name]),
                 "method": p.method[name],
                 "strict": None if p.strict_reduction[name] is None else bool(p.strict_reduction[name]),
-                "expectation": _number(p.expectation[name]),
-                "rmse": _number(p.rmse[name]),
+                "expectation": plain(p.expectation[name]),
+                "rmse": plain(p.rmse[name]),
                 "rmse_method": p.rmse_method[name],
-                "bias": _number(p.bias[name]),
+                "bias": plain(p.bias[name]),
                 "bias_method": p.bias_method[name],
-                "std": _number(p.std[name]),
+                "std": plain(p.std[name]),
             }
             for name in plan.observables
         },
-        "largest_step_size": _number(p.largest_step_size),
+        "largest_step_size": plain(p.largest_step_size),
         "verdicts": [
-            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)}
+            {"name": v.name, "status": v.status.value, "sentence": v.sentence, "numbers": _plain(v.numbers)}
             for v in p.verdicts
         ],
     }
     if cache is not None:
-        cache.store_json(key, plain)
-    return plain
+        cache.store_json(key, found)
+    return found
 
 
 def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
-    """An asymptotic prediction made at one η, for another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
+    """Convert an asymptotic prediction from one η to another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
     V, std, bias = found["variance"], found["std"], found["bias"]
     if V is None or std is None:
         return dict(found)
-    s = paper_steps(at) * std**2 - V / at  # T1
+    s = paper_steps(at) * std**2 - V / at
     bias = None if bias is None else bias * eta / at
     N = paper_steps(eta)
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
     return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
 
 
-def _number(value) -> float | None:
-    """A float for JSON, None for what is not known."""
-    return None if value is None or not np.isfinite(value) else float(value)
-
-
 def _plain(value):
-    """Numbers, strings and containers of them, for JSON."""
+    """Convert numbers, strings and containers of them for JSON."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

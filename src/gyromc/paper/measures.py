@@ -1,7 +1,7 @@
-"""Numbers with intervals from replicated averages (the paper's §6): RMSE, its ratios and slope, how normal errors are.
+"""Statistics of replicated averages with intervals: RMSE, its ratios and slope, and tests of normality.
 
-Receives errors μ̂ - μ of R chains; hands on estimates with bootstrap intervals. All resampling is seeded, so a report rebuilt from
-the same averages has the same digits.
+Input: errors μ̂ - μ of R chains. Output: estimates with bootstrap intervals. All resampling is seeded, so a report rebuilt
+from the same averages has the same digits.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ __all__ = ["Bootstrap", "Normality", "anderson_darling", "normality", "quantile_
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
-    """√mean(e²) and its standard error, by the delta method."""
+    """Return √mean(e²) and its standard error, by the delta method."""
     square = errors**2
     value = math.sqrt(square.mean())
     return value, float(square.std(ddof=1) / math.sqrt(square.size) / (2 * value))
 
 
 class Bootstrap:
-    """Resampled chains: the same draws for every dynamics, so that comparisons are paired.
+    """Resampled chains: the same resamples for every dynamics, so that comparisons are paired.
 
     **Arguments:**
 
     - `num_chains`: R.
-    - `draws`: how many resamples.
+    - `draws`: the number of resamples.
     - `seed`: of the resampling.
     """
 
@@ -37,7 +37,7 @@ class Bootstrap:
         self.orders = [rng.permutation(draws) for _ in range(32)]  # independent resampling at each step size
 
     def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
-        """RMSE of each resample; chains that failed (NaN) are left out. Another `column`, an independent resampling."""
+        """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling."""
         alive = np.isfinite(errors)
         square = np.where(alive, errors, 0.0) ** 2
         weights = self.weights[self.orders[column % len(self.orders)]]
@@ -47,13 +47,13 @@ class Bootstrap:
 
 
 def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central interval of resampled values."""
+    """Return the central interval of resampled values."""
     low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
-    """Least-squares slope of log(values) against log(step_sizes); `values` may have resamples along the first axis."""
+    """Return the least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
     x = np.log(np.asarray(step_sizes, float))
     x = x - x.mean()
     result = np.log(values) @ x / (x @ x)
@@ -62,7 +62,7 @@ def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
 
 @dataclasses.dataclass(frozen=True)
 class Normality:
-    """How normal errors are: two tests, and the line through the Q-Q plot with 95 % intervals."""
+    """Two tests of normality, and the line through the Q-Q plot with 95 % intervals."""
 
     num: int
     ks_statistic: float
@@ -76,14 +76,14 @@ class Normality:
 
 
 def normality(z: np.ndarray) -> Normality:
-    """Judge normalised errors against N(0, 1).
+    """Test normalised errors against N(0, 1).
 
-    Kolmogorov-Smirnov against N(0, 1) itself sees wrong location, scale and shape; Anderson-Darling, with mean and variance
-    estimated, sees shape alone.
+    Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
+    estimated, only a wrong shape.
 
     **Arguments:**
 
-    - `z`: errors divided by what they are claimed to scale with.
+    - `z`: errors divided by their claimed scale.
     """
     z = np.sort(z[np.isfinite(z)])
     n = z.size
@@ -106,12 +106,12 @@ def normality(z: np.ndarray) -> Normality:
 
 
 def normal_scores(n: int) -> np.ndarray:
-    """The quantiles of N(0, 1) that n sorted values are plotted against."""
+    """The quantiles of N(0, 1) for the Q-Q plot of n sorted values."""
     return special.ndtri((np.arange(1, n + 1) - 0.5) / n)
 
 
 def anderson_darling(z: np.ndarray) -> tuple[float, float]:
-    """The Anderson-Darling statistic for normality with mean and variance estimated, and its p-value.
+    """Return the Anderson-Darling statistic for normality with mean and variance estimated, and its p-value.
 
     The p-value is Stephens' approximation for that case, good to about 10⁻³.
     """
@@ -134,15 +134,15 @@ def anderson_darling(z: np.ndarray) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=16)
 def quantile_band(n: int, level: float = 0.95, simulations: int = 600) -> tuple[np.ndarray, np.ndarray]:
-    """A simultaneous band for n sorted N(0, 1) values: with probability `level` all of them lie inside.
+    """Return a band that holds all of n sorted N(0, 1) values with probability `level`.
 
     Each order statistic has a Beta law; one local level for all of them is found by (seeded) simulation.
 
     **Arguments:**
 
-    - `n`: how many values.
+    - `n`: the number of values.
     - `level`: the probability that none leaves the band.
-    - `simulations`: how many samples the local level is found from.
+    - `simulations`: the number of samples for the local level.
 
     **Returns:** the lower and the upper edge.
     """

@@ -1,7 +1,7 @@
-"""What is sampled in the paper's §6: a potential U, the oracle it is seen through, and the observables h (E3, E4).
+"""The problems of the paper's §6: a potential U, a gradient oracle and observables h.
 
-Receives the choices the paper makes and those it leaves open (data seed, split, test row, ddof), as fields; hands on the pieces
-of a Plan. A problem is a frozen value: two equal problems give equal plans.
+Input: the paper's choices and those it does not state (data seed, split, test row, ddof), as fields. Output: the target,
+oracle and observables of a plan. A problem is a frozen value: two equal problems give equal plans.
 """
 
 import abc
@@ -15,27 +15,27 @@ import numpy as np
 from gyromc import datasets, observables, oracles, targets
 from gyromc.checks import require, whole
 
-__all__ = ["Bowl", "HeartDisease", "Problem", "SyntheticRegression"]
+__all__ = ["Bowl", "HeartDisease", "PaperProblem", "SyntheticRegression"]
 
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 """u of the paper's §6."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem(abc.ABC):
+class PaperProblem(abc.ABC):
     """A target with its oracle and observables; `primary` names the one the paper plots, `even` the one that shows bias."""
 
     @abc.abstractmethod
     def target(self) -> targets.Target:
-        """U."""
+        """Return U."""
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
-        """Where gradients come from."""
+        """The gradient oracle."""
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
-        """All observables of one run, by name."""
+        """Return all observables of one run, by name."""
 
     @property
     @abc.abstractmethod
@@ -43,9 +43,19 @@ class Problem(abc.ABC):
         """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
+    def gaussian(self) -> bool:
+        """Whether the target is Gaussian, so that finite-step errors are known exactly."""
+        return False
+
+    @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as a reader writes them."""
+        """U, h, oracle and reference as text."""
+
+    @functools.cached_property
+    def gaussian(self) -> bool:
+        """Whether exact finite-step errors are known: the target is Gaussian."""
+        return self.target().gaussian() is not None
 
     @property
     def primary(self) -> str:
@@ -59,12 +69,12 @@ class Problem(abc.ABC):
 
     @property
     def choices(self) -> Mapping[str, object]:
-        """Every field, as recorded in results."""
+        """Every field, as stored in the results."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bowl(Problem):
+class Bowl(PaperProblem):
     """U = ½|θ|² + β Σ cos θ_i with Gaussian oracle noise; h = uᵀθ for β = 0, tanh(uᵀθ) otherwise."""
 
     beta: float = 0.0
@@ -73,7 +83,11 @@ class Bowl(Problem):
 
     @property
     def family(self):
-        return "quadratic" if self.beta == 0 else "nonquadratic"
+        return "quadratic" if self.gaussian else "nonquadratic"
+
+    @property
+    def gaussian(self):
+        return self.beta == 0
 
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
@@ -98,7 +112,7 @@ class Bowl(Problem):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SyntheticRegression(Problem):
+class SyntheticRegression(PaperProblem):
     """Bayesian linear regression on one synthetic data set, mini-batch oracle; h = uᵀβ."""
 
     data_seed: int = 0
@@ -111,9 +125,13 @@ class SyntheticRegression(Problem):
     def family(self):
         return "linear"
 
+    @property
+    def gaussian(self):
+        return True
+
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)  # type: ignore[call-arg]
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
@@ -134,7 +152,7 @@ class SyntheticRegression(Problem):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeartDisease(Problem):
+class HeartDisease(PaperProblem):
     """Bayesian logistic regression on the heart data, mini-batch oracle; h = predictive probability at one test row."""
 
     split_seed: int = 0
@@ -191,12 +209,12 @@ class HeartDisease(Problem):
         }
 
 
-def with_choices(problem: Problem, **choices: object) -> Problem:
-    """The same problem with other open choices.
+def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
+    """A copy of a problem with other choices.
 
     **Arguments:**
 
-    - `problem`: where to start from.
+    - `problem`: the problem to copy.
     - `choices`: fields to change, for example `test_row=5`.
     """
     known = {f.name for f in dataclasses.fields(problem)}

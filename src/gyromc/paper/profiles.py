@@ -1,6 +1,6 @@
-"""How much of the paper's §6 is run: `paper` is R = 2000 and every η as published, `quick` all twelve in under two minutes.
+"""How much of the paper's §6 is run: `paper` is R = 2000 and every published η; `quick` runs all twelve in under two minutes.
 
-Receives an experiment; hands on its step sizes, its number of chains and what that costs.
+Input: an experiment. Output: its step sizes, its number of chains and the cost in chain-steps and seconds.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ class Profile:
     bootstrap: int = 2000
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
-        """The η this profile runs."""
+        """Return the step sizes that this profile runs."""
         return experiment.step_sizes[: self.num_step_sizes[experiment.problem.family]]
 
     def chains(self, experiment: Experiment) -> int:
-        """R."""
+        """Return R."""
         return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
-        """Steps over all chains, dynamics and step sizes."""
+        """Return the steps over all chains, dynamics and step sizes."""
         return experiment.chain_steps(self.step_sizes(experiment), self.chains(experiment))
 
 
@@ -59,10 +59,10 @@ _RATES = {
     "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
     "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
 }
-"""Chain-steps per second to expect from two cores: only for estimates and for the weights of the progress bar."""
+"""Expected chain-steps per second on two cores, for time estimates and the progress bar only."""
 
 
 def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
-    """About how long so many chain-steps of an experiment take on two cores."""
+    """The approximate time of so many chain-steps of an experiment on two cores."""
     rates = _RATES.get(engine, _RATES["scan"])
     return chain_steps / rates[experiment.problem.family]

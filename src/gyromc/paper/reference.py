@@ -1,6 +1,6 @@
-"""π(h) for a logistic posterior without any sampler of this package: importance sampling around the mode.
+"""An independent reference for π(h) of a logistic posterior: importance sampling around the mode, no Markov chain.
 
-A target and points in; posterior predictive probabilities with standard errors out.
+Input: a target and points. Output: posterior predictive probabilities with standard errors.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ __all__ = ["Reference", "predictive_reference"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference(Expectation):
-    """π(h) at each point, its standard error, how good the proposal was (effective over drawn), and the mode."""
+    """π(h) at each point, its standard error, the efficiency of the proposal (effective over drawn), and the mode."""
 
     mode: np.ndarray
 
@@ -25,13 +25,13 @@ class Reference(Expectation):
 def predictive_reference(
     target: LogisticRegression, points: np.ndarray, num_draws: int = 2**17, seed: int = 0
 ) -> Reference:
-    """Posterior predictive probabilities ∫ 1/(1 + e^{-xᵀθ}) π(dθ) by self-normalised importance sampling.
+    """Compute posterior predictive probabilities ∫ 1/(1 + e^{-xᵀθ}) π(dθ) by self-normalised importance sampling.
 
     **Arguments:**
 
     - `target`: a logistic posterior.
     - `points`: one row x per prediction.
-    - `num_draws`, `seed`: how many θ, and from which seed.
+    - `num_draws`, `seed`: the number of draws of θ, and their seed.
 
     **Returns:** a `Reference`.
     """

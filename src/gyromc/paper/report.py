@@ -1,11 +1,9 @@
-"""report.html: one self-contained file with what the paper's §6 claims, what was measured, and what theory says.
+"""report.html: one self-contained page with the paper's claims, the measurements and the predictions.
 
-Receives results.json's content; hands on figures (SVG, PNG, PDF, CSV) and the page. Nothing is computed here that is not in the
-results, so `gyromc report DIR` rebuilds everything without sampling.
+Input: the content of results.json. Output: figures (SVG, PNG, PDF, CSV) and the page. Every number comes from the results, so
+`gyromc report DIR` rebuilds everything without sampling.
 """
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,14 @@ from typing import Any
 import gyromc
 from gyromc.datasets import HEART
 from gyromc.paper import claims
-from gyromc.paper.cache import require_writable, write_atomically
-from gyromc.paper.progress import Display
+from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, duration, number
-from gyromc.show.pages import data_uri, environment, picture
+from gyromc.show.pages import Picture, environment, image
+from gyromc.show.progress import Progress
 
-__all__ = ["markdown", "render", "write_report"]
+__all__ = ["RESULTS", "markdown", "render", "write_report"]
+
+RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
 COLUMNS = {
     "smaller-error": "(i) smaller RMSE",
@@ -34,13 +34,14 @@ SIGNS = {claims.CONFIRMED: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
 CLASSES = {claims.CONFIRMED: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
 ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
-
-
 FORMATS = ("svg", "png", "pdf", "csv")
+PAPER_KINDS = ("rmse", "qq")
+"""The panels that the paper shows; others go beyond it."""
+SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
 
 
 def write_report(
-    results: Mapping[str, Any], directory: Path, display: Display | None = None, formats: tuple[str, ...] = FORMATS
+    results: Mapping[str, Any], directory: Path, shown: Progress | None = None, formats: tuple[str, ...] = FORMATS
 ) -> Path:
     """Draw the figures and write report.html.
 
@@ -48,67 +49,49 @@ def write_report(
 
     - `results`: the content of results.json.
     - `directory`: where report.html and the folder `figures` go.
-    - `display`: where progress is shown.
+    - `shown`: where progress is shown; nowhere when left out.
     - `formats`: which files to write for each figure; the page itself needs none of them.
 
     **Returns:** the path of report.html.
     """
-    directory, display = Path(directory), display or Display()
+    directory, shown = Path(directory), shown or Progress()
     require_writable(directory)
-    pictures: dict[str, list[dict[str, Any]]] = {}
+    pictures: dict[str, list[Picture]] = {}
     for name, found in results["experiments"].items():
-        display.describe(f"{name}: figures")
+        shown.describe(f"{name}: figures")
         pictures[name] = _figures(name, found, directory / "figures", formats)
-        display.advance(1.4)
+        shown.advance(SECONDS_PER_FIGURES)
     path = directory / "report.html"
     write_atomically(path, render(results, pictures))
     return path
 
 
-def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Write one experiment's panels in every format; hand on what the page shows of them."""
+def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str, ...]) -> list[Picture]:
+    """Write one experiment's panels in every format; return the pictures of the page."""
     from gyromc.paper.figures import panels
 
-    shown = []
+    pictures = []
     for panel in panels(name, found):
-        stem = f"{name}-{panel.kind}"
-        svg = picture(panel.figure, "svg", transparent=True, metadata={"Date": None})
+        picture = Picture.of(panel.kind, panel.figure, panel.alt, panel.caption)
         content = {
-            "svg": lambda svg=svg: svg,
-            "png": lambda panel=panel: picture(panel.figure, "png", dpi=160),
-            "pdf": lambda panel=panel: picture(panel.figure, "pdf", metadata={"CreationDate": None}),
-            "csv": lambda panel=panel: _table(panel.columns, panel.rows),
+            "svg": lambda picture=picture: picture.svg,
+            "png": lambda panel=panel: image(panel.figure, "png", dpi=160),
+            "pdf": lambda panel=panel: image(panel.figure, "pdf", metadata={"CreationDate": None}),
+            "csv": lambda panel=panel: csv_text(panel.columns, panel.rows),
         }
         for kind in formats:
-            write_atomically(folder / f"{stem}.{kind}", content[kind]())
-        shown.append(
-            {
-                "stem": stem,
-                "kind": panel.kind,
-                "alt": panel.alt,
-                "caption": panel.caption,
-                "source": data_uri(svg),
-                "paper": panel.kind in ("rmse", "qq"),
-            }
-        )
-    return shown
+            write_atomically(folder / f"{name}-{panel.kind}.{kind}", content[kind]())
+        pictures.append(picture)
+    return pictures
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([["" if x is None else f"{x:.9g}" if isinstance(x, float) else x for x in row] for row in rows])
-    return buffer.getvalue()
-
-
-def render(results: Mapping[str, Any], pictures: Mapping[str, list[dict[str, Any]]]) -> str:
-    """The page as text.
+def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) -> str:
+    """Return the page as text.
 
     **Arguments:**
 
     - `results`: the content of results.json.
-    - `pictures`: for each experiment its panels, as data URIs with alternative texts.
+    - `pictures`: the pictures of each experiment.
     """
     experiments = results["experiments"]
     return (
@@ -130,13 +113,13 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[dict[str, Any
             heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
             tolerances=claims,
             version=gyromc.__version__,
-            num_panels=sum(p["paper"] for shown in pictures.values() for p in shown),
+            paper_kinds=PAPER_KINDS,
         )
     )
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The verdict table as Markdown, with the command and the machine that made it."""
+    """Return the verdict table as Markdown, with the command and the machine that made it."""
     where = results["environment"]
     lines = [
         f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
@@ -161,8 +144,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """How many claims of each source have each verdict."""
+def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.Judgement, int]]:
+    """Count the claims by source and verdict."""
     counts = {source: dict.fromkeys(SHORT, 0) for source in ("paper", "beyond")}
     for found in experiments.values():
         for claim in found["claims"]:
@@ -171,7 +154,7 @@ def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _z_table(experiments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """z-scores against exact predictions, one row per experiment and dynamics of the paper."""
+    """Return the z-scores against exact predictions, one row per experiment and dynamics; None where there are none."""
     rows = []
     for name, found in experiments.items():
         for role, cells in found["cells"].items():

@@ -1,7 +1,7 @@
-"""Reproduce the paper's §6: predict, run, compare, report.
+"""Reproduces the paper's experiments: predict, run, compare, report.
 
-Receives names and a profile; hands on results.json, figures and report.html in a directory. What is finished is never computed
-twice.
+Input: names and a profile. Output: results.json, figures and report.html in a directory. Finished pieces are not
+computed twice.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from gyromc.paper.forecast import forecast
 from gyromc.paper.measures import Bootstrap
 from gyromc.paper.problems import HeartDisease
 from gyromc.paper.profiles import PROFILES, Profile
-from gyromc.paper.progress import Display, display
 from gyromc.paper.reference import Reference, predictive_reference
-from gyromc.paper.store import SCHEMA, SCHEMA_VERSION, load, save
+from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
 from gyromc.show.pages import machine
+from gyromc.show.progress import Progress
+from gyromc.show.progress import progress as show_progress
 
 __all__ = ["Reproduction", "reproduce"]
 
 SECONDS_PER_ANALYSIS = 2.0
-SECONDS_PER_FIGURE = 0.7
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What came out, and where it lies."""
+    """The results, their directory and report, and how many pieces were computed and reused."""
 
     results: dict[str, Any]
     directory: Path
@@ -64,28 +64,25 @@ def reproduce(
     - `names`: which experiments; all twelve when left out.
     - `profile`: `"quick"` (minutes), `"paper"` (R = 2000, every published step size), or a `Profile` of your own.
     - `engine`: as in `gyromc.run`.
-    - `out`: the directory; `results/<profile>` when left out. Finished pieces are kept in its folder `cache`.
-    - `seed`: what all noise is derived from.
-    - `fresh`: compute also what is already there.
-    - `progress`: show a display on standard error; left out: when it is a terminal.
+    - `out`: the directory; `results/<profile>` when left out. Finished pieces are stored in its folder `cache`.
+    - `seed`: all noise is derived from it.
+    - `fresh`: compute again what the cache holds.
+    - `progress`: show progress on standard error; when left out, only on a terminal.
 
     **Returns:** a `Reproduction`.
     """
-    from gyromc.paper.report import write_report
-
     experiments, chosen = select(names, seed), _profile(profile)
     directory = Path(out) if out is not None else Path("results") / chosen.name
     cache = Cache(directory / "cache")
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     todo = cells(experiments, chosen)
     total = sum(expected_seconds(cell, engine) for cell in todo)
-    with display(total + len(experiments) * (SECONDS_PER_ANALYSIS + 2 * SECONDS_PER_FIGURE), progress) as shown:
+    total += len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
+    with show_progress(total, progress) as shown:
         with _forecasts(experiments, chosen, cache) as forecasts:
             outcome = execute(todo, cache, engine, fresh, shown)
             found = _findings(experiments, chosen, outcome, forecasts, shown, seed)
         results = {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
             "profile": chosen.name,
             "seed": seed,
             "command": _command(names, chosen.name, engine, seed),
@@ -98,8 +95,7 @@ def reproduce(
                 "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in outcome.pieces.items()},
             },
         }
-        save(results, directory)
-        results = load(directory)  # what the report says is what the file says
+        results = RESULTS.save(results, directory)
         report = write_report(results, directory, shown)
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
 
@@ -119,7 +115,7 @@ def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
 
 @contextlib.contextmanager
 def _forecasts(experiments: Sequence[Experiment], profile: Profile, cache: Cache) -> Iterator[dict[str, Future]]:
-    """What theory says, by experiment, worked out while the chains run: it needs none of them."""
+    """Compute the predictions of each experiment in a thread, while the chains run."""
     pool = ThreadPoolExecutor(1)
     try:
         yield {
@@ -135,10 +131,10 @@ def _findings(
     profile: Profile,
     outcome: Outcome,
     forecasts: Mapping[str, Future],
-    shown: Display,
+    shown: Progress,
     seed: int,
 ) -> dict[str, Any]:
-    """The analysis of each experiment, by name."""
+    """Analyse each experiment; return the findings by name."""
     bootstrap = functools.lru_cache(lambda chains: Bootstrap(chains, profile.bootstrap, seed))
     references: dict[HeartDisease, Reference] = {}
     found = {}

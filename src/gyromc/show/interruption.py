@@ -1,7 +1,7 @@
-"""Ctrl-C heard at a safe moment: the first press is remembered, a second one interrupts at once.
+"""Ctrl-C at a safe moment: the first press is remembered, a second one raises `KeyboardInterrupt` at once.
 
-Raised at once, an interrupt could strike where Python drops exceptions, such as a garbage collector's callback, and what is
-finished would be lost.
+An interrupt raised at once could strike where Python drops exceptions, such as a garbage collector's callback, and finished work
+would be lost.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ def interruptible(message: str = "stopping (Ctrl-C again to stop at once)") -> I
     """Remember Ctrl-C while the block runs.
 
     A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is
-    heard, since Python delivers signals to the main thread alone.
+    remembered, since Python delivers signals to the main thread alone.
 
     **Arguments:**
 
-    - `message`: said when Ctrl-C is pressed for the first time.
+    - `message`: printed when Ctrl-C is pressed for the first time.
     """
     found = Interruption()
     previous = signal.getsignal(signal.SIGINT)

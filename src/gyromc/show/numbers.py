@@ -6,24 +6,24 @@ __all__ = ["bounds", "counted", "duration", "number", "plain", "plus_minus", "si
 
 
 def plain(value) -> float | int | None:
-    """A number as JSON has it; None for what is not known, NaN or infinite."""
+    """Return a number for JSON; None for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if isinstance(value, int) else float(value)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A few significant digits; a dash for what is not known."""
+    """Return a few significant digits; a dash for None."""
     return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign and so many decimals."""
+    """Return a number with its sign and the given number of decimals."""
     return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
 def plus_minus(value: float | None, error: float | None) -> str:
-    """A value with its standard error: two digits of the error, and as many decimals of the value as that leaves.
+    """Return a value with its standard error: two digits of the error, and the same number of decimals of the value.
 
     ```python
     from gyromc.show.numbers import plus_minus
@@ -37,12 +37,12 @@ def plus_minus(value: float | None, error: float | None) -> str:
 
 
 def bounds(interval, digits: int = 3) -> str:
-    """An interval in brackets."""
+    """Return an interval in brackets."""
     return "" if interval is None else f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Return seconds as seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -51,6 +51,6 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 row", "2 rows", "3 categories"."""
+    """Return a count with its noun: "1 row", "2 rows", "3 categories"."""
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
     return f"{number} {noun if number == 1 else plural}"

@@ -1,10 +1,11 @@
-"""Pages and pictures: the one style of every report gyromc writes.
+"""Pages and their pictures, in one style for every report.
 
-Templates' names and figures in; self-contained HTML and images out. A page that extends `page.html.j2` is readable in light and
-dark, on a phone and on paper, and fetches nothing.
+Input: Jinja templates and Matplotlib figures. Output: self-contained HTML and images. A page that extends `page.html.j2` is
+readable in light and dark, on a phone and on paper, and fetches nothing.
 """
 
 import base64
+import dataclasses
 import io
 import os
 import platform
@@ -15,15 +16,9 @@ from typing import Any
 import gyromc
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
-__all__ = [
-    "FIGURE_STYLE",
-    "data_uri",
-    "environment",
-    "machine",
-    "picture",
-]
+__all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "machine"]
 
-FIGURE_STYLE = {
+FIGURE_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 9,
@@ -50,11 +45,11 @@ FIGURE_STYLE = {
 
 
 def environment(package: str):
-    """A Jinja environment that finds the package's own templates and the ones all pages share.
+    """Return a Jinja environment that finds the package's templates and the shared ones.
 
     **Arguments:**
 
-    - `package`: one with a folder `templates`.
+    - `package`: the name of a package with a folder `templates`.
     """
     import jinja2
 
@@ -77,20 +72,45 @@ def environment(package: str):
     return found
 
 
-def picture(figure, kind: str, **options: Any) -> bytes:
-    """A Matplotlib figure as the content of a file."""
+def image(figure, format: str, **options: Any) -> bytes:
+    """Return a Matplotlib figure as the content of an image file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, **options)
+    figure.savefig(buffer, format=format, **options)
     return buffer.getvalue()
 
 
-def data_uri(svg: bytes) -> str:
-    """An SVG image as an address that a page can hold."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+@dataclasses.dataclass(frozen=True, eq=False)
+class Picture:
+    """An SVG image on a page.
+
+    **Attributes:**
+
+    - `kind`: its name in the template; `svg`: its content.
+    - `alt`: the text that a screen reader reads; `caption`: the text below it.
+    - `width`, `height`: in pixels.
+    """
+
+    kind: str
+    svg: bytes
+    alt: str
+    caption: str
+    width: int
+    height: int
+
+    @classmethod
+    def of(cls, kind: str, figure, alt: str, caption: str) -> "Picture":
+        """Draw a Matplotlib figure."""
+        width, height = (int(96 * inches) for inches in figure.get_size_inches())
+        return cls(kind, image(figure, "svg", transparent=True, metadata={"Date": None}), alt, caption, width, height)
+
+    @property
+    def source(self) -> str:
+        """The image as a data URI."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg).decode()
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were made with."""
+    """Return the versions, the processor and the device that the numbers were made with."""
     import jax
 
     packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
@@ -108,7 +128,7 @@ def machine() -> dict[str, Any]:
 def _processor() -> str:
     lines = Path("/proc/cpuinfo")
     if lines.exists():
-        for line in lines.read_text().splitlines():
+        for line in lines.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown"

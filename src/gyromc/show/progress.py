@@ -1,4 +1,4 @@
-"""One progress display: what is being done, how far it is, how long it will take. Written to standard error."""
+"""The progress display: what is being done, how much of it is done, how long it will take. Written to standard error."""
 
 import contextlib
 import sys
@@ -8,7 +8,7 @@ __all__ = ["Progress", "progress", "say"]
 
 
 class Progress:
-    """How far some work is; shows nothing unless `progress` made it.
+    """Reports progress; a bare `Progress()` shows nothing, `progress` makes one that does.
 
     **Arguments:**
 
@@ -27,13 +27,13 @@ class Progress:
 def progress(
     total: float | None = None, wanted: bool | None = None, description: str = "", done: float = 0
 ) -> Iterator[Progress]:
-    """A display over `total` units of work, shown where wanted or, when left open, where standard error is a terminal.
+    """Show progress over `total` units of work while the block runs.
 
     **Arguments:**
 
-    - `total`: the whole work; None where it is not known, which shows a count and the time passed instead of a bar.
-    - `wanted`: whether to show it; None decides by the terminal.
-    - `description`: what is done first; `done`: how much is finished already.
+    - `total`: the whole work; where None, a count of steps and the elapsed time are shown instead of a bar.
+    - `wanted`: whether to show anything; None means only where standard error is a terminal.
+    - `description`: what is done first; `done`: how much is already finished.
     """
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield Progress()
@@ -55,7 +55,8 @@ def progress(
     columns = (*bar_or_spinner, TimeElapsedColumn(), *left, TextColumn("{task.description}", markup=False))
     screen = console(stderr=True)
     with Bar(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
-        task = bar.add_task(description, total=total, completed=done)  # type: ignore[arg-type]  # Rich counts in floats too
+        task = bar.add_task(description, total=total)
+        bar.update(task, completed=done)
         yield Progress(
             lambda text: bar.update(task, description=text),
             lambda amount: bar.advance(task, amount),
@@ -63,5 +64,5 @@ def progress(
 
 
 def say(text: str) -> None:
-    """One line to standard error."""
+    """Print one line to standard error."""
     print(f"gyromc: {text}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Tables for a terminal, for a notebook and as plain text, from one description.
 
-A result names its tables and lines once (`shown`); `Shown` prints them wherever the result appears. Cells are plain text:
-brackets in a name are brackets, never markup.
+A result lists its tables and lines of text once (`shown`); the base class `Shown` prints them wherever the result appears. Cells,
+titles and notes are plain text: brackets in a name are brackets, never Rich markup.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import html
 import io
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["Cell", "Shown", "Table", "console", "text_of"]
 
@@ -26,9 +26,9 @@ class Table:
 
     - `columns`: their names.
     - `rows`: a `Cell` for each column.
-    - `title`: above; `notes`: lines below.
-    - `left`: names of the columns aligned to the left; the first when left out, the others to the right.
-    - `style`: `"grid"`, or `"simple"` for wide tables with a line under the header only.
+    - `title`: the line above; `notes`: the lines below.
+    - `left`: the names of the columns aligned to the left, the others to the right; the first column when left out.
+    - `style`: `"grid"`, or `"simple"` with one line under the header and headings broken at spaces, for wide tables.
     """
 
     columns: Sequence[str]
@@ -36,10 +36,10 @@ class Table:
     title: str = ""
     notes: Sequence[str] = ()
     left: Sequence[str] | None = None
-    style: str = "grid"
+    style: Literal["grid", "simple"] = "grid"
 
     def __rich__(self):
-        """The table as Rich draws it."""
+        """Return the table as a Rich renderable."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -53,14 +53,15 @@ class Table:
             if name in left:
                 table.add_column(Text(name), overflow="fold")
             else:
-                table.add_column(Text(name.replace(" ", "\n") if self.style == "simple" else name), justify="right")
+                heading = name.replace(" ", "\n") if self.style == "simple" else name
+                table.add_column(Text(heading), justify="right", no_wrap=self.style == "simple")
         for row in self.rows:
             table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
         table.caption = Text("\n".join(self.notes)) if self.notes else None
         return table
 
     def html(self) -> str:
-        """The table for a notebook."""
+        """Return the table as HTML."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         texts = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
         body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in texts)
@@ -74,11 +75,11 @@ class Shown:
     """A result that prints as tables and lines: in a terminal, as text and in a notebook."""
 
     def shown(self) -> Sequence[Table | str]:
-        """The tables and lines, in order."""
+        """Return the tables and lines, in order."""
         raise NotImplementedError
 
     def __rich__(self):
-        """Everything as Rich draws it."""
+        """Return everything as a Rich renderable."""
         from rich.console import Group
         from rich.text import Text
 
@@ -94,7 +95,7 @@ class Shown:
 
 
 def text_of(shown: Any, width: int = WIDTH) -> str:
-    """What Rich would print, as plain text of the given width."""
+    """Return what Rich prints, as plain text of the given width."""
     from rich.console import Console
 
     buffer = io.StringIO()
@@ -103,7 +104,7 @@ def text_of(shown: Any, width: int = WIDTH) -> str:
 
 
 def console(stderr: bool = False):
-    """A Rich console as wide as the terminal, or `WIDTH` wide where there is none."""
+    """Return a Rich console as wide as the terminal, or `WIDTH` wide where there is none."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -17,6 +17,7 @@ from gyromc.app.cli import app
 from gyromc.app.fit.encoding import Encoding
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
+from support.commands import interruptible_command
 from support.posterior import Reference, standardised
 from support.zscores import score
 
@@ -270,7 +271,8 @@ def test_nothing_heavy_is_imported_before_it_is_used_and_what_lacks_is_named(tmp
 
 def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.csv").write_text(GOOD + "2.5,v,no\n2.5,v,no\n2.5,,no\n")
+    content = GOOD.replace("x,kind,y", "h [cm],[/x],y")  # no Rich markup
+    (tmp_path / "d.csv").write_text(content + "2.5,v,no\n2.5,v,no\n2.5,,no\n")
     result = CliRunner().invoke(
         app, ["fit", "d.csv", "-t", "y", "--effort", "quick", "--impute"], catch_exceptions=False
     )
@@ -279,7 +281,8 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
         "Logistic regression of y, chosen because 'y' has two values",
         "2 levels: 'u', 'v'; reference 'u'; 1 missing value replaced by 'v', the most frequent",
         "probabilities are those of y = yes",
-        "kind[v]",
+        "h [cm]",
+        "[/x][v]",
         "Monte Carlo error",
         "posterior spread",
         "held-out",
@@ -296,11 +299,11 @@ def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path, sigint):
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
-    command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
+    command = interruptible_command("fit", "d.csv", "-t", "y", "--out", "out", "--effort", 0.0001)
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "keeping" in line:  # sampling begins
+            if "fitting" in line:
                 break
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from gyromc.app.fit.datatable import read_table
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.recognition import complete_rows, recognise
 from gyromc.app.fit.response import Wishes
-from gyromc.app.fit.table import read_table
 from gyromc.errors import InvalidInput
 
 
@@ -62,7 +62,7 @@ def test_an_encoding_survives_json_and_applies_to_another_order_of_columns(tmp_p
     ("columns", "message"),
     [
         ({"x": [1]}, "new.csv has no column 'place' .needed by the fit"),
-        ({"x": ["1", "abc"], "place": ["u", "u"]}, "new.csv, line 3: column 'x' is numeric, but there stands 'abc'"),
+        ({"x": ["1", "abc"], "place": ["u", "u"]}, "new.csv, line 3: column 'x' is numeric, but holds 'abc'"),
         ({"x": [1, 2], "place": ["u", "w"]}, "new.csv, line 3: column 'place' has the category 'w'.*Known: 'u', 'v'"),
         ({"x": [1, ""], "place": ["u", "v"]}, "new.csv: column 'x' lacks 1 value, the first at line 3.*--impute"),
         ({"x": [1, 2], "place": ["u", "NA"]}, "column 'place' lacks 1 value"),

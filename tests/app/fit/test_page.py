@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
+from gyromc.app.fit.figures import pictures
+from gyromc.app.fit.report import RESULTS
 from support.browsing import assert_well_formed, needs_chromium, open_page
 
 
@@ -14,7 +16,7 @@ from support.browsing import assert_well_formed, needs_chromium, open_page
 def report(tmp_path_factory):
     """Three classes with names that need care, more columns than a phone is wide, categories, an imputed value."""
     folder, rng = tmp_path_factory.mktemp("page"), np.random.default_rng(3)
-    names = ["a column with a long name & <odd> signs", *(f"x{j}" for j in range(6)), "kind"]
+    names = ["a column with a long name & <odd> signs", "$^{", "cost $", *(f"x{j}" for j in range(4)), "kind"]
     rows = []
     for i in range(60):
         label = ("alpha", "beta <b>", 'gamma "γ"')[i % 3].replace('"', '""')
@@ -60,3 +62,11 @@ def test_the_page_is_self_contained_and_well_formed(report):
     assert "http" not in re.sub(r"data:[^\"]*", "", text)
     assert "built-in method" not in text
     assert "1 missing value replaced by" in text
+
+
+def test_dollar_signs_in_names_are_no_formulas(report):
+    """The fixture's columns `$^{` and `cost $` make a broken formula when both are in one text, as in a title of a trace."""
+    results = RESULTS.load(report.parent)
+    results["trace"]["parameters"][0]["label"] = "cost $^{$"
+    results["model"]["effect"] = "change of $^{$"
+    assert {picture.kind for picture in pictures(results)} == {"coefficients", "calibration", "trace"}

@@ -1,1 +1,1 @@
-"""`gyromc fit`: a data file in, coefficients, predictions, scores and a report out."""
+"""`gyromc fit`: from a data file to coefficients, predictions, scores and a report."""

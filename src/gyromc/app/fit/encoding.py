@@ -1,7 +1,7 @@
-"""How a table becomes a design matrix X and a response y: a frozen value, learnt once and applied to any later table (E4).
+"""Converts a table into a design matrix X and a response y.
 
-Receives columns of a `Table`; hands on numbers, one column of X per numeric column and one per category that is not the
-reference. It is saved with the results, so that new rows are encoded exactly as the old ones were.
+Input: a `DataTable`. Output: numbers, one column of X per numeric column and one per category that is not the reference. An
+`Encoding` is stored with the results, so that new rows are encoded exactly as the old ones were.
 """
 
 import dataclasses
@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import as_numbers, as_text, counted
+from gyromc.app.fit.columns import as_numbers, as_text
+from gyromc.app.fit.datatable import DataTable
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
-__all__ = ["Categorical", "Encoding", "Numeric", "Response"]
+__all__ = ["CategoricalColumn", "Encoding", "NumericColumn", "Response"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Numeric:
-    """A column of numbers, taken as it is.
+class NumericColumn:
+    """A column of numbers, used unchanged.
 
     **Attributes:**
 
     - `name`: of the column.
-    - `fill`: what replaces a missing value; `None`: missing values are refused.
-    - `note`: what a reader should know about it.
+    - `fill`: replaces a missing value; `None`: missing values are refused.
+    - `note`: a remark for the reader.
     """
 
     name: str
@@ -40,13 +41,13 @@ class Numeric:
         """The names of its columns in X."""
         return (self.name,)
 
-    def encode(self, table: Table) -> np.ndarray:
-        """Its columns of X."""
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return its columns of X."""
         values, bad = as_numbers(table.columns[self.name])
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise InvalidInput(
-                f"{table.path}, {table.place(row)}: column {self.name!r} is numeric, but there stands "
+                f"{table.path}, {table.place(row)}: column {self.name!r} is numeric, but holds "
                 f"{table.columns[self.name].iloc[row]!r}. Correct it, or leave it empty and pass `--impute`."
             )
         missing = np.isnan(values)
@@ -56,15 +57,15 @@ class Numeric:
 
 
 @dataclasses.dataclass(frozen=True)
-class Categorical:
+class CategoricalColumn:
     """A column of categories: one column of zeros and ones per level that is not the reference.
 
     **Attributes:**
 
     - `name`: of the column; `levels`: all that occur, in order.
     - `reference`: the level whose effect is in the intercept: its rows are all zeros.
-    - `fill`: what replaces a missing value; `None`: missing values are refused.
-    - `note`: what a reader should know about it.
+    - `fill`: replaces a missing value; `None`: missing values are refused.
+    - `note`: a remark for the reader.
     """
 
     name: str
@@ -85,8 +86,8 @@ class Categorical:
         """The names of its columns in X."""
         return tuple(f"{self.name}[{level}]" for level in self.shown)
 
-    def encode(self, table: Table) -> np.ndarray:
-        """Its columns of X; a level that was not there when the encoding was learnt is refused."""
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return its columns of X; a level that the fitted data do not have is refused."""
         values = as_text(table.columns[self.name])
         missing = values.isna().to_numpy()
         if missing.any():
@@ -97,7 +98,7 @@ class Categorical:
             raise InvalidInput(
                 f"{table.path}, {table.place(row)}: column {self.name!r} has the category {values.iloc[row]!r}, which the "
                 f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: {_some(self.levels)}. "
-                "The fit says nothing about it: correct the value, or remove the row."
+                "The fit knows nothing about it: correct the value, or remove the row."
             )
         return np.column_stack([values.eq(level).to_numpy(float) for level in self.shown])
 
@@ -124,8 +125,8 @@ class Response:
         """The class whose probability a logistic regression gives."""
         return self.classes[-1] if self.model == "logistic" else None
 
-    def encode(self, table: Table) -> np.ndarray:
-        """Numbers, or the places of the labels in `classes`."""
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return numbers, or the places of the labels in `classes`."""
         column = table.columns[self.name]
         if not self.classes:
             return as_numbers(column)[0]
@@ -135,7 +136,7 @@ class Response:
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Everything between a table and (X, y).
+    """The map from a table to (X, y).
 
     **Attributes:**
 
@@ -143,7 +144,7 @@ class Encoding:
     - `dropped`: columns left out, each with the reason; `notes`: what was done to the rows.
     """
 
-    features: tuple[Numeric | Categorical, ...]
+    features: tuple[NumericColumn | CategoricalColumn, ...]
     response: Response
     dropped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -158,8 +159,8 @@ class Encoding:
         """The columns a table must have to be predicted for."""
         return tuple(feature.name for feature in self.features)
 
-    def design(self, table: Table) -> np.ndarray:
-        """X: one row per row of the table, no column for the intercept.
+    def design(self, table: DataTable) -> np.ndarray:
+        """Return X: one row per row of the table, no column for the intercept.
 
         **Arguments:**
 
@@ -170,10 +171,10 @@ class Encoding:
         return np.column_stack([feature.encode(table) for feature in self.features])
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For each column of the file: its name, what it is, and what became of it."""
+        """Return name, kind and treatment of each column of the file."""
         found = []
         for f in self.features:
-            if isinstance(f, Categorical):
+            if isinstance(f, CategoricalColumn):
                 became = f"{counted(len(f.levels), 'level')}: {_some(f.levels)}; reference {f.reference!r}"
             else:
                 became = "" if f.note else "as it is"
@@ -181,7 +182,7 @@ class Encoding:
         return found + [(name, "dropped", reason) for name, reason in self.dropped]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "features": [{"kind": f.kind, **dataclasses.asdict(f)} for f in self.features],
             "response": dataclasses.asdict(self.response),
@@ -191,15 +192,16 @@ class Encoding:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> "Encoding":
-        """The encoding that `to_dict` wrote down.
+        """Return the encoding that `to_dict` described.
 
         ```python
-        from gyromc.app.fit.encoding import Categorical, Encoding, Numeric, Response
-        encoding = Encoding((Numeric("age"), Categorical("sex", ("f", "m"), "f")), Response("ill", "logistic", ("no", "yes")))
+        from gyromc.app.fit.encoding import CategoricalColumn, Encoding, NumericColumn, Response
+        features = NumericColumn("age"), CategoricalColumn("sex", ("f", "m"), "f")
+        encoding = Encoding(features, Response("ill", "logistic", ("no", "yes")))
         assert Encoding.from_dict(encoding.to_dict()) == encoding
         ```
         """
-        kinds = {"numeric": Numeric, "categorical": Categorical}
+        kinds = {"numeric": NumericColumn, "categorical": CategoricalColumn}
         features = tuple(kinds[entry["kind"]](**_fields(entry)) for entry in value["features"])
         dropped = tuple((name, reason) for name, reason in value["dropped"])
         return cls(features, Response(**_fields(value["response"])), dropped, tuple(value["notes"]))
@@ -209,8 +211,8 @@ def _some(texts: Sequence[str], most: int = 6) -> str:
     return ", ".join(map(repr, texts[:most])) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def _fill(feature: Numeric | Categorical, table: Table, missing: np.ndarray) -> Any:
-    """What replaces the missing values, where that was wanted."""
+def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:
+    """Return what replaces the missing values; raise where they are refused."""
     row = int(np.flatnonzero(missing)[0])
     require(
         feature.fill is not None,
@@ -221,5 +223,5 @@ def _fill(feature: Numeric | Categorical, table: Table, missing: np.ndarray) -> 
 
 
 def _fields(entry: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a frozen value, from JSON's lists."""
+    """Return the fields of a column or response, with tuples for JSON's lists."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k != "kind"}

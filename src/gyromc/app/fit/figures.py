@@ -1,9 +1,8 @@
-"""The figures of a fit: coefficients with intervals, calibration on held-out rows, traces of the chains (E3).
+"""The figures of a fit: coefficients with intervals, calibration on held-out rows, traces of the chains.
 
-Receives parts of fit.json; hands on Matplotlib figures with alternative texts, in the style all reports share.
+Input: the content of fit.json. Output: pictures with alternative texts, in the style that all reports share.
 """
 
-import dataclasses
 from typing import Any
 
 import matplotlib
@@ -11,34 +10,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gyromc.show.pages import FIGURE_STYLE, data_uri, picture
+from gyromc.show.pages import FIGURE_STYLE, Picture
 
-__all__ = ["Panel", "panels"]
+__all__ = ["pictures"]
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 CHAIN_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 MOST_BARS = 25
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Panel:
-    """A figure as SVG, what a screen reader says, and the caption."""
-
-    kind: str
-    svg: bytes
-    alt: str
-    caption: str
-    width: int
-    height: int
-
-    @property
-    def source(self) -> str:
-        """The image as an address that a page can hold."""
-        return data_uri(self.svg)
-
-
-def panels(results: dict[str, Any]) -> list[Panel]:
-    """The panels of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
+def pictures(results: dict[str, Any]) -> list[Picture]:
+    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
 
     **Arguments:**
 
@@ -47,14 +29,9 @@ def panels(results: dict[str, Any]) -> list[Panel]:
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
     if results["held_out"] is None:
         del draw["calibration"]
-    with matplotlib.rc_context(FIGURE_STYLE):  # type: ignore[arg-type]
-        return [_panel(kind, *function(results)) for kind, function in draw.items()]
-
-
-def _panel(kind: str, figure: Figure, alt: str, caption: str) -> Panel:
-    svg = picture(figure, "svg", transparent=True, metadata={"Date": None})
-    width, height = (int(96 * inches) for inches in figure.get_size_inches())
-    return Panel(kind, svg, alt, caption, width, height)
+    style = {**FIGURE_STYLE, "text.parse_math": False}  # a $ in the name of a column is a $
+    with matplotlib.rc_context(style):
+        return [Picture.of(kind, *function(results)) for kind, function in draw.items()]
 
 
 def _axes(size: tuple[float, float], title: str, rows: int = 1):
@@ -66,7 +43,7 @@ def _axes(size: tuple[float, float], title: str, rows: int = 1):
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Effects of one standard deviation of each predictor, the largest first."""
+    """Draw the effect of one standard deviation of each predictor, the largest first."""
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
@@ -84,15 +61,15 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(results["model"]["effect"])
     ax.margins(y=0.5 / max(len(rows), 3))
-    says = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
-    alt = f"Coefficients with 95 % credible intervals, largest first: {says}."
+    values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
+    alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {left_out} smaller ones are left out." if left_out else "."
     return figure, alt, caption + " Grey squares: the interval holds zero."
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Predicted beside observed shares; the diagonal is perfect."""
+    """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
     found = results["held_out"]["calibration"]
     of_classes = found["kind"] == "classes"
     figure, (ax,) = _axes((4.4, 3.7), "calibration on held-out rows")
@@ -106,8 +83,8 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     ax.set_xlabel("predicted probability" if of_classes else "nominal level of the predictive interval")
     ax.set_ylabel("how often it happened" if of_classes else "share of rows inside it")
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
-    says = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
-    alt = f"Calibration plot, predicted against observed: {says}. {off} of {len(points)} intervals miss the diagonal."
+    values = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
+    alt = f"Calibration plot, predicted against observed: {values}. {off} of {len(points)} intervals miss the diagonal."
     missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
     what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
     shared = "" if of_classes else ", which share the rows and so err together"
@@ -117,7 +94,7 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """The kept states of a few chains, for the parameters that stand out most."""
+    """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
     figure, axes = _axes((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))

@@ -1,7 +1,7 @@
-"""What a fit found, as plain values: the parts of fit.json and the rows of its tables (E4).
+"""The findings of a fit as plain values: the parts of fit.json and the rows of its tables.
 
-Receives a `Fit` and the encoding of its table; hands on dictionaries and rows, in the words of the user's columns. Posterior
-spread, Monte Carlo error and step-size bias stay apart everywhere.
+Input: a `Fit` and the encoding of its table. Output: dictionaries and rows, under the names of the user's columns. Posterior
+spread, Monte Carlo error and step-size bias are separate everywhere.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Encoding
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import counted
 from gyromc.app.fit.wording import model_words
 from gyromc.regression.fit import Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
+from gyromc.show.numbers import counted
 
 __all__ = ["coefficient_table", "coefficients", "held_out", "part", "predictions", "results"]
 
@@ -26,9 +26,9 @@ AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 
 
 def results(
-    fit: Fit, encoding: Encoding, table: Table, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
 ) -> dict[str, Any]:
-    """All of fit.json that comes from the fit to all rows.
+    """Return the parts of fit.json that come from the fit to all rows.
 
     **Arguments:**
 
@@ -36,7 +36,7 @@ def results(
     - `rows`: its coefficients.
     - `prior_scale`: of the prior.
     """
-    from gyromc.app.fit.checks import checkup
+    from gyromc.app.fit.diagnostics import checkup
     from gyromc.show.pages import machine
 
     slopes = [c for c in rows if c["name"] != "intercept"]
@@ -64,7 +64,7 @@ def results(
 
 
 def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
-    """The coefficients in the user's units, and per standard deviation of their column."""
+    """Return the coefficients in the user's units, and per standard deviation of their column."""
     spread = dict(zip(encoding.names, X.std(axis=0), strict=True))
     found = []
     for c in fit.coefficients:
@@ -89,7 +89,7 @@ def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, 
 
 
 def coefficient_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of coefficients.csv."""
+    """Return columns and rows of coefficients.csv."""
     classes = rows[0]["class"] is not None
     columns = [
         "name",
@@ -116,7 +116,7 @@ def coefficient_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[
 
 
 def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
-    """Scores and calibration on rows that the fit has not seen."""
+    """Compute scores and calibration on rows that the fit has not seen."""
     model = encoding.response.model
     if encoding.response.classes:
         p = _probabilities(fit, X)
@@ -138,7 +138,7 @@ def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: 
 
 
 def _verdict(score) -> str:
-    """Whether the model beats its baseline, at two standard errors of the paired difference."""
+    """Judge the model against its baseline, at two standard errors of the paired difference."""
     gain = score.difference if score.better == "higher" else -score.difference
     if not math.isfinite(score.difference_std_error) or abs(gain) <= 2 * score.difference_std_error:
         return "not clearly better" if gain >= 0 else "not clearly worse"
@@ -151,7 +151,7 @@ def _probabilities(fit: Fit, X: np.ndarray) -> np.ndarray:
 
 
 def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The predictive distribution function just below y, and at it."""
+    """Return the predictive distribution function just below y, and at y."""
     if fit.model == "linear":
         found = fit.predict(X)
         at = stats.norm.cdf(y, found.mean, found.sd)
@@ -167,9 +167,9 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 
 
 def predictions(
-    fit: Fit, encoding: Encoding, table: Table, X: np.ndarray, y: np.ndarray | None
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None
 ) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of a table of predictions; `y` where it was observed."""
+    """Return columns and rows of a table of predictions; `y` where it was observed."""
     found, classes = fit.predict(X), encoding.response.classes
     columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
     if y is not None:
@@ -194,9 +194,11 @@ def predictions(
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def part(file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int) -> dict[str, Any]:
-    """What a page shows of a table of predictions: of several classes only the likeliest."""
-    new, response = file == "predictions.csv", encoding.response
+def part(
+    file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int, new: bool
+) -> dict[str, Any]:
+    """Return what a page shows of a table of predictions: of several classes only the likeliest."""
+    response = encoding.response
     what = "the mean"
     if response.classes:
         what = (
@@ -218,7 +220,7 @@ def part(file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]
 
 
 def _likeliest(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
-    """The same table with the probability of the predicted class alone."""
+    """Return the same table with the probability of the predicted class only."""
     kept = [name for name in columns if not name.endswith("]")]
     kinds = ["probability", "posterior_spread", "monte_carlo_error"]
     found = []
@@ -248,7 +250,7 @@ def _sampler(fit: Fit) -> dict[str, Any]:
 
 
 def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The kept states of a few chains for the coefficients that stand out most, the intercept first."""
+    """Return the stored states of a few chains for the coefficients that stand out most, the intercept first."""
     draws = fit.draws
     slopes = sorted(
         (i for i, c in enumerate(rows) if c["name"] != "intercept"),

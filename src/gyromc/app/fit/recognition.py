@@ -1,32 +1,33 @@
-"""What the columns of a table are, found by looking at every value: the `Encoding` that a regression (E4) begins with.
+"""Decides from all values of a column whether it holds numbers or categories.
 
-Receives a `Table`, the target and what the user insists on; hands on an `Encoding`, or an error that names column, line, value
-and remedy. What is ambiguous is refused rather than guessed, what is decided is said.
+Input: a `DataTable`, the name of the target and the user's wishes. Output: an `Encoding`, or an error that names column, line,
+value and remedy. An ambiguous column is refused, not guessed; every decision is noted.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from gyromc.app.fit.encoding import Categorical, Encoding, Numeric
+from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.datatable import MAX_COLUMNS, DataTable
+from gyromc.app.fit.encoding import CategoricalColumn, Encoding, NumericColumn
 from gyromc.app.fit.response import Wishes, recognise_response
-from gyromc.app.fit.table import MAX_COLUMNS, Table
-from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
 __all__ = ["complete_rows", "recognise"]
 
 MAX_LEVELS = 50
-"""A text column with more categories than this is refused unless `--categorical` insists."""
+"""A text column with more categories than this is refused unless `--categorical` names it."""
 MOST_PROBLEMS = 12
-FEW_VALUES = 10  # rows: too few to say that a text in each identifies it
+FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
-"""Numbers that are not written as numbers: 1,234 or 3,14 or 12 % or $5."""
+"""Numbers with extra signs: 1,234 or 3,14 or 12 % or $5."""
 
 
-def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple[str, ...]]:
-    """The rows that have a target value, and a note of those left out; they are left out only when `impute` is wanted."""
+def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
     table.require_column(target, "target")
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
@@ -42,23 +43,23 @@ def complete_rows(table: Table, target: str, impute: bool) -> tuple[Table, tuple
     return table.take(np.flatnonzero(~missing)), (note,)
 
 
-def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
+def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
     """Decide what every column is.
 
     **Arguments:**
 
     - `table`: all rows, each with a target value (`complete_rows`).
     - `target`: the name of its column.
-    - `wishes`: what the user insists on.
-    - `train`: the rows that medians and most frequent categories are taken from; all when left out. Kinds and levels come from
-      all rows.
+    - `wishes`: the user's wishes.
+    - `train`: the rows that medians and most frequent categories are computed from; all when left out. Kinds and levels come
+      from all rows.
 
     **Returns:** an `Encoding`.
 
     ```python
     from pathlib import Path
     from gyromc.app.fit.recognition import recognise
-    from gyromc.app.fit.table import read_table
+    from gyromc.app.fit.datatable import read_table
     Path("trees.csv").write_text("height,place,old\\n1.5,north,no\\n2.5,south,yes\\n3.5,south,yes\\n")
     assert recognise(read_table("trees.csv"), "old").names == ("height", "place[south]")
     ```
@@ -86,9 +87,9 @@ def recognise(table: Table, target: str, wishes: Wishes = Wishes(), train: np.nd
 
 
 def _features(
-    table: Table, names: Sequence[str], wishes: Wishes, train: np.ndarray
-) -> tuple[Numeric | Categorical, ...]:
-    """What each column is; all that is wrong with any of them is said at once."""
+    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
+) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    """Recognise each column; one error lists all that is wrong with any of them."""
     features, problems = [], []
     for name in names:
         try:
@@ -107,8 +108,8 @@ def _features(
     return tuple(features)
 
 
-def _useless(table: Table, name: str, impute: bool) -> str | None:
-    """Why a column can be left out without loss, or None."""
+def _useless(table: DataTable, name: str, impute: bool) -> str | None:
+    """Return why a column can be left out without loss, or None."""
     column = table.columns[name]
     known = column.dropna()
     if known.empty:
@@ -119,8 +120,8 @@ def _useless(table: Table, name: str, impute: bool) -> str | None:
     return None
 
 
-def _missing(table: Table, names: Sequence[str]) -> list[str]:
-    """A sentence on the missing values, if there are any."""
+def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
+    """Return a sentence on the missing values, if there are any."""
     counts = {name: int(table.columns[name].isna().sum()) for name in names}
     lacking = {name: count for name, count in counts.items() if count}
     if not lacking:
@@ -136,9 +137,9 @@ def _missing(table: Table, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Numeric | Categorical:
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
     column = table.columns[name]
-    insisted = name in wishes.categorical or name in wishes.reference
+    forced = name in wishes.categorical or name in wishes.reference
     if is_dates(column):
         raise InvalidInput(
             f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Turn them into numbers that mean "
@@ -146,14 +147,14 @@ def _feature(table: Table, name: str, wishes: Wishes, train: np.ndarray) -> Nume
         )
     values, bad = as_numbers(column)
     known = int(column.notna().sum())
-    if not insisted and not bad.any():
+    if not forced and not bad.any():
         return _numeric(name, values, wishes, train)
-    if not insisted:
+    if not forced:
         _refuse_mixture(table, name, bad, known)
-    return _categorical(table, name, wishes, train, insisted)
+    return _categorical(table, name, wishes, train, forced)
 
 
-def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> Numeric:
+def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> NumericColumn:
     known = values[~np.isnan(values)]
     require_scale(known, f"Column {name!r}")
     distinct = np.unique(known)
@@ -167,7 +168,7 @@ def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -
         seen = values[train][~np.isnan(values[train])]
         fill = float(np.median(seen if seen.size else known))
         note = _also(_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)
-    return Numeric(name, fill, note)
+    return NumericColumn(name, fill, note)
 
 
 def _imputed(count: int, by: str) -> str:
@@ -178,8 +179,8 @@ def _also(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> None:
-    """A column that is nearly numeric is not taken for categories."""
+def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray, known: int) -> None:
+    """Raise for a column that is nearly numeric: it is not treated as categories."""
     column, row, count = table.columns[name], int(np.flatnonzero(bad)[0]), int(bad.sum())
     here = f"{table.path}, {table.place(row)}: column {name!r}"
     texts = column[bad]
@@ -191,26 +192,26 @@ def _refuse_mixture(table: Table, name: str, bad: np.ndarray, known: int) -> Non
         )
     if 2 * count <= known:
         raise InvalidInput(
-            f"{here} is numeric in {known - count} rows, but there stands {column.iloc[row]!r} "
+            f"{here} is numeric in {known - count} rows, but holds {column.iloc[row]!r} here "
             f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
             f"`--categorical {name}` if these are codes."
         )
 
 
-def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, insisted: bool) -> Categorical:
+def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
     column = as_text(table.columns[name])
     levels = ordered(column.dropna())
     known = int(column.notna().sum())
-    if not insisted:
+    if not forced:
         require(
             len(levels) < known or known <= FEW_VALUES,
-            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and predicts nothing. "
+            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
             f"Pass `--drop {name}`.",
         )
         require(
             len(levels) <= MAX_LEVELS,
             f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
-            f"at most {MAX_LEVELS} are taken for categories. Pass `--drop {name}`, group the rare ones, or insist with "
+            f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
             f"`--categorical {name}`.",
         )
     reference = wishes.reference.get(name, levels[0])
@@ -223,4 +224,4 @@ def _categorical(table: Table, name: str, wishes: Wishes, train: np.ndarray, ins
         seen = column.iloc[train].dropna()
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
         note = _imputed(len(column) - known, f"{fill!r}, the most frequent")
-    return Categorical(name, tuple(levels), reference, fill, note)
+    return CategoricalColumn(name, tuple(levels), reference, fill, note)

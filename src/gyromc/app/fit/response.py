@@ -1,7 +1,7 @@
-"""What the target is: the model that suits its values, and its classes in order: y of (E1).
+"""Decides from the target's values which model suits it, and the order of its classes.
 
-Receives the target's column and what the user insists on; hands on a `Response`, or an error that names line, value and remedy.
-What is ambiguous is refused rather than guessed.
+Input: the target's column and the user's wishes. Output: a `Response`, or an error that names line, value and remedy. An
+ambiguous target is refused, not guessed.
 """
 
 import dataclasses
@@ -9,29 +9,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Response
-from gyromc.app.fit.table import Table
-from gyromc.app.fit.values import as_numbers, as_text, counted, is_dates, ordered, require_scale
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted
 
 __all__ = ["MODELS", "Wishes", "recognise_response"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
 MAX_CLASSES = 50
 FEW_VALUES = 10
-"""A target of so few different whole numbers could be counts or classes: the user has to say."""
+"""A target of at most so many different whole numbers could be counts or classes: the user has to choose."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What the user insists on.
+    """What the user asks for.
 
     **Attributes:**
 
     - `model`: one of `MODELS`; `None`: chosen from the target.
     - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
-    - `categorical`: columns that are categories although they look like numbers, or have many levels.
+    - `categorical`: columns that are categories even if they hold numbers or have many levels.
     - `positive`: the class whose probability is wanted.
     - `reference`: reference levels by column.
     """
@@ -43,8 +44,8 @@ class Wishes:
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
-    """The model and the classes, from the target's values and what the user insists on."""
+def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
+    """Choose the model and the classes from the target's values and the user's wishes."""
     column = table.columns[target]
     model = wishes.model
     require(model in (None, *MODELS), f"Unknown model {model!r}: there are {', '.join(MODELS)}.")
@@ -69,8 +70,8 @@ def recognise_response(table: Table, target: str, wishes: Wishes) -> Response:
     return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
 
 
-def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
-    """The model for a target, and why."""
+def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+    """Return the model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
     if bad.all():
@@ -86,20 +87,20 @@ def _choose_model(target: str, table: Table, values, bad, distinct: Sequence[str
     if whole and len(distinct) <= FEW_VALUES:
         counts = ", counts (`--model poisson`)" if values.min() >= 0 else ""
         raise InvalidInput(
-            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): say whether they are "
-            f"classes (`--model logistic`){counts} or measurements (`--model linear`)."
+            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
+            f"are classes (`--model logistic`){counts} or measurements (`--model linear`)."
         )
     hint = "; if it counts events, pass `--model poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 
 
-def _numeric_response(table: Table, target: str, model: str, values, bad, reason: str) -> Response:
+def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
         raise InvalidInput(
             f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
-            f"but there stands {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
+            f"but is {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
         )
     if model == "poisson":
         odd = (values < 0) | (values != np.round(values))
@@ -115,7 +116,7 @@ def _numeric_response(table: Table, target: str, model: str, values, bad, reason
 
 
 def _class_response(
-    table: Table, target: str, model: str, distinct, labels, positive: str | None, reason: str
+    table: DataTable, target: str, model: str, distinct, labels, positive: str | None, reason: str
 ) -> Response:
     require(
         len(distinct) <= MAX_CLASSES,

@@ -1,6 +1,6 @@
-"""A study of one file: read, encode, hold rows out, fit (E4), judge, fit again to all rows, predict, write.
+"""All steps of `gyromc fit`: read, encode, hold rows out, fit, judge, fit again to all rows, predict, write.
 
-Receives a `Request`, which holds what a user can say; hands on the directory of results and the content of its fit.json.
+Input: a `Request` with the user's options. Output: a directory of results, and the content of its fit.json.
 """
 
 import dataclasses
@@ -14,30 +14,32 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.app.fit.datatable import DataTable, read_table
 from gyromc.app.fit.encoding import Encoding
-from gyromc.app.fit.progress import Watch, watch
 from gyromc.app.fit.recognition import complete_rows, recognise
-from gyromc.app.fit.report import SCHEMA, SCHEMA_VERSION, results_folder, write
+from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.response import Wishes, recognise_response
-from gyromc.app.fit.table import Table, read_table
-from gyromc.app.fit.values import counted
 from gyromc.checks import positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.regression.scores import held_out_rows
+from gyromc.show.files import results_folder
+from gyromc.show.interruption import Interruption, interruptible
+from gyromc.show.numbers import counted
+from gyromc.show.progress import Progress, progress
 
 __all__ = ["Request", "study"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `gyromc fit` was asked for.
+    """The options of `gyromc fit`.
 
     **Arguments:**
 
     - `data`: a CSV or Parquet file; `target`: the column to predict; `predict`: a file of new rows, or None.
     - `out`: the directory of results; `results/fit-NAME` when None.
-    - `model`, `impute`, `categorical`, `positive`, `reference` (`COLUMN=LEVEL`): as in `recognition.Wishes`.
-    - `columns`, `drop`, `encoding`, `decimal`: as in `tables.read_table`.
+    - `model`, `impute`, `categorical`, `positive`, `reference` (`COLUMN=LEVEL`): as in `response.Wishes`.
+    - `columns`, `drop`, `encoding`, `decimal`: as in `datatable.read_table`.
     - `test_fraction`: the share of rows held out.
     - `prior_scale`, `effort`, `seed`: as in `regression.fit`.
     """
@@ -62,12 +64,12 @@ class Request:
 
     @property
     def directory(self) -> Path:
-        """Where the results go."""
+        """The directory of the results."""
         return Path(self.out) if self.out is not None else Path("results") / f"fit-{Path(self.data).stem}"
 
     @property
     def command(self) -> str:
-        """The command line that asks for the same."""
+        """The command line with the same options."""
         parts = ["gyromc fit", shlex.quote(self.data), "--target", shlex.quote(self.target)]
         for field in dataclasses.fields(self)[2:]:
             value = getattr(self, field.name)
@@ -80,8 +82,8 @@ class Request:
                 parts.append(f"{option} {shlex.quote(str(value))}")
         return " ".join(parts)
 
-    def wishes(self, table: Table) -> Wishes:
-        """What the user insists on, with lists of columns taken apart."""
+    def wishes(self, table: DataTable) -> Wishes:
+        """Return the user's wishes, with lists of columns split."""
         pairs = [text.partition("=") for text in self.reference]
         for text, (_, sign, _) in zip(self.reference, pairs, strict=True):
             require(sign, f"`--reference` takes COLUMN=LEVEL: got {text!r}.")
@@ -93,12 +95,12 @@ class Request:
 
 
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
-    """Do all that `gyromc fit` does.
+    """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised.
 
     **Arguments:**
 
-    - `request`: what is wanted.
-    - `say`: is given remarks on the way.
+    - `request`: the options.
+    - `say`: called with each remark.
 
     **Returns:** the directory that was written, and the content of its fit.json.
     """
@@ -124,11 +126,10 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     notes = (*table.notes, *left_out, *_split_note(request, table, test))
     for note in notes:
         say(note)
-    with watch(say) as seen, results_folder(request.directory) as folder:
-        results, tables = _findings(request, table, encoding, (train, test), y, new, seen)
+    with interruptible() as stop, progress() as shown, results_folder(request.directory, FILES) as folder:
+        watch = _Watch(say, stop, shown)
+        results, tables = _findings(request, table, encoding, (train, test), y, new, watch)
         results = {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
             "command": request.command,
             "settings": {f.name: getattr(request, f.name) for f in dataclasses.fields(request)},
             **results,
@@ -140,14 +141,34 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
             },
         }
         results["data"]["notes"] = [*notes, *results["data"]["notes"]]
-        seen.stage("writing the report")
-        write(results, tables, folder)
-        seen.check()
+        watch.stage("writing the report")
+        results = write(results, tables, folder)
+        stop.check()
     return request.directory, results
 
 
-def _new_rows(request: Request, encoding: Encoding) -> tuple[Table, np.ndarray] | None:
-    """The rows to predict for, encoded."""
+@dataclasses.dataclass(frozen=True)
+class _Watch:
+    """Shows each stage and the steps made; raises `KeyboardInterrupt` between them after Ctrl-C."""
+
+    say: Callable[[str], object]
+    stop: Interruption
+    shown: Progress
+
+    def stage(self, text: str) -> None:
+        """A new stage begins."""
+        self.stop.check()
+        self.say(text)
+        self.shown.describe(text)
+
+    def advance(self, steps: int) -> None:
+        """So many steps were made."""
+        self.stop.check()
+        self.shown.advance(steps)
+
+
+def _new_rows(request: Request, encoding: Encoding) -> tuple[DataTable, np.ndarray] | None:
+    """Read and encode the rows to predict for."""
     if request.predict is None:
         return None
     needs = encoding.needs
@@ -156,16 +177,16 @@ def _new_rows(request: Request, encoding: Encoding) -> tuple[Table, np.ndarray] 
     return table, encoding.design(table)
 
 
-def _split_note(request: Request, table: Table, test: np.ndarray) -> list[str]:
+def _split_note(request: Request, table: DataTable, test: np.ndarray) -> list[str]:
     if test.size or request.test_fraction == 0:
         return []
     return [f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores."]
 
 
 def _findings(
-    request: Request, table: Table, encoding: Encoding, split, y, new, seen: Watch
+    request: Request, table: DataTable, encoding: Encoding, split, y, new, watch: _Watch
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both fits and what they say: the content of fit.json and the tables beside it."""
+    """Make both fits; return the content of fit.json and the tables beside it."""
     from gyromc.app.fit import findings
 
     train, test = split
@@ -173,28 +194,28 @@ def _findings(
     spent = {}
     held_out = judged = None
     if test.size:
-        seen.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
-        judged, spent["judging"] = _fit(request, encoding, X[train], y[train], seen)
+        watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
+        judged, spent["judging"] = _fit(request, encoding, X[train], y[train], watch)
         held_out = findings.held_out(judged, encoding, X[test], y[test], y[train])
-    seen.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, encoding, X, y, seen)
+    watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
+    fit, spent["fitting"] = _fit(request, encoding, X, y, watch)
     coefficients = findings.coefficients(fit, encoding, X)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(coefficients)}
     predictions = []
     if judged is not None:
         columns, rows = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
         tables["held_out.csv"] = (columns, rows)
-        predictions.append(findings.part("held_out.csv", encoding, columns, rows, train.size))
+        predictions.append(findings.part("held_out.csv", encoding, columns, rows, train.size, new=False))
     if new is not None:
         columns, rows = findings.predictions(fit, encoding, new[0], new[1], None)
         tables["predictions.csv"] = (columns, rows)
-        predictions.insert(0, findings.part("predictions.csv", encoding, columns, rows, table.num_rows))
+        predictions.insert(0, findings.part("predictions.csv", encoding, columns, rows, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, coefficients, request.prior_scale)
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
 
-def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, seen: Watch):
-    """A fit and the seconds it took; Ctrl-C ends the study."""
+def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, watch: _Watch):
+    """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
     from gyromc.regression.fit import EFFORTS, fit
 
     effort: Any = request.effort
@@ -215,11 +236,11 @@ def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, see
             classes=encoding.response.classes or None,
             effort=effort,
             seed=request.seed,
-            progress=seen.advance,
+            progress=watch.advance,
         )
     if found.run.partial:
         raise KeyboardInterrupt
-    seen.check()
+    watch.stop.check()
     for warning in caught:
-        seen.describe(f"warning: {warning.message}")
+        watch.say(f"warning: {warning.message}")
     return found, time.perf_counter() - began

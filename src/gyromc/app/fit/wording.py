@@ -1,6 +1,6 @@
-"""The sentences that say what a fitted model is: its equation (E1) in words, for people who know their columns.
+"""The text of a fit for tables, figures and pages: the fitted model in sentences, headings, cells.
 
-Receives the target and the prior; hands on texts for tables, figures and pages.
+Input: the target, the prior and values. Output: texts, in the names of the user's columns.
 """
 
 import dataclasses
@@ -9,12 +9,12 @@ from typing import Any
 from gyromc.app.fit.encoding import Response
 from gyromc.show.numbers import number
 
-__all__ = ["cell", "model_words"]
+__all__ = ["cell", "heading", "model_words"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """What one model says: `{name}` is the target, `{positive}` its positive class."""
+    """The sentences of one model: `{name}` is the target, `{positive}` its positive class."""
 
     title: str
     sentence: str
@@ -54,7 +54,7 @@ WORDS = {
 
 
 def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
-    """The part of fit.json that says what was fitted.
+    """Return the part of fit.json that describes the model.
 
     **Arguments:**
 
@@ -71,7 +71,7 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
     """
     words = WORDS[response.model]
 
-    def say(text: str) -> str:
+    def fill(text: str) -> str:
         return text.format(name=response.name, positive=response.positive)
 
     noise = None
@@ -84,10 +84,10 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
         "classes": list(response.classes),
         "positive": response.positive,
         "reason": response.reason,
-        "sentence": say(words.sentence),
-        "reading": f"A coefficient is the change of {say(words.of)} for one unit more of its column, the others unchanged; that "
+        "sentence": fill(words.sentence),
+        "reading": f"A coefficient is the change of {fill(words.of)} for one unit more of its column, the others unchanged; that "
         "of a category is against its column's reference.",
-        "effect": say(words.effect),
+        "effect": fill(words.effect),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{words.per}; N(0, 10²) "
@@ -96,7 +96,7 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
 
 
 def cell(column: str, value: Any) -> str:
-    """A value in a table of predictions: probabilities with three decimals, errors with two digits.
+    """Return a value of a table of predictions as text: probabilities with three decimals, errors with two digits.
 
     **Arguments:**
 
@@ -108,3 +108,8 @@ def cell(column: str, value: Any) -> str:
     if column == "probability":
         return f"{value:.3f}"
     return number(value, 2 if column == "monte_carlo_error" else 3)
+
+
+def heading(column: str) -> str:
+    """Return the name of a column of predictions as a heading: "Monte Carlo error" for "monte_carlo_error"."""
+    return column.replace("_", " ").replace("monte carlo", "Monte Carlo")

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from gyromc.app.fit.table import MAX_COLUMNS, read_table
+from gyromc.app.fit.datatable import MAX_COLUMNS, read_table
 from gyromc.errors import InvalidInput
 
 GOOD = "a,b,y\n" + "".join(f"{i}.5,{'uv'[i % 2]},{i * i / 3:.3f}\n" for i in range(20))

@@ -1,26 +1,29 @@
-"""A file of data as checked columns: what the regressions of (E4) are fitted to, before anything is made of it.
+"""A data file as checked columns.
 
-Receives the path of a CSV or Parquet file and which columns are wanted; hands on a `Table` of texts (CSV) or typed values
-(Parquet), every row with its place in the file. Nothing is guessed: what cannot be read as it stands is refused, with the
-place and the remedy.
+Input: the path of a CSV or Parquet file and the names of the wanted columns. Output: a `DataTable` of texts (CSV) or typed values
+(Parquet) that knows each row's place in the file. Nothing is guessed: a file that cannot be read as it stands is refused, with
+the place and the remedy.
 """
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gyromc.app.fit.csvfile import clean, pandas_module, read_csv
+from gyromc.app.fit.columns import clean, pandas_module, with_points
 from gyromc.checks import require
+from gyromc.csvfile import CsvFile, require_distinct
 from gyromc.errors import InvalidInput
 
-__all__ = ["MAX_COLUMNS", "Table", "read_table"]
+__all__ = ["MAX_COLUMNS", "DataTable", "read_table"]
 
 MAX_COLUMNS = 1000
 """More predictors than this are refused: the sampler's matrices are dense."""
+CHUNK = 20_000  # rows converted to columns at a time
 MARKS = {
     b"PK\x03\x04": "an Excel workbook or another zip archive: save it as CSV (UTF-8)",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as CSV (UTF-8)",
@@ -31,15 +34,15 @@ MARKS = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """Columns of equal length, and where each row stands in the file.
+class DataTable:
+    """Columns of equal length, and the place of each row in its file.
 
     **Attributes:**
 
     - `path`: the file; `unit`: what `lines` counts, lines of a CSV file or rows of a Parquet file.
     - `columns`: a pandas Series by name, texts stripped of blanks, missing values as NaN.
     - `lines`: the place of each row, from 1.
-    - `notes`: what a reader should know about how it was read.
+    - `notes`: remarks on how the file was read.
     """
 
     path: str
@@ -55,15 +58,15 @@ class Table:
 
     @property
     def num_rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.lines.size
 
     def place(self, row: int) -> str:
-        """Where a row stands: "line 17"."""
+        """The place of a row in the file: "line 17"."""
         return f"{self.unit} {self.lines[row]}"
 
-    def take(self, rows: np.ndarray) -> "Table":
-        """The given rows only."""
+    def take(self, rows: np.ndarray) -> "DataTable":
+        """Return a table of the given rows."""
         columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
 
@@ -81,24 +84,23 @@ def read_table(
     role: str = "target",
     encoding: str = "utf-8",
     decimal: str = ".",
-) -> Table:
+) -> DataTable:
     """Read a CSV or Parquet file.
 
     **Arguments:**
 
-    - `path`: the file; Parquet is recognised by its first bytes, everything else is read as CSV with a header line. The separator
-      (comma, semicolon, tab or bar) is the one the header has most of; quotes and a byte-order mark are understood.
-    - `columns`: only these, and `keep`; all when left out. Several names may stand in one text, with commas between.
-    - `drop`: not these.
-    - `keep`: columns that are wanted in any case, such as the target; `role`: what they are, for messages.
+    - `path`: the file; Parquet is recognised by its first bytes, everything else is read as CSV (`gyromc.csvfile`).
+    - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
+    - `drop`: do not read these.
+    - `keep`: columns to read in any case, such as the target; `role`: what messages call them.
     - `encoding`: of a CSV file.
     - `decimal`: `","` where numbers are written 3,14.
 
-    **Returns:** a `Table`.
+    **Returns:** a `DataTable`.
 
     ```python
     from pathlib import Path
-    from gyromc.app.fit.table import read_table
+    from gyromc.app.fit.datatable import read_table
     Path("small.csv").write_text("height;place\\n1.5;north\\n2.5;south\\n")
     assert read_table("small.csv").names == ("height", "place")
     ```
@@ -115,13 +117,12 @@ def read_table(
     wanted = _Wanted(str(path), tuple(columns), tuple(drop), tuple(keep), role)
     if first.startswith(b"PAR1"):
         return _read_parquet(path, wanted)
-    columns_by_name, lines, notes = read_csv(path, wanted.select, encoding, decimal)
-    return Table(str(path), "line", columns_by_name, lines, notes)
+    return _read_csv(path, wanted, encoding, decimal)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """Which columns of a file are wanted."""
+    """The columns to read."""
 
     path: str
     columns: tuple[str, ...]
@@ -130,10 +131,9 @@ class _Wanted:
     role: str
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
-        """The places of the wanted columns, after checking the names."""
+        """Check the names and return the places of the wanted columns."""
+        require_distinct(names, self.path)
         known = set(names)
-        if len(known) < len(names):
-            _refuse_duplicates(self.path, names)
         _require_names(self.keep, names, self.path, self.role)
         only = self._names(self.columns, known, "--columns")
         drop = self._names(self.drop, known, "--drop")
@@ -193,16 +193,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _refuse_duplicates(path: str, names: Sequence[str]) -> None:
-    places: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        places.setdefault(name, []).append(i + 1)
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    some = "; ".join(f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in list(twice.items())[:5])
-    more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
-    raise InvalidInput(f"Column names in {path} must differ: {some}{more}. Rename them in the first line.")
-
-
 def _near_files(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
@@ -211,7 +201,42 @@ def _near_files(path: Path) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def _read_parquet(path: Path, wanted: _Wanted) -> Table:
+def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
+    file = CsvFile(path, encoding)
+    names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
+    unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
+    places = wanted.select(names, unnamed)
+    columns, lines = _texts(file, places)
+    require(lines.size, f"{path} has a header line but no rows.")
+    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
+    if decimal == ",":
+        texts = {name: with_points(column) for name, column in texts.items()}
+    notes = () if file.separator == "comma" else (f"{path.name} is separated by {file.separator}s.",)
+    return DataTable(str(path), "line", texts, lines, notes)
+
+
+def _texts(file: CsvFile, places: list[int]):
+    """The columns at these places as pandas Series, and the line at which each row ends."""
+    pandas = pandas_module()
+    pick = operator.itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+    parts, lines, rows = [], [], []
+
+    def flush() -> None:
+        if rows:
+            parts.append([pandas.array(column, dtype="str") for column in zip(*rows, strict=True)])
+            rows.clear()
+
+    for line, row in file.rows():
+        rows.append(pick(row))
+        lines.append(line)
+        if len(rows) == CHUNK:
+            flush()
+    flush()
+    joined = [pandas.concat([pandas.Series(p) for p in c], ignore_index=True) for c in zip(*parts, strict=True)]
+    return joined, np.array(lines, int)
+
+
+def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
     pandas = pandas_module()
     import pyarrow
     from pyarrow import parquet
@@ -231,7 +256,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> Table:
             f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
         )
         columns[name] = _plain(file.read(columns=[name]).column(0), pandas, pyarrow)
-    return Table(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
+    return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
 
 def _plain(column, pandas, pyarrow):

@@ -1,7 +1,6 @@
-"""Can the numbers be trusted? What a fit says of its own computation (E6), each finding with a sentence and a remedy.
+"""Diagnostics of a fit: Monte Carlo error, step-size bias, agreement of the chains, failures, weight of the prior.
 
-Receives a `Fit` and its design; hands on checks as plain values: Monte Carlo error, step-size bias, whether the chains have
-forgotten their start, how much the prior decides.
+Input: a `Fit` and its design matrix. Output: one check for each, as plain values with a sentence and, where needed, a remedy.
 """
 
 import math
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gyromc.app.fit.values import counted
 from gyromc.regression.fit import Coefficient, Fit
+from gyromc.show.numbers import counted
 
 __all__ = ["checkup"]
 
@@ -21,11 +20,11 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
-    """The checks of a fit.
+    """Check a fit.
 
     **Arguments:**
 
-    - `fit`: what to look at; `X`: the design it was fitted to.
+    - `fit`: the fit; `X`: the design matrix it was fitted to.
     - `prior_scale`: of the prior.
 
     **Returns:** dictionaries with `name`, `good` and `sentence`.
@@ -57,7 +56,7 @@ def _bias(fit: Fit) -> dict[str, Any]:
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
-    """Whether the second half of the chains tells the same as the first, and R-hat beside what chains this short should show."""
+    """Compare the halves of the chains, and R-hat with the value that chains this short should have."""
     draws = fit.draws
     chains, half = draws.shape[0], draws.shape[1] // 2
     parts = np.stack([draws[:, :half].mean(axis=1), draws[:, half : 2 * half].mean(axis=1)])
@@ -85,7 +84,7 @@ def _failures(fit: Fit) -> dict[str, Any]:
 
 
 def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
-    """Coefficients about which the data say little: their spread is nearly the prior's."""
+    """Find coefficients whose posterior spread is nearly the prior's."""
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     if not vague:

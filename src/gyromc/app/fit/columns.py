@@ -1,13 +1,28 @@
-"""The values of one column: as numbers, as texts, in order, as dates, on a scale that can be computed with (E1's X and y).
+"""One column of a data file: missing values, decimal signs, conversion to numbers or text, order, dates, scale.
 
-Receives a pandas Series of texts or typed values; hands on arrays and plain answers.
+Input: a pandas Series of texts or typed values. Output: Series, arrays and plain values.
 """
+
+import functools
 
 import numpy as np
 
 from gyromc.checks import require
 
-__all__ = ["as_numbers", "as_text", "counted", "is_dates", "ordered", "require_scale"]
+__all__ = [
+    "MISSING",
+    "as_numbers",
+    "as_text",
+    "clean",
+    "is_dates",
+    "ordered",
+    "pandas_module",
+    "require_scale",
+    "with_points",
+]
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
+"""Texts that stand for a missing value, in any case; everything else is a value."""
 
 DATES = (
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
@@ -16,8 +31,35 @@ DATES = (
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
 
 
+@functools.cache
+def pandas_module():
+    """Return pandas; raise `InvalidInput` with the install command where it is missing."""
+    try:
+        import pandas
+        import pyarrow  # noqa: F401  # texts and Parquet
+    except ModuleNotFoundError as error:
+        require(
+            error.name not in ("pandas", "pyarrow"), "`gyromc fit` needs pandas and pyarrow: pip install 'gyromc[fit]'"
+        )
+        raise
+    return pandas
+
+
+def clean(column):
+    """Remove blanks around each text and convert missing values to NaN."""
+    column = column.str.strip()
+    return column.where(~column.str.lower().isin(MISSING), None)
+
+
+def with_points(column):
+    """Rewrite numbers such as 1.234,5 as 1234.5; leave other texts unchanged."""
+    looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
+    points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    return column.where(~looks.astype(bool), points)
+
+
 def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
-    """A column as float64 (missing: NaN), and which values are there but no finite numbers."""
+    """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
     import pandas
 
     if pandas.api.types.is_numeric_dtype(column):
@@ -28,7 +70,7 @@ def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_text(column):
-    """A column as texts (missing: NaN); whole numbers without a decimal point, so that 3 and 3.0 are one category."""
+    """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
     import pandas
 
     if pandas.api.types.is_numeric_dtype(column):
@@ -37,7 +79,7 @@ def as_text(column):
 
 
 def ordered(texts) -> list[str]:
-    """The different values in order: numbers by size, texts by the alphabet, capitals beside small letters."""
+    """Return the different values in order: numbers by size, texts by the alphabet whatever their case."""
     import pandas
 
     distinct = [str(t) for t in pandas.unique(texts)]
@@ -60,12 +102,12 @@ def is_dates(column) -> bool:
 
 
 def require_scale(values: np.ndarray, what: str) -> None:
-    """Standardising copes with any unit, but not with the ends of what a computer's numbers can hold.
+    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant.
 
     **Arguments:**
 
-    - `values`: all that are not missing.
-    - `what`: they are, for the message.
+    - `values`: all values that are not missing.
+    - `what`: the name of the column in the message.
     """
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
@@ -78,9 +120,3 @@ def require_scale(values: np.ndarray, what: str) -> None:
         f"{what} runs from {low:.3g} to {high:.3g}: too {'small' if size < 1 else 'large'} to compute with. Express it in other "
         "units.",
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """ "1 row", "2 rows", "3 categories"."""
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
-    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,29 @@
+"""What every command writes: JSON or tables to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Json", "print_json", "print_tables"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+"""The option that every command has."""
+
+
+def print_json(value: Any) -> None:
+    """Print plain values as JSON: on one line into a pipe or a file, indented on a terminal."""
+    from gyromc.show.files import json_text
+
+    print(json_text(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_tables(*tables: Any) -> None:
+    """Print tables, results that show themselves as tables, and lines of text."""
+    from rich.text import Text
+
+    from gyromc.show.tables import console
+
+    out = console()
+    for table in tables:
+        out.print(Text(table) if isinstance(table, str) else table)

@@ -1,0 +1,184 @@
+"""CSV files as cells of text: the only parser of CSV in this package.
+
+Input: a file (or its bytes) with one header line. Output: the column names, and rows of text with their line numbers. The
+separator is the comma, semicolon, tab or bar that the header has most of; quotes and byte-order marks are understood. A file
+that cannot be read is refused with its line and a remedy.
+"""
+
+import codecs
+import contextlib
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+
+__all__ = ["CsvFile", "read_numbers", "require_distinct"]
+
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+CHUNK = 20_000  # rows converted to numbers at a time
+
+
+class CsvFile:
+    """The header of a CSV file, and its rows when they are asked for.
+
+    **Arguments:**
+
+    - `source`: a path, or the content of a file.
+    - `encoding`: of its text, unless it begins with a byte-order mark.
+    - `name`: the file's name in messages; the path when left out.
+
+    **Attributes:** `names` (of the columns; empty where the header has none) and `separator` (a word such as "comma").
+
+    ```python
+    from gyromc.csvfile import CsvFile
+    file = CsvFile(b"height;place\\n1.5;north\\n", name="small.csv")
+    assert file.names == ("height", "place")
+    assert list(file.rows()) == [(2, ["1.5", "north"])]
+    ```
+    """
+
+    def __init__(self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None):
+        self.source, self.name = source, str(name if name is not None else source)
+        with self._open() as file:
+            start = file.read(4)
+        marked = [known for mark, known in BYTE_ORDER_MARKS.items() if start.startswith(mark)]
+        self.encoding = marked[0] if marked else encoding
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise InvalidInput(f"Unknown encoding {self.encoding!r}: try utf-8, latin-1 or cp1252.") from None
+        header = next(self._lines(), None)
+        if header is None:
+            raise InvalidInput(f"{self.name} holds no lines.")
+        require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
+        self._sign = max(SEPARATORS, key=lambda sign: _count_unquoted(header, sign))
+        self.separator = SEPARATORS[self._sign]
+        self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
+        self.names = tuple(name.strip() for name in next(self._cells()))
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield each row once: the line at which it ends, and a cell for each column. Blank rows are left out."""
+        width = len(self.names)
+        for row in self._cells():
+            if not any(map(str.strip, row)) and (width > 1 or not row):
+                continue  # a blank line, or nothing but separators
+            if len(row) != width:
+                raise InvalidInput(
+                    f"{self.name}, line {self._reader.line_num}: {len(row)} values, but the header names {width} columns "
+                    f"(separated by {self.separator}s). Correct the line; quote values that contain the separator."
+                )
+            yield self._reader.line_num, row
+
+    def _cells(self) -> Iterator[list[str]]:
+        try:
+            yield from self._reader
+        except csv.Error as error:
+            raise InvalidInput(
+                f'{self.name} cannot be read at line {self._reader.line_num}: {error}. A quote (") that is opened there or '
+                'before is not closed, or stands inside a value: write it twice ("").'
+            ) from None
+
+    def _open(self) -> BinaryIO:
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+    def _lines(self) -> Iterator[str]:
+        try:
+            with io.TextIOWrapper(self._open(), encoding=self.encoding, newline="") as file:
+                for line in file:
+                    require(
+                        "\0" not in line,
+                        f"{self.name} is not text: it holds zero bytes. Save the table as CSV (UTF-8).",
+                    )
+                    yield line
+        except UnicodeDecodeError:
+            raise InvalidInput(self._undecodable()) from None
+
+    def _undecodable(self) -> str:
+        """The line and the byte that the encoding does not know."""
+        with self._open() as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode(self.encoding)
+                except UnicodeDecodeError as error:
+                    return (
+                        f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
+                        "UTF-8, or name its encoding: `--encoding latin-1` (western European) or another."
+                    )
+        return f"{self.name} is not {self.encoding}: name its encoding with `--encoding`."
+
+
+def _count_unquoted(line: str, sign: str) -> int:
+    return sum(part.count(sign) for part in line.split('"')[::2])
+
+
+def read_numbers(
+    source: Path | bytes, name: str | None = None, encoding: str = "utf-8"
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Read a CSV file that holds only numbers under its header.
+
+    **Arguments:** as for `CsvFile`.
+
+    **Returns:** the column names, all different, and the numbers (rows × columns), all finite.
+
+    ```python
+    from gyromc.csvfile import read_numbers
+    names, table = read_numbers(b"x,y\\n1,2\\n3,4.5\\n", name="small.csv")
+    assert names == ("x", "y") and table.tolist() == [[1.0, 2.0], [3.0, 4.5]]
+    ```
+    """
+    file = CsvFile(source, encoding, name)
+    require_distinct(file.names, file.name)
+    for place, column in enumerate(file.names, 1):
+        require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
+    parts, rows, lines = [], [], []
+    for line, row in file.rows():
+        rows.append(row)
+        lines.append(line)
+        if len(rows) == CHUNK:
+            parts.append(_numbers(file, rows, lines))
+            rows, lines = [], []
+    if rows:
+        parts.append(_numbers(file, rows, lines))
+    require(parts, f"{file.name} has a header line but no rows.")
+    return file.names, np.concatenate(parts)
+
+
+def _numbers(file: CsvFile, rows: list[list[str]], lines: list[int]) -> np.ndarray:
+    if "_" not in "".join(map("".join, rows)):  # Python reads 1_0 as ten
+        with contextlib.suppress(ValueError):
+            found = np.array(rows, dtype=float)
+            if np.isfinite(found).all():
+                return found
+    for line, row in zip(lines, rows, strict=True):
+        for column, cell in zip(file.names, row, strict=True):
+            require(
+                _is_finite(cell), f"{file.name}, line {line}: column {column!r} must hold finite numbers: got {cell!r}."
+            )
+    raise AssertionError("every cell is a finite number")
+
+
+def _is_finite(cell: str) -> bool:
+    try:
+        return "_" not in cell and bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False
+
+
+def require_distinct(names: Sequence[str], path: str) -> None:
+    """Raise if two columns have the same name; the message lists their places."""
+    if len(set(names)) == len(names):
+        return
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names, 1):
+        places.setdefault(name, []).append(place)
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    some = "; ".join(f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in list(twice.items())[:5])
+    more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
+    raise InvalidInput(f"Column names in {path} must differ: {some}{more}. Rename them in the first line.")

@@ -1,0 +1,69 @@
+"""Ctrl-C is remembered once, raised the second time, and left alone where it is ignored."""
+
+import signal
+import threading
+
+import pytest
+
+from gyromc.show.interruption import interruptible
+from gyromc.show.progress import Progress, progress
+
+
+@pytest.fixture
+def hears():
+    """Set the handler of SIGINT for one test: the suite may run where the signal is ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_press_is_remembered_and_the_second_raised(hears, capsys):
+    hears(signal.default_int_handler)
+    with interruptible("stopping soon") as stop:
+        stop.check()
+        assert not stop
+        signal.raise_signal(signal.SIGINT)
+        assert stop
+        with pytest.raises(KeyboardInterrupt):
+            stop.check()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capsys.readouterr().err == "gyromc: stopping soon\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_signal_stays_ignored(hears):
+    hears(signal.SIG_IGN)
+    with interruptible() as stop:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGINT)
+    assert not stop
+
+
+def test_other_threads_change_no_handler(hears):
+    hears(signal.default_int_handler)
+    found = []
+
+    def work():
+        with interruptible() as stop:
+            found.append((bool(stop), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(False, signal.default_int_handler)]
+
+
+def test_progress_is_written_to_standard_error_and_only_where_wanted(capsys):
+    Progress().describe("nothing")
+    for total in (10, None):
+        with progress(total, wanted=True, description="h [cm] [/x]", done=5) as shown:
+            shown.advance(2.5)
+            shown.describe("[/y]")
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "[/y]" in written.err
+    assert "75%" in written.err
+    with progress(10) as shown:  # no terminal
+        shown.advance(1)
+    assert capsys.readouterr().err == ""
