@@ -31,6 +31,7 @@ LAYERS = [
     Part("errors", "the exceptions and warnings"),
     Part("checks", "reading and validating arguments"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
+    Part("csvfile", "the only parser of CSV"),
     Part("records", "results with one row per name, read by row and by column"),
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
