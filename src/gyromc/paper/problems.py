@@ -43,11 +43,6 @@ class PaperProblem(abc.ABC):
         """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
-    def gaussian(self) -> bool:
-        """Whether the target is Gaussian, so that finite-step errors are known exactly."""
-        return False
-
-    @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
         """U, h, oracle and reference as text."""
@@ -85,10 +80,6 @@ class Bowl(PaperProblem):
     def family(self):
         return "quadratic" if self.gaussian else "nonquadratic"
 
-    @property
-    def gaussian(self):
-        return self.beta == 0
-
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
 
@@ -124,10 +115,6 @@ class SyntheticRegression(PaperProblem):
     @property
     def family(self):
         return "linear"
-
-    @property
-    def gaussian(self):
-        return True
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
