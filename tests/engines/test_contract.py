@@ -58,7 +58,7 @@ def make(dynamics, oracle, target, **changes):
 
 
 def by_hand(plan):
-    """The first step of every chain, one chain at a time, without jit: the same keys, the plain formula (E3)."""
+    """The first step of every chain, one chain at a time: the same keys, the plain formula."""
     with jax.enable_x64(True):
         state = scan.initial_state(plan)
         key_noise, key_oracle = jax.random.split(jax.random.fold_in(keys(plan.seed).steps, 0))
@@ -66,10 +66,10 @@ def by_hand(plan):
         zeta = oracle.draw(key_oracle, target, plan.num_chains, plan.dim, jnp.float64)
         xi = np.asarray(jax.random.normal(key_noise, state.z.shape, jnp.float64))
         D, Q, eta = plan.dynamics.D, plan.dynamics.Q, plan.step_size
+        gradient = jax.jit(lambda theta, zeta: oracle.gradient(target, theta, zeta))
         moved = []
         for c, z in enumerate(state.z):
-            own = None if zeta is None else zeta[c]
-            g = np.asarray(oracle.gradient(target, jnp.asarray(z[: plan.dim]), own))
+            g = np.asarray(gradient(z[: plan.dim], None if zeta is None else zeta[c]))
             g = np.concatenate([g, z[plan.dim :]])
             moved.append(z - eta * (D + Q) @ g + np.sqrt(2 * eta) * np.linalg.cholesky(D) @ xi[c])
     return np.array(moved)

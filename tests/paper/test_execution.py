@@ -112,7 +112,7 @@ import json, sys
 from gyromc.paper.profiles import Profile
 from gyromc.paper import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
-profile = Profile(name="kill", num_chains=dict.fromkeys(families, 100), num_step_sizes=dict.fromkeys(families, 4),
+profile = Profile(name="kill", num_chains=dict.fromkeys(families, 20), num_step_sizes=dict.fromkeys(families, 4),
                   reference_draws=64, digits=3, bootstrap=100)
 done = reproduce(["linear-nld"], profile, engine="scan", out=out or sys.argv[1])
 """

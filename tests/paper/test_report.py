@@ -14,6 +14,7 @@ from gyromc.app.cli import app
 from gyromc.paper import reproduce
 from gyromc.paper.report import COLUMNS, write_report
 from support.browsing import assert_well_formed, needs_chromium, open_page
+from support.folders import made_once
 from support.profiles import TINY
 from support.values import ROOT
 
@@ -23,10 +24,12 @@ SAMPLE = ROOT / "docs" / "reproduction" / "results.json"
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory) -> Path:
     """The committed results of all twelve experiments, with the report made from them now."""
-    directory = tmp_path_factory.mktemp("sample")
-    shutil.copy(SAMPLE, directory)
-    write_report(json.loads(SAMPLE.read_text()), directory, formats=("csv",))
-    return directory
+
+    def build(directory):
+        shutil.copy(SAMPLE, directory)
+        write_report(json.loads(SAMPLE.read_text()), directory, formats=("csv",))
+
+    return made_once(tmp_path_factory, "sample", build)
 
 
 @pytest.fixture(scope="module")

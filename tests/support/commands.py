@@ -1,11 +1,47 @@
-"""The command line in a process of its own."""
+"""The command line: in this process, or in one of its own that hears Ctrl-C.
 
+A test that is not about processes uses the first: starting JAX takes seconds.
+"""
+
+import contextlib
+import io
 import sys
+import warnings
+from typing import NamedTuple
+
+from gyromc.app.cli import main
 
 _CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a suite under nohup ignores
     "from gyromc.app.cli import main; main()"
 )
+
+
+class Done(NamedTuple):
+    """The result of a command, named as in `subprocess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def gyromc(*arguments, cwd=None) -> Done:
+    """`python -m gyromc` with these arguments; warnings are shown, as in a process of its own."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before = sys.argv
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(contextlib.chdir(cwd or "."))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("default")
+        stack.callback(setattr, sys, "argv", before)
+        sys.argv = ["gyromc", *map(str, arguments)]
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def interruptible_command(*arguments):

@@ -19,8 +19,8 @@ def bias_weights(
 ) -> np.ndarray:
     """Weights of draws of θ: chains × draws, with mean 1.
 
-    With D = K⁻¹ and Q = 0 the chain's law is exp(-U)(1 + η f) to first order, f = ¼∇UᵀD∇U - ½tr(D∇²U) (the bias of T4 for all
-    observables at once), so exp(-ηf) removes it; on a Gaussian exp(-ηf) is exact for every η. η enters by way of the
+    With D = K⁻¹ and Q = 0 the chain's law is exp(-U)(1 + η f) to first order, f = ¼∇UᵀD∇U - ½tr(D∇²U) (the bias of
+    all observables at once), so exp(-ηf) removes it; on a Gaussian exp(-ηf) is exact for every η. η enters by way of the
     `inflation` that it causes on a Gaussian, η/4 = ½(1 - 1/inflation), which counts mini-batches and momentum in.
 
     **Arguments:**

@@ -1,4 +1,4 @@
-"""A plan chosen by theory: dynamics (T4), oracle, step size, burn-in and number of steps from a model's shape alone.
+"""A plan chosen by theory: dynamics, oracle, step size, burn-in and number of steps from a model's shape alone.
 
 A `Model` and what is wanted of it in; a `Choice` out: the plan, the samplers that were weighed and the reasons in a sentence.
 With N(m, K⁻¹) the Gaussian nearest to the posterior, coordinates x = K^{1/2}(θ - m) make it nearly standard normal, so that all

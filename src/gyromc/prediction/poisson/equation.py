@@ -104,11 +104,11 @@ class Generator:
         right.flat[0] = 0.0
         C = self._coupling
         if not np.any(C):
-            return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6
+            return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6, T2
         one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)  # noqa: E731
         transposed = lambda y: y + self.root * self.pairs(C.T, self.root * y)  # noqa: E731
         y = _least_squares(one_plus_B, transposed, right)
-        return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6
+        return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6, T2
 
 
 def _least_squares(apply: Callable, transposed: Callable, right: np.ndarray) -> np.ndarray:
