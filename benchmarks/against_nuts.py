@@ -1,8 +1,8 @@
-"""Posterior means by gyromc's mini-batch chains beside NumPyro's NUTS, on the four models of examples/numpyro_models.py.
+"""Posterior means from gyromc's mini-batch chains and from NumPyro's NUTS, on the four models of examples/numpyro_models.py.
 
 Run as `PYTHONPATH=src python benchmarks/against_nuts.py [--out FILE] [--only NAME]`. Each model is run at two step sizes, so that
-the bias of the step size is seen and not guessed; NUTS runs with full gradients. One JSON record per model, and the rows of the
-table in docs/numpyro.md.
+the step-size bias is measured; NUTS runs with full gradients. Output: one JSON record per model, and the rows of the table in
+docs/numpyro.md.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def nuts(example: Example, sites: tuple, draws: int, warmup: int = 1000, chains:
 
 
 def predicted_bias(plan: gm.Plan, run: gm.Run) -> dict:
-    """The bias of the step size that theory predicts; from the run's own draws where the Laplace approximation is too far off."""
+    """The predicted step-size bias; from the run's own draws where the Laplace approximation is too far off."""
     means = {name: h for name, h in plan.observables.items() if not name.endswith("^2")}
     plan = plan.replace(observables=means)
     found = gm.predict(plan).bias
@@ -75,7 +75,7 @@ def gyromc_run(plan: gm.Plan) -> tuple[dict, gm.Run]:
     run = gm.run(plan, thin=50)
     table = gnp.summary(run)
     return {
-        "rows": {name: {"mean": row.mean, "error": row.mean_error, "sd": row.sd} for name, row in table.items()},
+        "rows": {name: {"mean": row.mean, "error": row.std_error, "sd": row.sd} for name, row in table.items()},
         "step_size": plan.step_size,
         "gradients": float(run.gradient_evaluations),
         "data_terms": float(run.gradient_evaluations) * plan.oracle.evaluations(plan.target),

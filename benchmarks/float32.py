@@ -1,9 +1,9 @@
-"""What float32 does to averages: runs of both precisions against exact moments, in standard errors (T1).
+"""The effect of float32 on averages: runs in both precisions against exact moments, in standard errors.
 
 Run as `PYTHONPATH=src python3 benchmarks/float32.py [--steps N] [--chains R] [--engines lanes scan]`. A Gaussian target whose
-mean m is far from 0 makes the state large against its steps, which is where rounding shows. Runs of one engine and
-precision share their random numbers, so the average less that of m = 0 is rounding alone, without Monte Carlo error; the
-last place of m, the smallest change that float32 can hold there, is given beside it.
+mean m is far from 0 makes the state large compared with its steps, where rounding shows. Runs of one engine and precision
+share their random numbers, so the average minus that of m = 0 is pure rounding, without Monte Carlo error. It is printed
+beside the last place of m, the smallest change that float32 can represent there.
 """
 
 import argparse

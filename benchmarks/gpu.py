@@ -1,7 +1,7 @@
-"""Chain-steps per second of the engines `pallas` and `scan` on one GPU, for the paper's kinds of work.
+"""Chain-steps per second of the engines `pallas` and `scan` on one GPU, for the kinds of work in the paper.
 
-Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Every section stands alone: what
-fails is printed with its traceback and the rest goes on. Figures are medians over repeats, after a warm-up and without compiling.
+Run as `PYTHONPATH=src python3 benchmarks/gpu.py --out DIR` on a machine with a CUDA GPU. Sections are independent: a failure
+is printed with its traceback and the next section runs. Figures are medians over repeats, after a warm-up, without compiling.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def plans() -> dict[str, gm.Plan]:
 
 
 def measure(make, num_chains: int, repeats: int = 3) -> dict:
-    """Chain-steps/s of a session: compile, warm up, find a length worth timing, then time it."""
+    """Chain-steps/s of a session: compile, warm up, find a long enough run, then time it."""
     began = time.perf_counter()
     session = make()
     compile_time = time.perf_counter() - began
@@ -86,7 +86,7 @@ def measure(make, num_chains: int, repeats: int = 3) -> dict:
 
 
 def section(title: str, function, *args) -> dict | None:
-    """One measurement, reported whatever becomes of it."""
+    """Run and print one measurement; a failure is printed with its traceback."""
     try:
         result = function(*args)
     except Exception:

@@ -1,9 +1,9 @@
-"""Coverage of 95 % intervals: how often do they hold the truth? Five problems with known answers, 1000 runs each.
+"""Coverage of 95 % intervals: how often they contain the truth. Five problems with known answers, 1000 runs each.
 
     python benchmarks/interval_coverage.py [--runs 1000] [--out docs/measured/coverage.json] [--page docs/intervals.md]
 
-All chains of a case run at once, as one plan; each chain, or each group of eight, is then taken as a run of its own and given to
-`gyromc.estimate`. Writes the JSON, and the table of the page between its two markers.
+All chains of a case run at once, as one plan; each chain, or each group of eight, is then treated as a run of its own and
+passed to `gyromc.estimate`. Writes the JSON file, and the table between the two markers of the page.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BEND = 0.5  # of the banana
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A target with known expectations, two dynamics, and how long its chains are."""
+    """A target with known expectations, two dynamics, and the length of its chains."""
 
     name: str
     target: gm.targets.Target
@@ -43,7 +43,7 @@ class Problem:
     num_steps: int  # of a single chain; one of eight makes a quarter
     oracle: gm.oracles.Oracle = dataclasses.field(default_factory=gm.oracles.Exact)
     predictable: bool = True  # whether `predict` knows its bias by formula
-    plug_in: bool = False  # whether the plug-in is studied too: it takes a fifth of a second a run
+    plug_in: bool = False  # whether to study the plug-in too: 0.2 s per run
 
     def plan(self, rotated: bool, chains: int, steps: int, seed: int) -> gm.Plan:
         J = self.rotation if rotated else np.zeros_like(self.rotation)
@@ -138,7 +138,7 @@ def problems() -> list[Problem]:
 
 
 def fewer_chains(plan: gm.Plan, count: int) -> gm.Plan:
-    """The same plan, as one for fewer chains."""
+    """The same plan with fewer chains."""
     small = copy.copy(plan)
     object.__setattr__(small, "num_chains", count)
     return small
@@ -161,7 +161,7 @@ def part(run: Run, plan: gm.Plan, chains: slice) -> Run:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How many chains a run has, and what `estimate` is asked for."""
+    """The number of chains of a run, and the arguments of `estimate`."""
 
     name: str
     chains: int
@@ -182,7 +182,7 @@ CASES = (
 
 
 def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> list[dict]:
-    """One row per observable: coverage, and what the intervals were like."""
+    """One row per observable: coverage, and statistics of the intervals."""
     began = time.perf_counter()
     steps = problem.num_steps * case.finer // case.shorter
     plan = problem.plan(rotated, runs * case.chains, steps, seed).replace(step_size=problem.step_size / case.finer)
@@ -211,7 +211,7 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
 def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
     truth, runs = problem.truth[name], len(rows)
     inside = lambda pair: pair[0] <= truth <= pair[1]  # noqa: E731
-    methods = collections.Counter(row.method for row in rows)
+    methods = collections.Counter(str(row.method) for row in rows)
     errors = np.array([row.std_error for row in rows])
     means = np.array([row.mean for row in rows])
     return {
@@ -260,13 +260,13 @@ def _key(row: dict) -> tuple:
 
 
 def _place(row: dict) -> tuple[int, bool, int]:
-    """Where a row stands in the table."""
+    """The sort key of a row."""
     problem = [one.name for one in problems()].index(row["problem"])
     return problem, row["dynamics"] != "reversible", [case.name for case in CASES].index(row["case"])
 
 
 def save(path: Path, rows: list[dict]) -> None:
-    """Put the rows of a finished case into the file, over those it had of the same case: an interrupted study keeps the rest."""
+    """Replace the rows of a finished case in the file, so that an interrupted study keeps the others."""
     known = {_key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
     known |= {_key(row): row for row in rows}
     result = {"level": 0.95, "gyromc": gm.__version__, "rows": sorted(known.values(), key=_place)}
@@ -284,7 +284,7 @@ def line(row: dict) -> str:
 
 
 def work(job: tuple[int, bool, int, int]) -> list[dict]:
-    """One case, for a process of its own."""
+    """Run one case; called in a separate process."""
     number, rotated, place, runs = job
     return study(problems()[number], rotated, CASES[place], runs, 1000 * number + 100 * rotated + 10 * place)
 

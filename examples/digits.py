@@ -1,9 +1,9 @@
-"""A Bayesian neural network on scikit-learn's digits: HFHR with mini-batches beside a well-tuned point estimate.
+"""A Bayesian neural network on scikit-learn's digits: HFHR with mini-batches against a well-tuned point estimate.
 
-A Flax network learns the digits 0 to 7 from 200 labelled, noisy images. Its posterior is sampled by HFHR (E3) with mini-batches;
-the average of the chains' predictions is compared with the same network trained to a point by Adam on the same images (weight
-decay, learning rate and early stopping by four-fold cross-validation, then trained on all of them), and with an ensemble of such
-networks. 8 and 9 are never shown: what do they say about them?
+A Flax network learns the digits 0 to 7 from 200 labelled, noisy images. Its posterior is sampled by HFHR with mini-batches.
+The average of the chains' predictions is compared with the same network trained by Adam on the same images (weight decay,
+learning rate and early stopping by four-fold cross-validation, then trained on all of them), and with an ensemble of such
+networks. The digits 8 and 9 are never shown in training; the example also compares the predictions for them.
 
     python examples/digits.py                    # several seeds, a few minutes; writes results/digits/
     python examples/digits.py --quick            # one seed, seconds, to see that it works
@@ -31,7 +31,7 @@ SEEN, PIXELS = 8, 64
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything that is not learnt. Prior, noise and step size were picked on split 0; the comparison uses splits 1, 2, …"""
+    """All settings. Prior, noise and step size were chosen on split 0; the comparison uses splits 1, 2, …"""
 
     noise: float = 0.5  # standard deviation of the pixels' noise; ink is 1, paper 0
     labelled: int = 200
@@ -51,7 +51,7 @@ class Settings:
     rates: tuple[float, ...] = (5e-3, 1.5e-2, 4e-2)
     folds: int = 4
     epochs: int = 60
-    mode_rate: float = 4e-3  # the posterior's own mode: no choice but the one to train to the end
+    mode_rate: float = 4e-3  # the posterior's own mode: trained to the end, no early stopping
     mode_epochs: int = 400
     restarts: int = 5
 
@@ -72,7 +72,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """Images as rows of 64 numbers, centred and scaled by the labelled ones, with their digits."""
+    """Images as rows of 64 numbers with their digits, centred and scaled by the labelled images."""
 
     labelled: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
@@ -148,7 +148,7 @@ def log_prior(params):
 
 
 def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
-    """HFHR on the posterior; expectations at one test image and at one digit never shown are averaged on the way."""
+    """HFHR on the posterior; also averages observables at one test image and one unseen digit."""
     s = model.settings
     image, digit, strange = split.test[0][0], int(split.test[1][0]), split.unseen[0]
     return gm.Plan(
@@ -253,7 +253,7 @@ def point(model: Model, split: Split, seed: int):
 
 
 def mode(model: Model, split: Split, seed: int):
-    """The mode of the very posterior that `bayes` samples, from several starts: probabilities for test and unseen images."""
+    """The mode of the posterior that `bayes` samples, from several starts: probabilities for test and unseen images."""
     s = model.settings
     longer = Model(dataclasses.replace(s, epochs=s.mode_epochs))
     setting, places = np.array([s.scale_out, s.mode_rate], np.float32), (split.test[0], split.unseen)
@@ -291,7 +291,7 @@ def calibration(p: np.ndarray, digits: np.ndarray, bins: int = 10):
 
 
 def compare(seed: int, model: Model) -> dict:
-    """Both on one split: scores, intervals of the streamed observables, and predictions for the figure."""
+    """Run everything on one split: scores, intervals of the streamed observables, and predictions for the figure."""
     split, began = load(seed, model.settings), time.perf_counter()
     bayes_test, bayes_unseen, run = bayes(model, split, seed)
     sampled = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Four NumPyro models with their data: what `gyromc.interop.numpyro` is tested and measured on.
+"""Four NumPyro models with their data, on which `gyromc.interop.numpyro` is tested and measured.
 
 Run as `python examples/numpyro_models.py [NAME]` for a posterior table of one of them.
 """
@@ -45,7 +45,7 @@ def counts(X, exposure, y=None, rows=None):
 
 
 def mixture(y, rows=None):
-    """Two normal components with the labels summed out; ordered means, so that they cannot change places."""
+    """Two normal components with the labels summed out; ordered means, so that the components cannot swap."""
     weight = numpyro.sample("weight", dist.Dirichlet(jnp.array([2.0, 2.0])))
     spread = numpyro.sample("spread", dist.HalfNormal(1.0).expand([2]).to_event(1))
     ordered = dist.TransformedDistribution(dist.Normal(0.0, 3.0).expand([2]).to_event(1), OrderedTransform())

@@ -1,9 +1,22 @@
 """Fixtures of every test."""
 
+import signal
+
 import pytest
 
 import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
+
+
+@pytest.fixture
+def sigint():
+    """A function that sets the handler of SIGINT, which may be ignored (under nohup) or not; restored afterwards.
+
+    A process started while there is a handler hears Ctrl-C; one started while SIGINT is ignored never does.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

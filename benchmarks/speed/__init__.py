@@ -1,9 +1,9 @@
-"""How fast: chain-steps per second of every engine and of the peers, on the same work, in one run (E3).
+"""Speed: chain-steps per second of every engine and of other packages, on the same work, in one run.
 
-Receives which work and how long; hands on measurements, as a table, JSON and a plot. Each competitor moves the same number of
-chains with the same sampler and averages the same observable; compiling and a warm-up come first and are timed apart. The
-competitors take turns within each repeat, so that a machine that is busy with something else is busy for all of them; figures
-are medians over repeats, the slowest and fastest beside them. Compare figures of one run only.
+Input: which work, and for how long. Output: measurements as a table, JSON and a plot. Each competitor moves the same number of
+chains with the same sampler and averages the same observable. Compiling and a warm-up come first and are timed separately.
+Competitors take turns within each repeat, so that other load on the machine affects all of them. Figures are medians over
+repeats, with the slowest and the fastest. Compare figures of one run only.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from speed.peers import COMPETITORS, GROWTH, WORK, Work
 
 __all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
 
-LARGE = 10**5  # parameters, from which on memory counts
+LARGE = 10**5  # parameters: memory is measured from here on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
 
 
 def _memory(work: Work, competitor: str) -> float | None:
-    """How many times the room for state, gradient and noise a step of engine `scan` takes, where it matters."""
+    """The memory of a step of engine `scan`, as a multiple of state + gradient + noise; None for small states."""
     if competitor != "gyromc scan" or work.plan.dim < LARGE:
         return None
     held, needed = scan.step_memory(work.plan)
@@ -145,7 +145,7 @@ def _memory(work: Work, competitor: str) -> float | None:
 
 
 def _enough_steps(go: Callable[[int], None], steps: int, seconds: float) -> int:
-    """How many steps take about so many seconds, by trying more and more; the last number tried is compiled and warm."""
+    """The number of steps that takes about so many seconds, found by trials; the last one tried is compiled and warm."""
     while True:
         began = time.perf_counter()
         go(steps)

@@ -1,8 +1,8 @@
-"""The work and the competitors that `benchmark` times: gyromc's engines, the peers' packages, a bare loop and the limit.
+"""The work and the competitors of the speed benchmark: gyromc's engines, other packages, a plain loop and a lower bound.
 
-Receives a piece of work; hands on functions that do a number of steps of it. Every competitor does what its users would write:
-BlackJAX's samplers vmapped over chains, inside one compiled `lax.scan`; posteriors' in a loop over steps with the chains as a
-batch; the bare `lax.scan` holds all chains as one array and is the best of its kind that we could write.
+Input: a piece of work. Output: functions that make a number of steps of it. Every competitor runs what its users would write:
+BlackJAX's samplers vmapped over chains inside one compiled `lax.scan`; posteriors' in a loop over steps with the chains as a
+batch; the plain `lax.scan` holds all chains as one array and is the fastest of its kind that we could write.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ ETA = 0.00125
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Work:
-    """A plan whose chains and sampler are fixed; how many steps are made is up to the timing."""
+    """A plan with fixed chains and sampler; the timing chooses the number of steps."""
 
     name: str
     description: str
@@ -30,8 +30,8 @@ class Work:
     terms: int = 1
     first_steps: int = 50
     only: tuple[str, ...] = ()
-    steps: int | None = None  # so many; None: as many as the time allows
-    varied: str = ""  # what differs from work to work in a series
+    steps: int | None = None  # None: as many as the time allows
+    varied: str = ""  # the quantity that varies in a series
 
     @property
     def chains(self) -> int:
@@ -40,7 +40,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Competitor:
-    """`prepare(work)` compiles and hands on a function of the number of steps."""
+    """`prepare(work)` compiles and returns a function of the number of steps."""
 
     prepare: Callable[[Work], Callable[[int], None]]
     can: Callable[[Work], bool] = lambda work: True
@@ -78,7 +78,7 @@ def _regression(kind: str) -> Work:
         rng = np.random.default_rng(0)
         X = rng.uniform(-0.5, 0.5, (128, 3))
         y, b = X @ [1, -1, 0.5] + rng.standard_normal(128), 16
-        target = gm.targets.LinearRegression(X, y, prior_scale=2.0)  # type: ignore[call-arg]
+        target = gm.targets.LinearRegression(X, y, prior_scale=2.0)
         h = gm.observables.linear([np.sqrt(0.5), -np.sqrt(0.5), 0.0])
     else:
         X, y = _logistic_data()
@@ -197,7 +197,7 @@ def _bare_scan(work: Work):
     """All chains as one array, one key per step, no vmap around the loop."""
     target, oracle, unravel = work.plan.flat_target, work.plan.prepared_oracle, work.plan.unravel
     target, oracle = scan.cast((target, oracle), jnp.float32)
-    (h,), R, d, eta = work.plan.observables.values(), work.chains, work.plan.dim, float(work.plan.step_size)  # type: ignore[arg-type]
+    (h,), R, d, eta = work.plan.observables.values(), work.chains, work.plan.dim, work.plan.eta
 
     def run(key, steps):
         def body(carry, key):
@@ -209,7 +209,7 @@ def _bare_scan(work: Work):
             return (
                 theta - eta * g + jnp.sqrt(2 * eta) * xi,
                 total + jax.vmap(lambda t: h(unravel(t)))(theta),
-            ), None  # E3, D = I, Q = 0
+            ), None
 
         start = (jnp.zeros((R, d)), jnp.zeros(R))
         return jax.lax.scan(body, start, jax.random.split(key, steps))[0][1] / steps

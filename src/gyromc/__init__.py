@@ -1,9 +1,11 @@
 """gyromc: non-reversible stochastic-gradient Langevin Monte Carlo.
 
-A `Plan` says everything about a computation and does nothing; `predict(plan)` says what will come out,
-`run(plan)` does it. Nothing heavy is imported until it is used, so `import gyromc` takes milliseconds.
+A `Plan` describes a computation: target, oracle, dynamics, observables, step size, chains, start, seed. `predict(plan)` returns
+its expected error without sampling, `run(plan)` samples, `estimate(run)` returns means with errors. Submodules are imported on
+first use, so `import gyromc` takes milliseconds.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ _NAMES = {
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
 }
+
+_RENAMED = {"theory": "prediction"}  # old names, for one release
 
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
@@ -44,6 +48,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_NAMES[name]), name)
         globals()[name] = value
         return value
+    if name in _RENAMED:
+        message = f"`gyromc.{name}` is now `gyromc.{_RENAMED[name]}`; the old name will be removed in the next release."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return import_module(f"gyromc.{_RENAMED[name]}")
     raise AttributeError(f"module 'gyromc' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Reading arguments: each check hands on a clean value, or says what was wrong, what came and what to do."""
+"""Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
 import warnings
 
@@ -27,7 +27,7 @@ def require_finite(array: np.ndarray, name: str) -> None:
 
 
 def numbers(value, name: str) -> np.ndarray:
-    """A float64 copy of anything numeric, all of it finite."""
+    """A float64 copy of anything numeric; raises unless every entry is finite."""
     try:
         array = np.array(value, dtype=float)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The dynamics (E1) dz = -(D+Q) ∇H(z) dt + √(2D) dB as values (D, Q).
+"""The dynamics (E1) dz = -(D+Q) ∇H(z) dt + √(2D) dB, as values (D, Q).
 
-Receives the matrices of a sampler; hands on a `Dynamics` that every engine and every formula uses. A new sampler is a
-function here that returns `Dynamics(D, Q)`: no new loop, no new class.
+Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which every engine and every formula uses. A new sampler is
+one function in this module that returns `Dynamics(D, Q)`.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Dynamics(eqx.Module):
 
     - `diffusion`: the map D.
     - `rotation`: the map Q.
-    - `name`: what to call it in tables and messages.
-    - `augmented`: whether the state is (θ, r) rather than θ; `None` leaves that to the target's dimension.
+    - `name`: for tables and messages.
+    - `augmented`: whether the state is (θ, r) rather than θ; `None`: the plan decides by the target's dimension.
     """
 
     diffusion: Operator
@@ -73,7 +73,7 @@ class Dynamics(eqx.Module):
         return self.rotation.is_zero()
 
     def reversible(self) -> "Dynamics":
-        """The reversible baseline (E5): the same D, and Q = 0.
+        """The reversible baseline: the same D, and Q = 0.
 
         ```python
         import gyromc as gm
@@ -82,7 +82,7 @@ class Dynamics(eqx.Module):
         """
         if self.is_reversible:
             return self
-        return Dynamics(self.diffusion, Scaled(0.0, self.size), f"{self.name}, reversible", self.augmented)
+        return Dynamics(self.diffusion, Scaled(0.0, self.size), f"{self.name}, reversible", self.augmented)  # E5
 
     def drift(self, gradient):
         """(D+Q) applied to the gradient of H."""

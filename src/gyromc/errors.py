@@ -1,13 +1,13 @@
-"""What can go wrong, as types; the message says what was wrong, what came, and what to do."""
+"""The exceptions and warnings of gyromc. Every message says what was wrong, what came and what to do."""
 
 
 class InvalidInput(ValueError):
-    """An argument that cannot be used: what was wrong, what came, what to do."""
+    """An argument cannot be used."""
 
 
 class DivergenceError(RuntimeError):
-    """A chain left the sane range or met NaN; the message names the chain, the step and the likely cause."""
+    """A chain diverged or became NaN; the message names the chain, the step and the likely cause."""
 
 
 class GyromcWarning(UserWarning):
-    """Something the user should know that does not stop the work."""
+    """A warning of gyromc; the computation goes on."""

@@ -1,7 +1,7 @@
-"""Observables h(θ), whose posterior expectation μ(h) a run estimates by (E4).
+"""Observables h(θ): the scalar functions whose posterior expectation μ(h) a run estimates.
 
-Receives a direction, a test point or a function; hands on a scalar function of the position. On an augmented state (θ, r)
-observables see θ only. Those of the form ρ(aᵀθ) are `Ridge` values with ρ known by name, which theory and fused engines use.
+Input: a direction, a test point or a function. Output: a scalar function of the position θ; the momentum r of an augmented state
+is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which the closed forms and the fused engines need.
 """
 
 import abc
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, require
+from gyromc.evaluation import over_rows
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
@@ -53,9 +54,23 @@ class Ridge(Observable):
         self.direction, self.profile = a, profile
 
     @property
+    def is_linear(self) -> bool:
+        """Whether h(θ) = aᵀθ."""
+        return self.profile == "linear"
+
+    @property
+    def is_square(self) -> bool:
+        """Whether h(θ) = (aᵀθ)²."""
+        return self.profile == "square"
+
+    @property
     def bounded(self) -> bool:
-        """Whether ρ is bounded with bounded derivatives, as the central limit theorem asks."""
-        return self.profile not in ("linear", "square")
+        """Whether ρ is bounded with bounded derivatives, as the central limit theorem requires."""
+        return not (self.is_linear or self.is_square)
+
+    def rho(self, t: np.ndarray) -> np.ndarray:
+        """ρ at an array of numbers, in float64."""
+        return over_rows(PROFILES[self.profile], t)
 
     def __call__(self, params):
         return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
@@ -88,7 +103,7 @@ def linear(u) -> Observable:
 
 
 def square(u) -> Observable:
-    """h(θ) = (uᵀθ)²: even, so that it shows the bias of a step size that odd observables hide by symmetry.
+    """h(θ) = (uᵀθ)²: even, so it shows the step-size bias that symmetry hides from odd observables.
 
     ```python
     import gyromc as gm
@@ -114,9 +129,9 @@ def predictive(x, model: Callable | None = None, label: int = 1) -> Observable:
 
     **Arguments:**
 
-    - `x`: the test point, intercept included, for a logistic model; whatever `model` takes otherwise.
-    - `model`: function of (params, x) returning the vector of class probabilities; left out: the logistic model.
-    - `label`: the class whose probability is wanted.
+    - `x`: the test point, intercept included, for a logistic model; otherwise the second argument of `model`.
+    - `model`: function of (params, x) returning the vector of class probabilities; default: the logistic model.
+    - `label`: the class.
 
     ```python
     import gyromc as gm

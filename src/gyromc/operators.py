@@ -1,8 +1,7 @@
-"""Linear maps on Rⁿ that keep their structure: the D and Q of (E1) without n × n matrices.
+"""Linear maps on Rⁿ that keep their structure, so that D and Q need no n × n matrix.
 
-Receives numbers, vectors or matrices; hands on maps that apply themselves (`op(v)`), factor themselves
-(`op.cholesky()`, for noise with covariance 2ηD) and, when asked, write themselves out (`op.dense()`). Entries are kept
-in float64 NumPy; an engine casts them to its own precision.
+Input: numbers, vectors or matrices. Output: operators that apply themselves (`op(v)`), factor themselves (`op.cholesky()`) and
+convert themselves to a matrix (`op.dense()`). Entries are float64 NumPy arrays; an engine casts them to its own precision.
 """
 
 import abc
@@ -104,7 +103,7 @@ class Diagonal(Operator):
 
 
 class Rotations(Operator):
-    """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); with n odd the last is left alone."""
+    """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); for odd n the last coordinate maps to 0."""
 
     rates: np.ndarray
     n: int = eqx.field(static=True)
@@ -136,7 +135,7 @@ class Rotations(Operator):
 
 
 class Dense(Operator):
-    """A full matrix, because the user passed one."""
+    """A full matrix."""
 
     matrix: np.ndarray
 
@@ -233,7 +232,7 @@ def _require_positive(smallest_eigenvalue: float) -> None:
 
 
 def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
-    """The operator, checked symmetric (sign=1) or skew (sign=-1); asymmetry by rounding is averaged away."""
+    """The operator, after a check that it is symmetric (sign=1) or skew (sign=-1); rounding errors are averaged out."""
     gap, (i, j) = operator.asymmetry(sign)
     entries = [np.abs(x).max() for x in jax.tree.leaves(operator) if np.size(x)]
     if gap > 1e-6 * max(entries, default=0.0):  # float32 matrices computed by products are symmetric to about 1e-7

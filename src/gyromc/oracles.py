@@ -1,7 +1,7 @@
-"""Gradient oracles: ĝ with E[ĝ | θ] = ∇U(θ), the stochastic gradient in (E3).
+"""Gradient oracles: unbiased estimates ĝ of the gradient, E[ĝ | θ] = ∇U(θ).
 
-Receives a target; hands on unbiased gradients. Randomness is drawn apart from its use (`draw`, then `gradient`), so that it is
-fresh for every step and chain and an engine decides where it comes from.
+Input: a target and a point θ. Output: ĝ(θ, ζ). The randomness ζ is drawn separately (`draw`, then `gradient`): it is new for
+every step and chain, and the engine chooses the generator.
 """
 
 import abc
@@ -22,7 +22,7 @@ class Oracle(eqx.Module):
     """An unbiased gradient of U, and the randomness it uses."""
 
     def check(self, target: Target) -> None:
-        """Raise `InvalidInput` when this oracle cannot serve the target."""
+        """Raise `InvalidInput` when this oracle cannot be used with the target."""
 
     def prepared(self, model: Any) -> "Oracle":
         """The oracle with what it precomputes for a `gyromc.Model`."""
@@ -38,11 +38,11 @@ class Oracle(eqx.Module):
 
     @property
     def name(self) -> str:
-        """What it is called in tables and messages."""
+        """The name in tables and messages."""
         return type(self).__name__
 
     def evaluations(self, target: Target) -> int:
-        """How many data terms one gradient touches (1 for a target that is no sum)."""
+        """How many data terms one gradient reads (1 for a target that is not a sum)."""
         return target.num_data if isinstance(target, SumOverData) else 1
 
 
@@ -90,11 +90,11 @@ class Gaussian(Oracle):
 
 
 class Batch(Oracle):
-    """What oracles that read b of N rows share: the rows, drawn anew for every step and chain.
+    """The base of oracles that read b of N rows: the rows are drawn anew for every step and chain.
 
     With `replace=False` they are distinct, all sets of b rows equally likely. The noise then has (N-b)/(N-1) times the
     covariance it has with replacement, at every θ: for g_i = ∇ℓ_i(θ) with mean ḡ and B a random set,
-    E|(N/b) Σ_{i∈B} (g_i - ḡ)|² = (N²/b) (1 + (b-1)ρ) E|g_i - ḡ|² with ρ = -1/(N-1), since the deviations of all N add up to 0.
+    E|(N/b) Σ_{i∈B} (g_i - ḡ)|² = (N²/b) (1 + (b-1)ρ) E|g_i - ḡ|² with ρ = -1/(N-1), because all N deviations sum to 0.
     """
 
     size: int = eqx.field(static=True)
@@ -129,7 +129,7 @@ class Batch(Oracle):
         return distinct_rows(key, num_chains, self.size, target.num_data)
 
     def noise_factor(self, num_data: int) -> float:
-        """The noise's covariance over what it is with replacement: (N-b)/(N-1) for distinct rows."""
+        """The ratio of the noise covariance to that with replacement: (N-b)/(N-1) for distinct rows."""
         return 1.0 if self.replace else (num_data - self.size) / max(1, num_data - 1)  # T1
 
 
@@ -139,7 +139,7 @@ class Minibatch(Batch):
     **Arguments:**
 
     - `size`: b, from 1 to 10⁹.
-    - `replace`: whether a row can be drawn twice, as in the paper; `False`: b distinct rows, which is less noise.
+    - `replace`: `True`: a row can be drawn twice, as in the paper; `False`: b distinct rows, which gives less noise.
 
     ```python
     import gyromc as gm
@@ -161,12 +161,12 @@ class Minibatch(Batch):
 class ControlVariate(Batch):
     """A mini-batch anchored at a point c: ∇U(c) + (N/b) Σ_{i∈B} [∇ℓ_i(θ) - ∇ℓ_i(c)] + ∇prior(θ) - ∇prior(c).
 
-    Near c, where the posterior sits when c is its mode, almost no oracle noise is left.
+    The oracle noise vanishes at c, so it is small over the posterior when c is the mode.
 
     **Arguments:**
 
     - `size`: b, from 1 to 10⁹.
-    - `center`: c, shaped like the parameters; the mode, found by optimisation, when left out.
+    - `center`: c, shaped like the parameters; default: the mode, found by optimisation.
     - `replace`: as for `Minibatch`.
 
     ```python
@@ -196,10 +196,9 @@ class ControlVariate(Batch):
         with jax.enable_x64(True):
             theta = jnp.asarray(center)
             anchor = target.gradient(theta) - target.prior_gradient(theta)
-        bound = eqx.tree_at(
+        return eqx.tree_at(
             lambda o: (o.center, o.anchor), self, (center, np.asarray(anchor)), is_leaf=lambda x: x is None
         )
-        return bound
 
     def gradient(self, target, theta, zeta):
         scale = target.num_data / self.size
@@ -215,9 +214,9 @@ MOST_COMPARED = 256
 
 
 def distinct_rows(key, num_chains: int, size: int, num_data: int):
-    """`size` different row numbers for each chain, all sets of them equally likely.
+    """`size` different row numbers for each chain; all sets are equally likely.
 
-    Floyd's way: for j = N-b … N-1 draw from 0 … j, and take j itself where that number has been taken before.
+    Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
     """
     if size == num_data:
         return jnp.broadcast_to(jnp.arange(size), (num_chains, size))

@@ -1,28 +1,36 @@
-"""Run: what came out of a plan, chain by chain, with its errors (E4, E6).
+"""Run: what a plan's run returned, as data: averages per chain, failures, and the state to continue from.
 
-Receives sums from an engine; hands on averages, standard errors, intervals and the estimated V. A chain that failed
-has NaN for its average, is named in `failures`, and takes no part in means and errors.
+An engine makes a `Run` from its final `EngineState`. A run is a mapping of observables to `Average` rows, whose means, errors and
+intervals `gyromc.statistics` computes when they are read. A chain that failed has NaN for its average, is listed in `failures`,
+and takes no part in means and errors.
 """
 
 import dataclasses
 import enum
 import functools
-import html
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import jax
 import numpy as np
 
+from gyromc import extensions
 from gyromc.checks import require, whole
-from gyromc.estimation import statistics
 from gyromc.plan import Plan
+from gyromc.prediction.spread import observable_variances
+from gyromc.records import Column, Records
+from gyromc.show.numbers import plain
+from gyromc.show.tables import Shown, Table
+from gyromc.statistics import intervals
+from gyromc.statistics.errors import ChainAverages, ErrorMethod
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
-__all__ = ["Cause", "EngineState", "Failure", "Run", "RunOptions"]
+__all__ = ["Average", "Cause", "EngineState", "Failure", "PosteriorSpread", "Run", "RunOptions"]
+
+ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
 
 class Cause(enum.Enum):
@@ -94,20 +102,78 @@ class EngineState:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
-    """What a plan gave.
+class PosteriorSpread:
+    """Var_μ(h) of every observable of a plan, computed when first read.
+
+    **Arguments:**
+
+    - `plan`: its target and observables.
+    - `draws`: kept states, shaped like the parameters, or None; `last`: the last θ of each chain that did not fail.
+    - `good`: which chains did not fail.
+    """
+
+    plan: Plan
+    draws: Any
+    last: np.ndarray
+    good: np.ndarray
+
+    @functools.cached_property
+    def variances(self) -> dict[str, float]:
+        """By a formula, from the kept draws, or from the last states of many chains; NaN where there is none of them."""
+        rows = self.last if len(self.last) >= ENOUGH_CHAINS else None
+        if self.draws is not None:
+            rows = flat_draws(self.draws, self.good)
+        found = observable_variances(self.plan, rows)
+        return {name: math.nan if value is None else value for name, value in found.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Average(ChainAverages):
+    """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`.
+
+    **Arguments**, besides those of `ChainAverages`:
+
+    - `name`: of the observable; `time`: over which each chain was averaged.
+    - `posterior`: the spread of the posterior, for `ess`.
+    """
+
+    name: str = ""
+    time: float = math.nan
+    posterior: PosteriorSpread | None = None
+
+    @property
+    def variance(self) -> float:
+        """The estimated fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
+        return self.time * self.error.variance  # E6: Var ≈ V / (Nη)
+
+    @functools.cached_property
+    def posterior_variance(self) -> float:
+        """Var_μ(h); NaN where it is not known."""
+        return math.nan if self.posterior is None else self.posterior.variances[self.name]
+
+    @property
+    def ess(self) -> float:
+        """How many independent draws have the same error, Var_μ(h) over the error squared; NaN where Var_μ(h) is not known."""
+        return self.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Run(Records[Average], Shown):
+    """What a run of a plan returned: a mapping of observables to rows, and data about the run as a whole.
+
+    `run["x"].mean` and `run.mean["x"]` are the same number, and so for every attribute of a row.
 
     **Attributes:**
 
-    - `plan`: what was asked for; `engine`: who did it; `engine_reason`: why that one.
+    - `plan`: what was asked for; `engine`: which engine ran it; `engine_reason`: why that one.
     - `averages[name]`: μ̂(h) of each chain; NaN for a chain that failed.
     - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`; `error_method`.
     - `r_hat`, `ess`: by name, whether the chains agree and how many independent draws they are worth.
-    - `blocks[name]`: chains × blocks, averages over equal stretches of each chain.
+    - `blocks[name]`: chains × blocks, averages over equal stretches of each chain that did not fail.
     - `failures`: the chains that failed, with step and reason; `partial`: whether it was interrupted.
     - `steps_done`: how many states were averaged; `gradient_evaluations`; `wall_time` and `compile_time` in seconds.
     - `draws`: kept states, chains × draws, shaped like the parameters; `None` unless asked for.
-    - `state`: where the chains stand; `continue_(more_steps)` goes on from there.
+    - `state`: where the chains stand; `continue_(more_steps)` continues from there.
     """
 
     plan: Plan
@@ -123,6 +189,19 @@ class Run:
     resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(
         default=None, repr=False
     )  # of a module: runs pickle
+
+    _result = "run"
+    averages = Column[np.ndarray]("μ̂(h), one number per chain; NaN for a chain that failed.")
+    blocks = Column[np.ndarray]("Averages over equal stretches of each chain that did not fail: chains × blocks.")
+    mean = Column[float]("The mean over the chains that did not fail.")
+    std_error = Column[float]("The Monte Carlo standard error of `mean`; the discretisation bias is not part of it.")
+    variance = Column[float]("The estimated fluctuation constant V(h).")
+    r_hat = Column[float]("Split R-hat: 1 when the halves of all chains agree; NaN when there are too few blocks.")
+    ess = Column[float]("How many independent draws have the same error; NaN where Var_μ(h) is not known.")
+    posterior_variance = Column[float](
+        "Var_μ(h): by a formula, from kept draws, or from the last states of many chains."
+    )
+    method = Column[ErrorMethod]("Where `std_error` comes from.")
 
     @property
     def steps_done(self) -> int:
@@ -142,123 +221,15 @@ class Run:
         return mask
 
     @functools.cached_property
-    def _table(self) -> np.ndarray:
-        weight = sum(self.state.clock) if self.plan.weighting == "step_size" else self.steps_done
-        if self.steps_done == 0:
-            return np.full_like(self.state.sums, math.nan)
-        with np.errstate(invalid="ignore"):
-            return np.where(self.diverged[:, None], math.nan, self.state.sums / weight)  # E4
-
-    @functools.cached_property
-    def averages(self) -> Mapping[str, np.ndarray]:
-        """μ̂(h), one number per chain, by the observable's name."""
-        return {name: self._table[:, j] for j, name in enumerate(self.plan.observables)}
-
-    @functools.cached_property
-    def mean(self) -> Mapping[str, float]:
-        """The mean over the chains that did not fail."""
-        return {name: float(np.mean(a)) if a.size else math.nan for name, a in self._good.items()}
-
-    @functools.cached_property
-    def _good(self) -> Mapping[str, np.ndarray]:
-        return {name: a[~self.diverged] for name, a in self.averages.items()}
-
-    @functools.cached_property
-    def _spread(self) -> Mapping[str, statistics.Spread]:
-        """The variance of one chain's average, and its degrees of freedom."""
-        if self.error_method == "replicate chains":
-            return {name: statistics.replicate_variance(a) for name, a in self._good.items()}
-        return {name: self.batch_variance(name) for name in self.plan.observables}
+    def rows(self) -> Mapping[str, Average]:
+        """One `Average` per observable."""
+        return _averages(self)
 
     @property
     def error_method(self) -> str:
-        """Where the errors come from: `replicate chains`; `lugsail batch means` or `batch means` when there is only one chain."""
-        if np.sum(~self.diverged) > 1:
-            return "replicate chains"
-        return "lugsail batch means" if self._can_lugsail else "batch means"
-
-    @property
-    def _can_lugsail(self) -> bool:
-        return not self.plan.scheduled and len(self.state.snapshots) >= statistics.FEWEST_BLOCKS
-
-    @functools.cached_property
-    def blocks(self) -> Mapping[str, np.ndarray]:
-        """Averages over equal, consecutive stretches of each chain that did not fail: chains × blocks."""
-        _, weights = self._block_lengths
-        if not len(weights):
-            return {name: np.zeros((int(np.sum(~self.diverged)), 0)) for name in self.plan.observables}
-        sums = np.stack([self.state.snapshots[k] for k in sorted(self.state.snapshots)], axis=1)
-        averages = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[~self.diverged]
-        return {name: averages[..., j] for j, name in enumerate(self.plan.observables)}
-
-    @functools.cached_property
-    def _block_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """The time each block lasts, and what it counts in the average."""
-        marks = sorted(self.state.snapshots)
-        steps = np.diff(marks, prepend=0).astype(float)
-        times = np.diff([self.state.clocks[k] for k in marks], prepend=0.0)
-        return times, times if self.plan.weighting == "step_size" else steps
-
-    def batch_variance(self, name: str) -> statistics.Spread:
-        """The variance of one chain's average from its own blocks, by lugsail batch means where there are enough (T3)."""
-        durations, weights = self._block_lengths
-        if self._can_lugsail:
-            found = statistics.lugsail_variance(self.blocks[name])
-        else:
-            found = statistics.scheduled_variance(self.blocks[name], durations, weights)
-        return dataclasses.replace(found, variance=found.variance * self.covered)
-
-    @property
-    def covered(self) -> float:
-        """The share of the averaged time that the blocks cover; the last stretch may be shorter than a block."""
-        durations, _ = self._block_lengths
-        return float(durations.sum()) / sum(self.state.clock) if len(durations) else 1.0
-
-    @functools.cached_property
-    def r_hat(self) -> Mapping[str, float]:
-        """Split R-hat over the blocks of all chains: 1 when their halves agree; NaN when there are too few blocks."""
-        return {name: statistics.split_r_hat(blocks) for name, blocks in self.blocks.items()}
-
-    @functools.cached_property
-    def ess(self) -> Mapping[str, float]:
-        """How many independent draws have the same error, Var_μ(h) over the error squared; NaN where Var_μ(h) is not known.
-
-        The error of a few long chains is taken from within them: the spread between them is known too badly.
-        """
-        found = {}
-        chains = int(np.sum(~self.diverged))
-        for name, spread in self.posterior_variance.items():
-            within = self._can_lugsail and chains < 20
-            variance = self.batch_variance(name).variance if within else self._spread[name].variance
-            found[name] = chains * spread / variance if variance > 0 else math.nan
-        return found
-
-    @functools.cached_property
-    def posterior_variance(self) -> Mapping[str, float]:
-        """Var_μ(h): by a formula, from kept draws, or from the last states of at least 50 chains; NaN where there is neither."""
-        from gyromc.prediction.spread import observable_variances
-
-        found = observable_variances(self.plan, self._rows())
-        return {name: math.nan if value is None else value for name, value in found.items()}
-
-    def _rows(self) -> np.ndarray | None:
-        """Draws of θ as rows: kept ones, else the last states of many chains, else None."""
-        if self.draws is not None:
-            return flat_draws(self)
-        last = self.state.z[~self.diverged][:, : self.plan.dim]
-        return last if len(last) >= 50 and self.steps_done > 1 else None
-
-    @functools.cached_property
-    def std_error(self) -> Mapping[str, float]:
-        """The Monte Carlo standard error of `mean` (the discretisation bias is no part of it)."""
-        chains = int(np.sum(~self.diverged))
-        return {name: math.sqrt(s.variance / chains) if chains else math.nan for name, s in self._spread.items()}
-
-    @functools.cached_property
-    def variance(self) -> Mapping[str, float]:
-        """The estimated fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
-        time = sum(self.state.clock)
-        return {name: time * s.variance for name, s in self._spread.items()}  # E6: Var ≈ V / (Nη)
+        """Where the errors come from: the method of all observables, or `mixed`."""
+        methods = set(self.method.values())
+        return str(methods.pop()) if len(methods) == 1 else "mixed"
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The two-sided confidence interval of `mean[name]`, from Student's distribution.
@@ -268,9 +239,9 @@ class Run:
         - `name`: which observable.
         - `level`: the coverage, between 0 and 1.
         """
-        require(name in self.averages, f"No observable {name!r} in this run: it has {', '.join(self.averages)}.")
-        require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
-        return statistics.interval(self.mean[name], self.std_error[name], level, self._spread[name].dof)
+        row = self[name]
+        intervals.check_level(level)
+        return intervals.interval(row.mean, row.std_error, level, row.dof)
 
     def continue_(self, more_steps: int | None = None) -> "Run":
         """Go on from where the chains stand; the result equals one longer run exactly.
@@ -294,25 +265,22 @@ class Run:
         - `names`: of the parameters; left out: `theta`, or the paths of a pytree.
         - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution.
         """
-        from gyromc.interop.arviz import to_datatree
-
-        return to_datatree(self, names, predictive)
+        return extensions.load("to_datatree")(self, names, predictive)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the chains themselves as plain values, for JSON; NaN becomes None."""
-        plan = self.plan
+        """All but the chains themselves as plain values, for JSON; NaN becomes None."""
         return {
-            **plan.summary(),
+            **self.plan.summary(),
             "steps_done": self.steps_done,
             "observables": {
                 name: {
-                    "mean": _plain(self.mean[name]),
-                    "std_error": _plain(self.std_error[name]),
-                    "interval_95": [_plain(end) for end in self.interval(name)],
-                    "variance": _plain(self.variance[name]),
-                    "r_hat": _plain(self.r_hat[name]),
+                    "mean": plain(row.mean),
+                    "std_error": plain(row.std_error),
+                    "interval_95": [plain(end) for end in row.interval],
+                    "variance": plain(row.variance),
+                    "r_hat": plain(row.r_hat),
                 }
-                for name in plan.observables
+                for name, row in self.items()
             },
             "error_method": self.error_method,
             "engine": self.engine,
@@ -324,27 +292,21 @@ class Run:
             "failures": [failure.to_dict() for failure in self.failures],
         }
 
-    def __rich__(self):
-        """A table for the terminal."""
-        from rich.table import Table
-
+    def shown(self) -> Sequence[Table | str]:
+        """The observables in a table, the facts about the run below it."""
         plan = self.plan
-        eta = plan.eta_text
-        table = Table(title=f"{plan.dynamics.name} on {type(plan.target).__name__}", title_justify="left")
-        table.add_column("observable")
-        for column in ("mean", "std. error", "95 % interval", "V (estimated)"):
-            table.add_column(column, justify="right")
-        for name in plan.observables:
-            low, high = self.interval(name)
-            table.add_row(
+        rows = [
+            (
                 name,
-                f"{self.mean[name]:.6g}",
-                f"{self.std_error[name]:.2g}",
-                f"[{low:.6g}, {high:.6g}]".replace("[", r"\["),
-                f"{self.variance[name]:.4g}",
+                f"{row.mean:.6g}",
+                f"{row.std_error:.2g}",
+                "[{:.6g}, {:.6g}]".format(*row.interval),
+                f"{row.variance:.4g}",
             )
+            for name, row in self.items()
+        ]
         notes = [
-            f"{plan.num_chains} chains × {self.steps_done} steps, η = {eta}, {plan.dtype}, seed {plan.seed}; "
+            f"{plan.num_chains} chains × {self.steps_done} steps, η = {plan.eta_text}, {plan.dtype}, seed {plan.seed}; "
             f"errors from {self.error_method}",
             f"engine {self.engine}: {self.gradient_evaluations:.3g} gradients in {self.wall_time:.2f} s"
             f" (compiling {self.compile_time:.2f} s); {self.engine_reason}",
@@ -355,28 +317,46 @@ class Run:
             notes.append(
                 f"{len(self.failures)} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}"
             )
-        table.caption = "\n".join(notes)
-        table.caption_justify = "left"
-        return table
-
-    def __repr__(self) -> str:
-        from rich.console import Console
-
-        buffer = io.StringIO()
-        Console(file=buffer, width=110, color_system=None).print(self)
-        return buffer.getvalue().rstrip()
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        columns = ("observable", "mean", "std. error", "95 % interval", "V (estimated)")
+        return [Table(columns, rows, f"{plan.dynamics.name} on {type(plan.target).__name__}", notes)]
 
 
-def flat_draws(run: Run) -> np.ndarray:
-    """The kept draws of all chains that did not fail, as rows of θ, in float64."""
-    import jax
+def _averages(run: Run) -> dict[str, Average]:
+    """The rows of a run: averages per chain from the engine's sums, averages per block from its snapshots."""
+    state, plan, good = run.state, run.plan, ~run.diverged
+    time = sum(state.clock)
+    by_time = plan.weighting == "step_size"
+    if run.steps_done:
+        with np.errstate(invalid="ignore"):
+            averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
+    else:
+        averages = np.full_like(state.sums, math.nan)
+    marks = sorted(state.snapshots)
+    durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
+    weights = durations if by_time else np.diff(marks, prepend=0).astype(float)
+    blocks, covered = np.zeros((int(good.sum()), 0, len(plan.observables))), 1.0
+    if marks:
+        sums = np.stack([state.snapshots[k] for k in marks], axis=1)
+        blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
+        covered = float(durations.sum()) / time
+    last = state.z[good][:, : plan.dim] if run.steps_done > 1 else np.zeros((0, plan.dim))
+    posterior = PosteriorSpread(plan, run.draws, last, good)
+    return {
+        name: Average(
+            averages=averages[:, j],
+            blocks=blocks[..., j],
+            covered=covered,
+            durations=durations if plan.scheduled else None,
+            weights=weights if plan.scheduled else None,
+            name=name,
+            time=time,
+            posterior=posterior,
+        )
+        for j, name in enumerate(plan.observables)
+    }
 
-    leaves = [np.asarray(x, float)[~run.diverged] for x in jax.tree.leaves(run.draws)]
+
+def flat_draws(draws: Any, good: np.ndarray) -> np.ndarray:
+    """The kept draws of the chains that did not fail, as rows of θ, in float64."""
+    leaves = [np.asarray(x, float)[good] for x in jax.tree.leaves(draws)]
     return np.concatenate([x.reshape(x.shape[0] * x.shape[1], -1) for x in leaves], axis=1)
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from support.command import gyromc
+
 PLAN = """
 step_size = 0.1
 [target]
@@ -18,12 +20,6 @@ J = [[0.0, -1.0], [1.0, 0.0]]
 kind = "linear"
 u = [1.0, 0.0]
 """
-
-
-def gyromc(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gyromc", *words], capture_output=True, text=True, cwd=cwd, check=False
-    )
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from support.command import gyromc
+
 PLAN = """
 step_size = 0.1
 num_chains = 40
@@ -36,12 +38,9 @@ def plan_file(tmp_path):
     return str(path)
 
 
-def gyromc(*arguments):
-    return subprocess.run([sys.executable, "-m", "gyromc", *arguments], capture_output=True, text=True)
-
-
-def test_a_plan_file_runs(plan_file):
-    done = gyromc("run", plan_file, "--engine", "scan", "--num-chains", "30", "--json")
+def test_a_plan_file_runs_in_a_process_of_its_own(plan_file):
+    command = [sys.executable, "-m", "gyromc", "run", plan_file, "--engine", "scan", "--num-chains", "30", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["num_chains"] == 30

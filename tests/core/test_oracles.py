@@ -11,6 +11,7 @@ import gyromc as gm
 from gyromc.shape.modes import find_mode
 from support.values import SUMS as TARGETS
 from support.values import THETA, logistic, spd
+from support.zscores import largest, mean_score, proportion_score, second_moment_scores
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -47,13 +48,11 @@ def test_indices_are_uniform_independent_and_fresh(size):
     oracle = gm.oracles.Minibatch(size)
     index = np.asarray(oracle.draw(jax.random.key(0), target, chains, 3, jnp.float32))
     assert index.shape == (chains, size)
-    counts = np.bincount(index.ravel(), minlength=5)
-    expected = chains * size / 5
-    assert np.abs(counts - expected).max() < 4.5 * np.sqrt(expected * 0.8)  # 4.5 binomial standard errors
+    draws = chains * size
+    assert largest(proportion_score(np.bincount(index.ravel(), minlength=5), draws, 0.2)) < 4.5
     other = np.asarray(oracle.draw(jax.random.key(1), target, chains, 3, jnp.float32))
-    match = np.mean(index == other)
-    assert abs(match - 0.2) < 4.5 * np.sqrt(0.16 / (chains * size))
-    assert abs(np.mean(index[:-1] == index[1:]) - 0.2) < 4.5 * np.sqrt(0.16 / (chains * size))
+    assert largest(proportion_score(np.sum(index == other), draws, 0.2)) < 4.5
+    assert largest(proportion_score(np.sum(index[:-1] == index[1:]), draws - size, 0.2)) < 4.5
 
 
 def test_gaussian_noise_has_the_size_it_says():
@@ -61,8 +60,7 @@ def test_gaussian_noise_has_the_size_it_says():
     oracle = gm.oracles.Gaussian(0.4)
     zeta = oracle.draw(jax.random.key(3), target, 200_000, 3, jnp.float32)
     noise = np.asarray(jax.vmap(lambda s: oracle.gradient(target, jnp.zeros(3), s))(zeta))
-    assert np.abs(noise.mean(axis=0)).max() < 4.5 * 0.4 / np.sqrt(200_000)
-    assert np.abs(np.cov(noise.T) - 0.16 * np.eye(3)).max() < 4.5 * 0.16 * np.sqrt(2 / 200_000)
+    assert largest(mean_score(noise, 0), second_moment_scores(noise, 0.16 * np.eye(3))) < 4.5
 
 
 def test_a_control_variate_at_the_mode_has_no_noise_there():

@@ -1,14 +1,13 @@
 """Engine `lanes` against exact finite-step moments (T1), and against `scan` where there are none."""
 
-import math
-
 import numpy as np
 import pytest
 
 import gyromc as gm
-from support.moments_reference import additive, minibatch
+from support import exact
+from support.values import J1, skew, wishart
+from support.zscores import largest, two_sample_scores, z_scores
 
-J = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 U = np.array([1.0, -0.5, 0.7])
 K = np.array([[2.0, 0.4, 0.0], [0.4, 1.0, -0.3], [0.0, -0.3, 0.7]])
 MEAN = np.array([0.5, -1.0, 2.0])
@@ -18,13 +17,12 @@ Z = 4.5  # of about 60 scores below, none should be larger: 4e-4 of a chance
 
 def _general(n: int, seed: int) -> gm.dynamics.Dynamics:
     rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((2, n, n)) / math.sqrt(n)
-    return gm.dynamics.general(0.5 * np.eye(n) + A @ A.T / 2, (B - B.T) / 2)
+    return gm.dynamics.general(wishart(n, rng) / 1.5, skew(n, rng, size=0.5))
 
 
 DYNAMICS = {
     "SGLD": gm.dynamics.overdamped(3),
-    "SGNLMC": gm.dynamics.nonreversible(J),
+    "SGNLMC": gm.dynamics.nonreversible(J1),
     "rotations": gm.dynamics.nonreversible(gm.dynamics.rotations(3, 0.8)),
     "SGHFHRMC": gm.dynamics.hfhr(3, 1.0, 2.0),
     "SGHFHRMC, reversible": gm.dynamics.hfhr(3, 1.0, 2.0).reversible(),
@@ -36,12 +34,10 @@ DYNAMICS = {
 }
 
 
-def _scores(values, mean, variance) -> tuple[float, float]:
-    """How many standard errors the sample mean and variance of Gaussian values are off."""
-    return (
-        (np.mean(values) - mean) / math.sqrt(variance / len(values)),
-        (np.mean((values - mean) ** 2) / variance - 1) / math.sqrt(2 / len(values)),
-    )
+def _scores(plan) -> tuple[float, float]:
+    """z-scores of the mean and the variance of the averages of a run with `lanes`."""
+    expected = exact.moments(plan)
+    return z_scores(gm.run(plan, "lanes").averages["u"], expected.mean, expected.variance)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.5])
@@ -61,11 +57,7 @@ def test_quadratic_has_the_exact_mean_and_variance(name, tau):
         dtype="float32",
         seed=3,
     )
-    run = gm.run(plan, "lanes")
-    u = np.concatenate([U, np.zeros(dynamics.size - 3)])
-    mean, variance, _ = additive(dynamics.D, dynamics.Q, K, MEAN, ETA, N, u, start, tau)
-    scores = _scores(run.averages["u"], mean, variance)
-    assert max(map(abs, scores)) < Z, scores  # a variance 2 % off would score 4.5, a mean 2 % of a standard deviation 6
+    assert largest(_scores(plan)) < Z  # a variance 2 % off would score 4.5, a mean 2 % of a standard deviation 6
 
 
 def test_float64_has_the_exact_mean_and_variance():
@@ -81,28 +73,21 @@ def test_float64_has_the_exact_mean_and_variance():
         dtype="float64",
         seed=4,
     )
-    u = np.concatenate([U, np.zeros(3)])
-    mean, variance, _ = additive(dynamics.D, dynamics.Q, K, MEAN, ETA, N, u, np.zeros(6), 1.0)
-    assert max(map(abs, _scores(gm.run(plan, "lanes").averages["u"], mean, variance))) < Z
+    assert largest(_scores(plan)) < Z
 
 
 def test_sixty_four_dimensions_dense():
     rng = np.random.default_rng(0)
-    A, B = rng.standard_normal((2, 64, 64)) / 8
-    precision, Q = np.eye(64) + A @ A.T, (B - B.T) / 2
-    D = np.eye(64) + (A + A.T) / 16
-    u, mean0 = rng.standard_normal(64), rng.standard_normal(64)
     plan = gm.Plan(
-        target=gm.targets.Quadratic(precision, mean0),
-        dynamics=gm.dynamics.general(D, Q),
-        observables={"u": gm.observables.linear(u)},
+        target=gm.targets.Quadratic(wishart(64, rng, low=1.0), rng.standard_normal(64)),
+        dynamics=gm.dynamics.general(wishart(64, rng) / 1.5, skew(64, rng, size=1 / 8)),
+        observables={"u": gm.observables.linear(rng.standard_normal(64))},
         step_size=0.05,
         num_steps=20,
         num_chains=50_000,
         dtype="float32",
     )
-    mean, variance, _ = additive(D, Q, precision, mean0, 0.05, 20, u, np.zeros(64))
-    assert max(map(abs, _scores(gm.run(plan, "lanes").averages["u"], mean, variance))) < Z
+    assert largest(_scores(plan)) < Z
 
 
 def _regression(d=3, rows=40, seed=5):
@@ -113,38 +98,30 @@ def _regression(d=3, rows=40, seed=5):
 
 @pytest.mark.parametrize(("d", "b"), [(3, 16), (3, 5), (10, 16)])  # sums of products, padded batches, dot products
 @pytest.mark.parametrize("kind", ["SGNLMC", "SGHFHRMC"])
-def test_minibatches_of_linear_regression_have_the_exact_mean_and_mean_square(kind, d, b):
+def test_minibatches_of_linear_regression_have_the_exact_mean_and_variance(kind, d, b):
     X, y = _regression(d)
     dynamics = (
         gm.dynamics.nonreversible(gm.dynamics.rotations(d, 0.4)) if kind == "SGNLMC" else gm.dynamics.hfhr(d, 0.5, 4.0)
     )
-    u = np.zeros(dynamics.size)
-    u[:d] = np.random.default_rng(1).standard_normal(d)
     plan = gm.Plan(
         target=gm.targets.LinearRegression(X, y, prior_scale=2.0),
         dynamics=dynamics,
         oracle=gm.oracles.Minibatch(b),
-        observables={"u": gm.observables.linear(u[:d])},
+        observables={"u": gm.observables.linear(np.random.default_rng(1).standard_normal(d))},
         step_size=0.03,
         num_steps=30,
         num_chains=R,
         dtype="float32",
         seed=6,
     )
-    mean, mean_square = minibatch(X, y, 0.25, dynamics.D, dynamics.Q, b, 0.03, 30, u, np.zeros(dynamics.size))
-    errors = gm.run(plan, "lanes").averages["u"] - u[:d] @ plan.target.gaussian()[1]
-    assert abs(np.mean(errors) - mean) < Z * np.std(errors) / math.sqrt(R)
-    assert abs(np.mean(errors**2) - mean_square) < Z * np.std(errors**2) / math.sqrt(R)
+    assert largest(_scores(plan)) < Z
 
 
 def _against_scan(plan):
     """Mean and spread of every observable's averages, by `lanes` and by `scan`, within Z standard errors of each other."""
     ours, theirs = gm.run(plan, "lanes"), gm.run(plan.replace(seed=plan.seed + 1, num_chains=20_000), "scan")
     for name in plan.observables:
-        a, b = ours.averages[name], theirs.averages[name]
-        for x, y in ((a, b), ((a - a.mean()) ** 2, (b - b.mean()) ** 2)):
-            error = math.sqrt(np.var(x) / len(x) + np.var(y) / len(y))
-            assert abs(x.mean() - y.mean()) < Z * error, (name, x.mean(), y.mean(), error)
+        assert largest(*two_sample_scores(ours.averages[name], theirs.averages[name])) < Z, name
 
 
 @pytest.mark.parametrize("name", ["SGNLMC", "SGGAULMC", "general on (θ, r)"])

@@ -13,12 +13,12 @@ from gyromc.engines.pallas import kernel, philox, unrolled
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.engines.pallas.recipe import make_recipe
 from gyromc.paper.catalogue import CATALOGUE
-from support.exact_moments import average_moments
+from support import exact
+from support.values import J1, U, skew
+from support.zscores import largest, mean_score, score, second_moment_scores, two_sample_scores, z_scores
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
 ON_GPU = jax.default_backend() == "gpu"
-J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
-U = np.array([1.0, -1, 0]) / np.sqrt(2)
 K = 4.0  # standard errors
 
 
@@ -100,7 +100,7 @@ def test_normals_have_the_normal_moments_and_no_correlation():
     double = {2: 3, 4: 105, 6: 10395, 8: 2027025, 1: 1, 3: 15, 5: 945, 7: 135135}
     for order, moment in exact.items():
         error = np.sqrt((double[order] - moment**2) / flat.size)
-        assert abs(np.mean(flat**order) - moment) < K * error, order
+        assert abs(score(np.mean(flat**order), moment, error)) < K, order
     pairs = {
         "coordinates": (x[..., 0], x[..., 1]),
         "halves of a draw": (x[..., 0], x[..., 2]),
@@ -110,8 +110,7 @@ def test_normals_have_the_normal_moments_and_no_correlation():
         "squares of chains": (x[:, :-1] ** 2 - 1, x[:, 1:] ** 2 - 1),
     }
     for name, (a, b) in pairs.items():
-        product = a * b
-        assert abs(product.mean()) < K * product.std() / np.sqrt(product.size), name
+        assert abs(mean_score(np.ravel(a * b), 0)) < K, name
 
 
 def test_normals_follow_the_normal_law():
@@ -209,9 +208,7 @@ def step_cases():
     few = T.LogisticRegression(*heart_like(60, 6))
     summed, start = finite_sum()
     quadratic, cosine = T.Quadratic(np.eye(3) + 0.3, [1.0, 0, -1]), T.CosinePerturbed(3, 1.2)
-    rng = np.random.default_rng(1)
-    skew = rng.normal(size=(6, 6))
-    dense = D.general(np.eye(6) + 0.1, skew - skew.T)
+    dense = D.general(np.eye(6) + 0.1, skew(6, 1, size=2.0))
     logistic = T.LogisticRegression(Xl, yl)
     return {
         "quadratic, nld": (quadratic, D.nonreversible(J1), O.Gaussian(1.0), None),
@@ -280,26 +277,15 @@ def test_averages_have_their_exact_moments(name):
         target=target, dynamics=dynamics, oracle=oracle, observables={"h": H.linear(U)},
         step_size=eta, num_steps=100 if ON_GPU else 15, num_chains=2**20 if ON_GPU else 2**17, seed=11,
     )  # fmt: skip
-    mean, variance, second = average_moments(plan)
-    state = advanced(plan)
-    a = state.sums[:, 0] / plan.num_steps
-    assert abs(a.mean() - mean) < K * np.sqrt(variance / a.size)
-    assert abs(a.var() / variance - 1) < K * np.sqrt(2 / a.size) * 1.05
-    z = state.z.astype(float)
-    n = z.shape[1]
-    for i, j in zip(*np.triu_indices(n), strict=True):
-        products = z[:, i] * z[:, j]
-        assert abs(products.mean() - second[i, j]) < 1.2 * K * products.std() / np.sqrt(a.size), (i, j)
+    expected, state = exact.moments(plan), advanced(plan)
+    assert largest(z_scores(state.sums[:, 0] / plan.num_steps, expected.mean, expected.variance)) < K
+    assert largest(second_moment_scores(state.z, expected.second)) < 1.2 * K
 
 
 def against_scan(plan):
-    ours = advanced(plan).sums / plan.num_steps
-    theirs = gm.run(plan.replace(seed=99), engine="scan", progress=False).state.sums / plan.num_steps
-    R = plan.num_chains
-    difference = (ours.mean(0) - theirs.mean(0)) / np.sqrt((ours.var(0) + theirs.var(0)) / R)
-    spread = (np.log(ours.var(0)) - np.log(theirs.var(0))) / np.sqrt(4 / R)
-    assert np.abs(difference).max() < K + 0.5
-    assert np.abs(spread).max() < K + 0.5
+    ours = advanced(plan).sums
+    theirs = gm.run(plan.replace(seed=99), engine="scan", progress=False).state.sums
+    assert largest(*two_sample_scores(ours, theirs)) < K + 0.5
 
 
 def test_non_quadratic_agrees_with_scan():

@@ -43,12 +43,13 @@ def test_a_mini_batch_run_finds_a_known_posterior(run):
     """
     found, mean, sd = gnp.summary(run)["rate"], SHAPE / RATE, np.sqrt(SHAPE) / RATE
     bias = 0.5 * 0.01 / SHAPE * mean
-    assert 4 * found.mean_error + bias < 0.01 * mean
-    assert abs(found.mean - mean) < 4 * found.mean_error + bias
+    assert 4 * found.std_error + bias < 0.01 * mean
+    assert abs(found.mean - mean) < 4 * found.std_error + bias
     assert 4 * found.sd_error < 0.03 * sd
     assert (
         abs(found.sd - sd) < 4 * found.sd_error + 0.5 * 0.01 * sd
     )  # `bias=0.01` of the variance is half of that in the sd
+    assert found.std_error == gnp.summary(run).std_error["rate"] == run.std_error["rate"]
     low, high = run.interval("rate", 0.9999)
     assert low < mean < high
     assert run.mean["pair[1]"] == pytest.approx(2 * run.mean["rate"], rel=1e-5)
@@ -187,11 +188,11 @@ def agree(name: str, draws: int, warmup: int, chains: int, most_error: float, **
     assert set(fine) == set(reference)
     for element, truth in reference.items():
         row, before = fine[element], coarse[element]
-        assert row.mean_error < most_error * truth["sd"], element
+        assert row.std_error < most_error * truth["sd"], element
         bias = abs(before.mean - row.mean) - 2 * np.hypot(
-            row.mean_error, before.mean_error
+            row.std_error, before.std_error
         )  # what noise does not explain
-        error = np.hypot(row.mean_error, truth["error"])
+        error = np.hypot(row.std_error, truth["error"])
         assert abs(row.mean - truth["mean"]) < 4 * error + max(0.0, bias), (element, row, truth)
         assert row.sd == pytest.approx(truth["sd"], rel=0.1), element
 

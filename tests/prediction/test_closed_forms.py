@@ -11,21 +11,10 @@ from gyromc.errors import InvalidInput
 from gyromc.prediction.exact import closed_forms as cf
 from gyromc.prediction.exact.closed_forms import fluctuation_constant
 from gyromc.prediction.exact.mehler import ridge_constants
+from support.values import J1, U, skew, wishart
 
-U = np.array([1.0, -1.0, 0.0]) / np.sqrt(2)
-J1 = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)
 seeds = st.integers(0, 2**32 - 1)
 positive = st.floats(0.05, 20)
-
-
-def spd(rng, n, low=0.1):
-    B = rng.standard_normal((n, n))
-    return B @ B.T / n + low * np.eye(n)
-
-
-def skew(rng, n, scale=1.0):
-    B = scale * rng.standard_normal((n, n))
-    return B - B.T
 
 
 @pytest.mark.parametrize(
@@ -56,7 +45,7 @@ def test_values_of_the_specification(dynamics, V, V_0):
 def test_special_forms_are_the_general_one(seed, alpha, gamma):
     rng = np.random.default_rng(seed)
     d = int(rng.integers(1, 5))
-    K, u, J = spd(rng, d), rng.standard_normal(d), skew(rng, d)
+    K, u, J = wishart(d, rng, low=0.1), rng.standard_normal(d), skew(d, rng, size=2.0)
     P, w, zero = linalg.block_diag(K, np.eye(d)), np.concatenate([u, np.zeros(d)]), np.zeros((d, d))
     general = [fluctuation_constant(np.eye(d), q, K, u) for q in (J, zero)]
     np.testing.assert_allclose(cf.nonreversible_constants(J, K, u), general, rtol=1e-9)  # E9
@@ -65,7 +54,7 @@ def test_special_forms_are_the_general_one(seed, alpha, gamma):
     np.testing.assert_allclose(cf.hfhr_constants(K, alpha, gamma, u), general, rtol=1e-9)  # E10
     np.testing.assert_allclose(general[0] / general[1], alpha * gamma / (1 + alpha * gamma), rtol=1e-9)
     np.testing.assert_allclose(cf.gaul_constants(K, np.eye(d), alpha, gamma, u), general, rtol=1e-9)  # C = I
-    C = spd(rng, d)
+    C = wishart(d, rng, low=0.1)
     a = 1.1 * float(np.max((1 - np.linalg.eigvalsh(C)) ** 2 / (4 * gamma * np.linalg.eigvalsh(C)))) + 0.1
     gaul = gm.dynamics.gaul(C, a, gamma)
     general = [fluctuation_constant(gaul.D, q, P, w) for q in (gaul.Q, 0 * gaul.Q)]
@@ -78,7 +67,7 @@ def test_rotation_never_hurts(seed):
     """V ≤ V_0 for random D, Q, P, strictly exactly when the integral of E7 is positive; for squares too."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 7))
-    D, Q, P, u = spd(rng, n), skew(rng, n, 3.0), spd(rng, n), rng.standard_normal(n)
+    D, Q, P, u = wishart(n, rng, low=0.1), skew(n, rng, size=6.0), wishart(n, rng, low=0.1), rng.standard_normal(n)
     V, V_0 = (fluctuation_constant(D, q, P, u) for q in (Q, 0 * Q))
     assert V <= V_0 * (1 + 1e-10)
     assert (cf.strictness_integral(D, Q, P, None, u) > 1e-12) == (V < V_0 * (1 - 1e-12))
@@ -136,7 +125,7 @@ def test_singular_precision_says_so():
 def test_squares_against_the_series_for_ridges():
     """Two routes: the Lyapunov equation, and Mehler's formula with ρ(t) = t²."""
     rng = np.random.default_rng(4)
-    D, Q, P, u = spd(rng, 4), skew(rng, 4), spd(rng, 4), rng.standard_normal(4)
+    D, Q, P, u = wishart(4, rng, low=0.1), skew(4, rng, size=2.0), wishart(4, rng, low=0.1), rng.standard_normal(4)
     for shift in (0.0, 0.7):
         direct = [cf.quadratic_fluctuation_constant(D, q, P, np.outer(u, u), 2 * shift * u) for q in (Q, 0 * Q)]
         np.testing.assert_allclose(ridge_constants(D, Q, P, u, np.square, shift), direct, rtol=1e-10)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gyromc.app.cli import app
 from gyromc.datasets import heart
-from support.fit_reference import standardised
+from support.posterior import standardised
 
 
 def nuts(Z, y, prior):

@@ -262,8 +262,9 @@ def test_the_heart_data_against_importance_sampling():
     assert np.allclose(prediction.spread[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
 
 
-def test_an_interrupt_before_the_first_draw_is_one():
+def test_an_interrupt_before_the_first_draw_is_one(sigint):
     """Ctrl-C in the burn-in: there is nothing to report yet."""
+    sigint(signal.default_int_handler)
 
     def press(count):
         signal.raise_signal(signal.SIGINT)

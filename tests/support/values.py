@@ -7,17 +7,26 @@ import numpy as np
 import gyromc as gm
 
 ROOT = Path(__file__).parents[2]
-J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])  # the paper's J and u in three dimensions
+U = np.array([1.0, -1.0, 0.0]) / np.sqrt(2)
+
+# Random matrices: `seed` may be a generator, which then goes on.
 
 
 def spd(d, seed, low=0.5, high=3.0):
     """A symmetric positive definite matrix with eigenvalues spread from low to high."""
-    rng = np.random.default_rng(seed)
-    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
     return (basis * np.linspace(low, high, d)) @ basis.T
 
 
+def wishart(d, seed, low=0.5):
+    """A symmetric positive definite matrix with random eigenvalues above low."""
+    B = np.random.default_rng(seed).standard_normal((d, d))
+    return B @ B.T / d + low * np.eye(d)
+
+
 def skew(d, seed, size=1.0):
+    """A skew-symmetric matrix; its entries have the standard deviation size/√2."""
     A = np.random.default_rng(seed).standard_normal((d, d))
     return size * (A - A.T) / 2
 

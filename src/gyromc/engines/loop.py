@@ -9,7 +9,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ def run(
     *,
     chunk_size: int | None = None,
     progress: bool | Callable[[int], object] | None = None,
-    on_divergence: Literal["raise", "report"] = "raise",
+    on_divergence: str = "raise",
     thin: int | None = None,
     sane_range: float | None = None,
     keep_blocks: int | None = None,

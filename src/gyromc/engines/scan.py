@@ -41,7 +41,7 @@ def why_not(plan: Plan) -> str | None:
     return None
 
 
-class Program(eqx.Module):
+class Pieces(eqx.Module):
     """A plan's pieces in the run's precision: what the loop reads and never changes."""
 
     target: Target
@@ -72,18 +72,12 @@ class Carry(NamedTuple):
     kept: Any
 
 
-def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
+def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
     """Cast the plan's pieces to the run's precision."""
     dtype = jnp.dtype(plan.dtype)
-    pieces = (
-        plan.flat_target,
-        plan.prepared_oracle,
-        plan.dynamics,
-        tuple(plan.observables.values()),
-        plan.unravel,
-    )
-    target, oracle, dynamics, observables, unravel = cast(pieces, dtype)
-    return Program(
+    parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
+    target, oracle, dynamics, observables, unravel = cast(parts, dtype)
+    return Pieces(
         target=target,
         oracle=oracle,
         dynamics=dynamics,
@@ -101,7 +95,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     )
 
 
-def cast(pieces, dtype):
+def cast(tree, dtype):
     """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are."""
 
     def one(leaf):
@@ -109,7 +103,7 @@ def cast(pieces, dtype):
             return leaf
         return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
-    return jax.tree.map(one, pieces)
+    return jax.tree.map(one, tree)
 
 
 def step_memory(plan: Plan) -> tuple[int, int]:
@@ -120,16 +114,16 @@ def step_memory(plan: Plan) -> tuple[int, int]:
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
         carry = _to_device(initial_state(plan), plan, 0)
-        lowered: Any = advance.lower(compile_program(plan, 1e8, None), carry, *counts)  # type: ignore[attr-defined]
+        lowered: Any = advance.lower(make_pieces(plan, 1e8, None), carry, *counts)  # type: ignore[attr-defined]
         memory = lowered.compile().compiled.memory_analysis()
     return memory.temp_size_in_bytes + carry.z.nbytes, 3 * carry.z.nbytes
 
 
-class Session:
+class ScanSession:
     """The chains of one plan on the device."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
-        self.program = compile_program(plan, sane_range, thin)
+        self.pieces = make_pieces(plan, sane_range, thin)
         self.carry = _to_device(state, plan, slots)
         self.advance(0)  # making no step compiles
 
@@ -137,7 +131,7 @@ class Session:
         """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
         with _full_precision():
-            self.carry = jax.block_until_ready(advance(self.program, self.carry, *counts))
+            self.carry = jax.block_until_ready(advance(self.pieces, self.carry, *counts))
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
@@ -158,6 +152,9 @@ class Session:
             clock=(float(host.clock[0]), float(host.clock[1])),
             failed_at=host.failed_at,
         )
+
+
+Session = ScanSession  # the name in `protocol.Engine`
 
 
 def _full_precision():
@@ -184,11 +181,11 @@ def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
+def advance(pieces: Pieces, carry: Carry, num_steps, first_slot) -> Carry:
     """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
 
     def step(_, c):
-        return _step(program, c, first_slot)
+        return _step(pieces, c, first_slot)
 
     if jax.default_backend() != "cpu":  # a loop of unknown length asks the host after every turn
         blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
@@ -196,47 +193,47 @@ def advance(program: Program, carry: Carry, num_steps, first_slot) -> Carry:
     return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
-def _step(program: Program, carry: Carry, first_slot) -> Carry:
+def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     """Observe the state of every chain, add to the sums, and make one step."""
     k, z = carry.step, carry.z
     dtype = z.dtype
-    key_noise, key_oracle = jax.random.split(jax.random.fold_in(program.key, k))
-    eta = program.step_size(k) if callable(program.step_size) else program.step_size
+    key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
+    eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
-    zeta = program.oracle.draw(key_oracle, program.target, z.shape[0], program.dim, dtype)
-    values, size, gradient = _evaluate(program, z, zeta)
+    zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
+    values, size, gradient = _evaluate(pieces, z, zeta)
 
-    insane = ~(size <= program.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
+    insane = ~(size <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
-    counted = k >= program.burn_in
-    weight = eta if program.weighting == "step_size" else jnp.ones((), dtype)
+    counted = k >= pieces.burn_in
+    weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
-    kept = _keep(program, carry, z[:, : program.dim], counted, first_slot)
+    kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
 
     xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: program.scheme(program.dynamics, z, g, x, eta)  # noqa: E731
+    step = lambda z, g, x: pieces.scheme(pieces.dynamics, z, g, x, eta)  # noqa: E731
     moved = _each_chain(step, z, gradient, xi).astype(dtype)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
 
 
-def _evaluate(program: Program, z, zeta):
+def _evaluate(pieces: Pieces, z, zeta):
     """The observables, the largest coordinate and the stochastic gradient of H, for every chain."""
-    theta = z[:, : program.dim]
-    values = [_each_chain(lambda t, h=h: h(program.unravel(t)), theta) for h in program.observables]
-    gradient = _each_chain(lambda t, s: program.oracle.gradient(program.target, t, s), theta, zeta)
-    if program.augmented:
-        gradient = jnp.concatenate([gradient, z[:, program.dim :]], axis=1)  # ∇H = (∇U, r)
+    theta = z[:, : pieces.dim]
+    values = [_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in pieces.observables]
+    gradient = _each_chain(lambda t, s: pieces.oracle.gradient(pieces.target, t, s), theta, zeta)
+    if pieces.augmented:
+        gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
     return jnp.stack(values, axis=1).astype(z.dtype), jnp.max(jnp.abs(z), axis=1), gradient
 
 
-def _keep(program: Program, carry: Carry, theta, counted, first_slot):
+def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):
     """The buffer of kept draws, with θ in its slot if this step is to be kept."""
     if carry.kept is None:
         return None
-    since = carry.step - program.burn_in
-    slot = since // program.thin - first_slot
-    due = counted & (since % program.thin == 0)
+    since = carry.step - pieces.burn_in
+    slot = since // pieces.thin - first_slot
+    due = counted & (since % pieces.thin == 0)
     return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, carry.kept)
 
 

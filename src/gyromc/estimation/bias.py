@@ -1,11 +1,12 @@
-"""The bias a step size leaves in a mean, beside its Monte Carlo error: from the theory, or from a second step size (E3, T1).
+"""The bias that a finite step size leaves in a mean: from the theory, or from a run at a second step size.
 
-Receives a run; hands on a `Bias` by observable, with its own error and the name of the method. With E[μ̂_η] = μ + c₁η + O(η²),
-two runs of the same time at η and ρη give c₁η = (mean(ρη) - mean(η))/(ρ - 1); the start's transient is the same in both and is
-not seen by their difference.
+Input: a run. Output: a `Bias` by observable, with its own error and the name of its method. With E[μ̂_η] = μ + c₁η + O(η²), two
+runs of the same time at η and ρη give c₁η = (mean(ρη) - mean(η))/(ρ - 1). The transient of the start is the same in both runs, so
+their difference does not show it.
 """
 
 import dataclasses
+import enum
 import math
 
 import numpy as np
@@ -21,10 +22,18 @@ from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
 from gyromc.targets import SumOverData
 
-METHODS = ("auto", "predict", "step sizes", "none")
-EXACT = ("exact finite-step", "finite-step law")
+__all__ = ["Bias", "BiasSource", "from_runs", "from_step_sizes", "hinted", "measured", "predicted", "predicted_or_not"]
+
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
+
+
+class BiasSource(enum.StrEnum):
+    """Where the bias comes from, besides a run or earlier estimates."""
+
+    AUTO = "auto"
+    PREDICT = "predict"
+    NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,25 +65,36 @@ def predicted(run: Run) -> dict[str, Bias]:
     pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
     limit = pred.largest_step_size
     found = {}
-    for name, value in pred.bias.items():
-        method = pred.bias_method[name]
-        if value is None or not math.isfinite(value):
-            found[name] = Bias(None, "unknown: no formula gives it")
+    for name, row in pred.items():
+        if row.bias is None or not math.isfinite(row.bias):
+            found[name] = _unknown(hinted("no formula gives it"))
             continue
-        known = method in EXACT or not limit > 0
-        remainder = 0.0 if known else abs(value) * plan.eta / limit
-        found[name] = Bias(value, f"predicted, {method}", math.hypot(pred.bias_error[name], remainder))
+        remainder = 0.0 if row.bias_method.exact or not limit > 0 else abs(row.bias) * plan.eta / limit
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", math.hypot(row.bias_error, remainder))
     return found
 
 
 def predicted_or_not(run: Run) -> dict[str, Bias]:
     """As `predicted` where that takes seconds; unknown biases, with the reason, elsewhere."""
-    if not affordable(run.plan):
-        return {name: Bias(None, "unknown: a prediction would take too long") for name in run.plan.observables}
-    try:
-        return predicted(run)
-    except InvalidInput as error:  # no mode, or one that says little about the target
-        return {name: Bias(None, f"unknown: {error}") for name in run.plan.observables}
+    if run.plan.scheduled:
+        why = "the step size is a schedule"
+    elif not affordable(run.plan):
+        why = hinted("a prediction would take too long")
+    else:
+        try:
+            return predicted(run)
+        except InvalidInput as error:  # no mode, or one that says little about the target
+            why = hinted(str(error))
+    return {name: _unknown(why) for name in run}
+
+
+def hinted(why: str) -> str:
+    """The reason for an unknown bias, with what to do about it."""
+    return f"{why.rstrip('.')}; pass `second_step_size=True` to measure it with a second run"
+
+
+def _unknown(why: str) -> Bias:
+    return Bias(None, f"unknown: {why}")
 
 
 def from_step_sizes(difference: float, error: float, dof: float, ratio: float, relative_step: float = 0.0) -> Bias:
@@ -102,23 +122,47 @@ def from_step_sizes(difference: float, error: float, dof: float, ratio: float, r
     )
 
 
-def second_run(run: Run, names: list[str]) -> tuple[Run | None, str]:
-    """The same time at twice the step size (half of it where twice is unstable), with other random numbers; or None and why."""
-    plan, steps = run.plan, run.steps_done
-    if plan.scheduled:
-        return None, "unknown: the step size is a schedule"
-    ratio = 0.5 if 2 * plan.step_size > 0.8 * largest_step_size(plan) else 2.0
-    other = plan.replace(
-        step_size=ratio * plan.step_size,
-        num_steps=max(1, round(steps / ratio)),
+def measured(run: Run, names: list[str]) -> dict[str, Bias]:
+    """The biases from a second run of the same time at another step size; unknown, with the reason, where there can be none."""
+    if run.plan.scheduled:
+        return {name: _unknown("the step size is a schedule") for name in names}
+    other = _at_another_step_size(run, names)
+    try:
+        return from_runs(run, run_plan(other, engine=run.engine), names)
+    except DivergenceError as error:
+        return {name: _unknown(f"at {other.eta / run.plan.eta:g}η {error}") for name in names}
+
+
+def _at_another_step_size(run: Run, names: list[str]) -> Plan:
+    """The same time at twice the step size (half of it where twice is unstable), with other random numbers."""
+    plan = run.plan
+    ratio = 0.5 if 2 * plan.eta > 0.8 * largest_step_size(plan) else 2.0
+    return plan.replace(
+        step_size=ratio * plan.eta,
+        num_steps=max(1, round(run.steps_done / ratio)),
         burn_in=round(plan.burn_in / ratio),
         observables={name: plan.observables[name] for name in names},
         seed=(plan.seed + 0x5DEECE66D) % 2**63,
     )
-    try:
-        return run_plan(other, engine=run.engine), ""
-    except DivergenceError as error:
-        return None, f"unknown: at {ratio:g}η {error}"
+
+
+def from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
+    """The biases of a run from another run of the same model at another constant step size."""
+    mine, theirs = run.plan, other.plan
+    require(
+        not mine.scheduled and not theirs.scheduled and mine.eta != theirs.eta,
+        "`bias` takes a run of the same model at another constant step size: these two have "
+        f"{'schedules' if mine.scheduled or theirs.scheduled else 'the same step size'}.",
+    )
+    missing = set(names) - set(other)
+    require(not missing, f"The run given as `bias` lacks the observables {', '.join(sorted(missing))}.")
+    ratio, relative = theirs.eta / mine.eta, mine.eta / largest_step_size(mine)
+    return {
+        name: from_step_sizes(
+            other[name].mean - run[name].mean, other[name].std_error, other[name].dof, ratio, relative
+        )
+        for name in names
+    }
 
 
 def largest_step_size(plan: Plan) -> float:
@@ -130,19 +174,6 @@ def largest_step_size(plan: Plan) -> float:
     return math.inf if found is None or not found.largest_step_size > 0 else found.largest_step_size
 
 
-def ratio_of(run: Run, other: Run, names: list[str]) -> float:
-    """How many times larger the other run's step size is; checks that the two can be compared."""
-    mine, theirs = run.plan.step_size, other.plan.step_size
-    require(
-        not callable(mine) and not callable(theirs) and mine != theirs,
-        "`bias` takes a run of the same model at another constant step size: these two have "
-        f"{'the same step size' if mine == theirs else 'schedules'}.",
-    )
-    missing = set(names) - set(other.plan.observables)
-    require(not missing, f"The run given as `bias` lacks the observables {', '.join(sorted(missing))}.")
-    return float(theirs) / float(mine)  # type: ignore[arg-type]
-
-
 def _by_formula(plan: Plan) -> bool:
     return plan.flat_target.gaussian() is not None or plan.flat_target.separable() is not None
 
@@ -152,8 +183,7 @@ def _sample(plan: Plan) -> np.ndarray:
     drawn = plan.model.importance_sample()
     require(
         drawn.effective_size > HEALTHY * len(drawn.weights),
-        f"The bias cannot be predicted: {len(drawn.weights)} draws around the mode are worth {drawn.effective_size:.0f}. "
-        'Pass `bias="step sizes"`.',
+        f"{len(drawn.weights)} draws around the mode are worth only {drawn.effective_size:.0f}.",
     )
     return drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
 

@@ -1,8 +1,8 @@
-"""A run as ArviZ's DataTree: kept draws of μ's sampler (E3) beside the averages (E4) and their errors (E6).
+"""A run as ArviZ's DataTree: the kept draws beside the averages over every step and their errors.
 
-Receives a `Run` with draws; hands on an `xarray.DataTree` that arviz-stats and arviz-plots read: `posterior`, `sample_stats`,
-`posterior_predictive` when a function is given, `observed_data` and `constant_data` where the target holds data, and our own
-`averages`, which come from every step and not only from the kept ones.
+Input: a `Run` with draws. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups `posterior`,
+`sample_stats`, `posterior_predictive` when a function is given, `observed_data` and `constant_data` where the target holds data,
+and our own `averages`, which come from every step and not only from the kept ones.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-import gyromc
+from gyromc import __version__
 from gyromc.checks import require
+from gyromc.results import Run
 from gyromc.targets import FiniteSum, SumOverData
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
-
-    from gyromc.results import Run
 
 __all__ = ["to_datatree"]
 
@@ -96,8 +95,7 @@ def _path(path) -> str:
 
 
 def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
-    """The log density at every draw, up to a constant, where that is affordable; and no draw diverged."""
-
+    """The log density at every draw, up to a constant, where that is affordable; no draw has diverged."""
     shape = jax.tree.leaves(draws)[0].shape[:2]
     stats = {"diverging": np.zeros(shape, bool)}
     terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
@@ -116,7 +114,7 @@ def _predictive(predictive: Callable, draws, seed: int) -> dict[str, np.ndarray]
 
 
 def _data(target) -> dict[str, dict[str, np.ndarray]]:
-    """What the target was given: responses as observed, designs as constant; a FiniteSum's data are all observed."""
+    """The target's data: responses as observed, designs as constant; a FiniteSum's data are all observed."""
     if isinstance(target, FiniteSum):
         leaves = jax.tree_util.tree_leaves_with_path(target.data)
         return {"observed_data": {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}}
@@ -128,32 +126,27 @@ def _data(target) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _averages(run: Run, good: np.ndarray) -> Dataset:
-    """Means over all steps with their CLT standard errors and V, by observable."""
+    """Means over all steps with their standard errors, V, R-hat and effective sample size, by observable."""
     import xarray
 
-    names = list(run.plan.observables)
-    values = {
-        "mean": run.mean,
-        "std_error": run.std_error,
-        "V": run.variance,
-        "r_hat": run.r_hat,
-        "ess": run.ess,
+    keys = {"mean": "mean", "std_error": "std_error", "V": "variance", "r_hat": "r_hat", "ess": "ess"}
+    columns = {
+        key: ("observable", np.array([getattr(row, name) for row in run.values()])) for key, name in keys.items()
     }
-    columns = {key: ("observable", np.array([found[name] for name in names])) for key, found in values.items()}
-    by_chain = np.stack([run.averages[name][good] for name in names], axis=1)
+    by_chain = np.stack([row.averages[good] for row in run.values()], axis=1)
     return xarray.Dataset(
         {**columns, "chain_mean": (("chain", "observable"), by_chain)},
-        coords={"observable": names, "chain": np.flatnonzero(good)},
+        coords={"observable": list(run), "chain": np.flatnonzero(good)},
         attrs={"error_method": run.error_method, "steps": run.steps_done},
     )
 
 
 def _library() -> dict[str, str]:
-    return {"inference_library": "gyromc", "inference_library_version": gyromc.__version__}
+    return {"inference_library": "gyromc", "inference_library_version": __version__}
 
 
 def _attributes(run: Run) -> dict[str, str | int | float]:
-    """The plan, seed, engine and versions, as values any file format takes."""
+    """The plan, seed, engine and versions, as values that any file format accepts."""
     plan = {key: "schedule" if value is None else value for key, value in run.plan.summary().items()}
     return {
         **_library(),

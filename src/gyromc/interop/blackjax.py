@@ -1,8 +1,7 @@
-"""The step (E3) as BlackJAX sampling algorithms, and BlackJAX's gradient estimators as targets of a plan.
+"""gyromc's samplers as BlackJAX sampling algorithms, and BlackJAX's gradient estimators as targets of a plan.
 
-Receives a gradient estimator of BlackJAX (`blackjax.sgmcmc.gradients`), which estimates the gradient of the log density, -∇U;
-hands on a `blackjax.base.SamplingAlgorithm` that makes the very step of gyromc's own engine (`gyromc.schemes`), or a target for
-`gyromc.Plan`.
+Input: a BlackJAX gradient estimator (`blackjax.sgmcmc.gradients`), which estimates the gradient of the log density, -∇U.
+Output: a `blackjax.base.SamplingAlgorithm` that makes the same step as gyromc's engines, or a target for `gyromc.Plan`.
 """
 
 import functools
@@ -42,7 +41,7 @@ class AugmentedState(NamedTuple):
 
 
 def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
-    """SGNLMC: Langevin dynamics turned by a skew-symmetric J, the step (E3) with D = I, Q = J.
+    """SGNLMC: Langevin dynamics with a skew-symmetric rotation J: D = I, Q = J.
 
     The state is the position itself, as in `blackjax.sgld`.
 
@@ -69,7 +68,7 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
 
 
 def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
-    """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r), the step (E3) with D = diag(αI, γI), Q = [[0, -I], [I, 0]].
+    """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
 
     The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I).
 
@@ -93,7 +92,7 @@ def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAl
 
 
 def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
-    """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), the step (E3) with the D and Q of `gyromc.dynamics.gaul`.
+    """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`.
 
     **Arguments:**
 
@@ -112,20 +111,20 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlg
     ```
     """
     if _is_number(C):
-        families.gaul(as_operator(C, "C", size=1), a, gamma)  # a wrong number is found now, not at the first step
+        families.gaul(as_operator(C, "C", size=1), a, gamma)  # raises now, not at the first step
         return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma), True)
     return kernel(families.gaul(C, a, gamma))(grad_estimator)
 
 
 def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callable[[Callable], SamplingAlgorithm]:
-    """Any dynamics (D, Q) of gyromc in the place of `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
+    """Any dynamics (D, Q) as a replacement for `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
-    draws ξ as `jax.random.normal(k, …)`, so `kernel(overdamped(d))(g)` moves as `blackjax.sgld(g)` does, up to rounding.
+    draws ξ as `jax.random.normal(k, …)`, so `kernel(overdamped(d))(g)` makes the steps of `blackjax.sgld(g)`, up to rounding.
 
     **Arguments:**
 
-    - `dynamics`: of `gyromc.dynamics`, for as many parameters as the position has.
+    - `dynamics`: a value of `gyromc.dynamics`, for as many parameters as the position has.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
 
     **Returns:** a function of a gradient estimator (as for `sgnlmc`) that returns a `SamplingAlgorithm`:
@@ -153,7 +152,7 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
 def _algorithm(
     grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: schemes.Scheme = schemes.euler
 ) -> SamplingAlgorithm:
-    """`init` and `step` for the dynamics that `family` makes for d parameters."""
+    """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     require(
         callable(grad_estimator),
         f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
@@ -179,18 +178,18 @@ def _algorithm(
 
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
-        gradient = -ravel(log_gradient, theta.dtype)  # BlackJAX climbs log π = -U
+        gradient = -ravel(log_gradient, theta.dtype)  # BlackJAX's gradient is that of log π = -U
         z = theta
         if with_momentum:
             r = ravel(state.momentum, theta.dtype)
             z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])  # ∇H = (∇U, r)
         xi = jnp.sqrt(T) * jax.random.normal(rng_key, z.shape, z.dtype)
-        moved = scheme(dynamics, z, gradient, xi, eta)  # E3
+        moved = scheme(dynamics, z, gradient, xi, eta)
         if not with_momentum:
             return _like(moved, position)
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
-    return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types say nothing of mini-batches
+    return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
 
 
 def _is_number(value) -> bool:
@@ -251,7 +250,7 @@ def _check_gradient(gradient, position) -> None:
 
 
 def _same_shapes(tree, position, what: str, remedy: str) -> None:
-    """Raise unless the two pytrees have the same structure and shapes; the message says where they part."""
+    """Raise unless the two pytrees have the same structure and shapes; the message names the first difference."""
     got, wanted = jax.tree.structure(tree), jax.tree.structure(position)
     require(got == wanted, f"{what} is the pytree {got}, but the position is {wanted}. {remedy}")
     for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(position), strict=True):
@@ -262,7 +261,7 @@ def _same_shapes(tree, position, what: str, remedy: str) -> None:
 
 
 def _number(value, name: str, dtype):
-    """One positive number; what is only known inside `jax.jit` cannot be looked at, and NaN there makes the state NaN."""
+    """One positive number. A traced value inside `jax.jit` cannot be checked; NaN there makes the state NaN."""
     require(jnp.shape(value) == (), f"`{name}` must be a single number: got shape {jnp.shape(value)}.")
     if not isinstance(value, Tracer):
         ok = np.isfinite(float(value)) and (value > 0 or (name == "temperature" and value == 0))
@@ -277,10 +276,10 @@ def _like(vector, template):
 
 
 class EstimatedTarget(SumOverData):
-    """A target known by BlackJAX's estimator of its log density's gradient; made by `target`.
+    """A target given by BlackJAX's estimator of the gradient of its log density; made by `target`.
 
-    The estimator of one batch is the mean of those of its rows, ∇log prior + N ∇log likelihood_i. So ℓ_i is taken to hold an N-th
-    part of the prior, U = Σ ℓ_i, and nothing is left over: every oracle of gyromc serves, and all of them are unbiased.
+    The estimate from a batch is the mean of ∇log prior + N ∇log likelihood_i over its rows. So each ℓ_i contains 1/N of the
+    prior, U = Σ ℓ_i, and the prior term of `SumOverData` is zero: every oracle works and is unbiased.
     """
 
     grad_estimator: Callable
@@ -299,7 +298,7 @@ class EstimatedTarget(SumOverData):
     def potential(self, params):
         if self.logdensity_estimator is None:
             raise InvalidInput(
-                "This target knows its gradient only, and what was asked for needs U itself. Pass `logdensity_estimator`, for "
+                "This target has only a gradient, and U itself is needed here. Pass `logdensity_estimator`, for "
                 "example `blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`."
             )
         return -self.logdensity_estimator(params, self.data)
@@ -322,18 +321,18 @@ class EstimatedTarget(SumOverData):
 def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None = None) -> EstimatedTarget:
     """A BlackJAX gradient estimator as the target of a `gyromc.Plan`: ∇U = -grad_estimator(θ, data).
 
-    With `gyromc.oracles.Minibatch(b)` each step of each chain calls it on b rows of its own; an estimator made by
-    `blackjax.sgmcmc.gradients.control_variates` is used the same way.
+    With `gyromc.oracles.Minibatch(b)` each step of each chain calls the estimator on its own b rows. An estimator made by
+    `blackjax.sgmcmc.gradients.control_variates` works the same way.
 
     **Arguments:**
 
     - `grad_estimator`: function of (position, minibatch) that averages over the minibatch's rows, as BlackJAX's do, made with
       `data_size` equal to the number of rows of `data`.
     - `data`: an array or a pytree of arrays; the first axis of each leaf runs over the data.
-    - `logdensity_estimator`: the log density itself, a function of (position, minibatch), where something asks for U: `predict`,
-      or a control variate that looks for the mode.
+    - `logdensity_estimator`: the log density, a function of (position, minibatch). Needed for `predict`, and for a control
+      variate that finds the mode.
 
-    **Returns:** a target whose parameters are whatever pytree the plan's `start` is.
+    **Returns:** a target; its parameters have the structure of the plan's `start`.
 
     ```python
     import jax.numpy as jnp
@@ -355,5 +354,5 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
         logdensity_estimator is None or callable(logdensity_estimator),
         f"`logdensity_estimator` must be a function of (position, minibatch): got {type(logdensity_estimator).__name__}.",
     )
-    rows = FiniteSum(grad_estimator, grad_estimator, data).data  # the same demands on the data
+    rows = FiniteSum(grad_estimator, grad_estimator, data).data  # runs the same checks of the data
     return EstimatedTarget(grad_estimator, rows, logdensity_estimator)

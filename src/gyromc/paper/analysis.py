@@ -1,8 +1,7 @@
-"""Analyses one experiment: errors of the averages, predictions beside them, and the paper's claims with their verdicts.
+"""The findings of one experiment: errors, predictions beside them, and the claims of the paper's §6 with their verdicts.
 
-Input: the averages, the predictions and, for logistic regression, an independent reference. Output: a plain dictionary, the
-experiment's part of results.json. What the paper's setting hides (T6) is computed here too: all test rows, the independent
-reference, plain SGLD, the bias of an even observable.
+Input: the averages of one experiment, its forecast and, for logistic regression, an independent reference. Output: a plain
+dictionary, the experiment's part of results.json.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ __all__ = ["analyse"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Data:
-    """The input of one analysis."""
+    """The input of the analysis of one experiment."""
 
     experiment: Experiment
     etas: tuple[float, ...]
@@ -41,7 +40,7 @@ class _Data:
         return piece.averages[:, piece.names.index(name or self.primary)]
 
     def truth(self, name: str) -> float:
-        """Return μ(h): in closed form where that is known, else from importance sampling."""
+        """μ(h): in closed form where there is one, else from importance sampling."""
         if self.reference is not None:
             return float(self.reference.mean[self.rows.index(name)])
         return self.forecast["nonreversible"]["cells"][-1][name]["expectation"]
@@ -80,9 +79,9 @@ def analyse(
     - `experiment`: of the catalogue.
     - `etas`: the step sizes run, the largest first.
     - `pieces`: the averages by (role, η).
-    - `forecast`: as `gyromc.paper.forecast.forecast` returns it.
+    - `forecast`: the value of `gyromc.paper.forecast.forecast`.
     - `reference`: π(h) for logistic regression; None where μ(h) is known.
-    - `bootstrap`: the resampling to use.
+    - `bootstrap`: the resampling.
 
     **Returns:** a dictionary of plain values.
     """
@@ -131,7 +130,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         "bias": float(alive.mean()),
         "bias_std_error": float(alive.std(ddof=1) / np.sqrt(alive.size)),
         "std": float(alive.std(ddof=1)),
-        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),  # E6
+        "asymptotic_rmse": None if V is None else float(np.sqrt(eta * V)),
         "predicted": predicted,
         "z": None,
     }
@@ -139,7 +138,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         paper = data.paper_errors()[role][k]
         cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
         cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if predicted["rmse"] is not None and data.experiment.problem.gaussian:
+    if predicted["rmse"] is not None and data.experiment.problem.finite_step:
         cell["z"] = float((value**2 - predicted["rmse"] ** 2) / (2 * value * se))
     even = data.experiment.problem.even
     if even is not None:
@@ -166,12 +165,12 @@ def _even(data: _Data, role: str, k: int, name: str) -> dict[str, Any]:
 
 
 def _qq(data: _Data, role: str) -> dict[str, Any]:
-    """Return the sorted averages at the smallest η, with the centres and scales of the paper and of theory."""
+    """The sorted averages at the smallest η, with the centres and scales that the paper and the prediction use."""
     eta = data.etas[-1]
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
-    known = data.experiment.problem.gaussian
+    known = data.experiment.problem.finite_step
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
     scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
     qq = {
@@ -191,7 +190,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
         qq["predicted"] = {
             "center": truth,
             "scale": predicted,
-            "by": "the exact predicted RMSE" if data.experiment.problem.gaussian else "√(ηV) from theory",
+            "by": "the exact predicted RMSE" if data.experiment.problem.finite_step else "√(ηV) from theory",
             "scale_known": True,
             **dataclasses.asdict(normality((averages - truth) / predicted)),
         }
@@ -199,7 +198,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
 
 
 def _rows(data: _Data) -> dict[str, Any]:
-    """Return bias, standard deviation and RMSE at every test row, and the share of rows where each sampler wins."""
+    """All test rows: bias, standard deviation and RMSE, and the share of rows where each sampler wins."""
     reference, names = data.reference, data.rows
     assert reference is not None
     table = {}
@@ -246,7 +245,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     cells = found["cells"]
     exact = (
         {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair}
-        if data.experiment.problem.gaussian
+        if data.experiment.problem.finite_step
         else {}
     )
     made = [
@@ -258,7 +257,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     known = qq["nonreversible"]["paper"]["scale_known"]
     made.append(claims.normal_errors(_normalities(qq, "paper"), "normality", "paper", by, known))
     if all(role in theory for role in pair):
-        source = "paper" if data.experiment.problem.gaussian else "beyond"
+        source = "paper" if data.experiment.problem.finite_step else "beyond"
         made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source, exact))
     if own:
         made.append(

@@ -1,6 +1,7 @@
-"""The twelve experiments of the paper's §6 by name; step sizes and parameters are the paper's, other choices are recorded.
+"""The twelve experiments of the paper's §6 as values.
 
-Output: `CATALOGUE`, and `select`, which looks names up and suggests near ones.
+`CATALOGUE` maps names to experiments; `select` returns experiments by name and suggests near names. Step sizes and sampler
+parameters are the paper's; every other choice is a recorded field.
 """
 
 import dataclasses
@@ -60,7 +61,7 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """Return the experiments of these names (all when there are none), with noise derived from `seed`.
+    """The experiments with these names (default: all), with noise derived from `seed`.
 
     **Arguments:**
 

@@ -1,8 +1,8 @@
-"""The paper's claims as values: a number, a relation, an interval, and a verdict that may be "refuted".
+"""The claims of the paper's §6 as values: a quantity, a relation, an interval and a verdict.
 
-Input: errors and predictions of one experiment. Output: a `Claim`. A claim about the limit η → 0 is judged at the smallest η run:
-confirmed when its interval lies within the tolerance, refuted when the interval misses the tolerance and smaller steps do not
-bring it nearer, and otherwise not resolved.
+Input: errors and predictions of one experiment. Output: `Claim`s. A claim about the limit η → 0 is judged at the smallest η
+run. It is confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do
+not bring it nearer, and otherwise not resolved.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "ClaimVerdict", "Item"]
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement"]
 
 
-class ClaimVerdict(enum.StrEnum):
-    """What the numbers say about a claim; the text is the one in results.json."""
+class Judgement(enum.StrEnum):
+    """The verdict on a claim, the worst first."""
 
-    CONFIRMED = "confirmed"
-    UNRESOLVED = "not resolved at this sample size"
     REFUTED = "refuted"
+    UNRESOLVED = "not resolved at this sample size"
+    CONFIRMED = "confirmed"
 
 
-CONFIRMED, UNRESOLVED, REFUTED = ClaimVerdict
+REFUTED, UNRESOLVED, CONFIRMED = Judgement
 RATIO_TOLERANCE = 0.10
 SLOPE_TOLERANCE = 0.05
 SLOPE_POINTS = 4
@@ -41,7 +41,7 @@ class Item:
     where: str
     value: float
     interval: tuple[float, float] | None
-    verdict: ClaimVerdict
+    verdict: Judgement
     note: str = ""
 
 
@@ -49,7 +49,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for what it does not show.
+    `source` is `paper` for the paper's own claims, `beyond` for others.
     """
 
     key: str
@@ -59,30 +59,29 @@ class Claim:
     value: float
     interval: tuple[float, float] | None
     level: str
-    verdict: ClaimVerdict
+    verdict: Judgement
     items: tuple[Item, ...]
 
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
-    """Build a claim from its items: the first item with the worst verdict decides."""
-    order = (REFUTED, UNRESOLVED, CONFIRMED)
-    decisive = min(items, key=lambda item: order.index(item.verdict))
+    """A claim holds when every item does; the first item with the worst verdict decides."""
+    decisive = min(items, key=lambda item: list(Judgement).index(item.verdict))
     return Claim(
         key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
     )
 
 
-def below_one(low: float, high: float) -> ClaimVerdict:
-    """Judge "< 1" by an interval."""
+def below_one(low: float, high: float) -> Judgement:
+    """The verdict on "< 1" from an interval."""
     return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
 
 
 def limit(
     value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
-) -> ClaimVerdict:  # fmt: skip
-    """Judge "→ goal": confirmed inside the tolerance; refuted outside it and not nearer by a fifth than before.
+) -> Judgement:  # fmt: skip
+    """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
-    A value that the exact finite-step theory predicts at these step sizes decides nothing about the limit.
+    A value that equals the exact finite-step prediction does not refute a limit.
     """
     low, high = bounds
     if goal - tolerance <= low and high <= goal + tolerance:
@@ -204,7 +203,7 @@ def half_slope(
 
 
 def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal: tests, and the line through the Q-Q plot."""
+    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
     items = []
     for role, n in found.items():
         p = n.ks_p if scale_known else n.ad_p

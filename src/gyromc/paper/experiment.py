@@ -1,6 +1,6 @@
-"""An experiment of the paper as a value: a problem, a sampler (D, Q) and step sizes. Nothing here runs.
+"""An experiment of the paper's §6 as a value: a problem, a sampler (D, Q) and step sizes.
 
-Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the plan of one cell.
+Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the plan of one cell. Nothing is run here.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from gyromc.plan import Plan, paper_steps
 __all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
 
 ROLES = ("nonreversible", "reversible", "sgld")
-"""The dynamics that are compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+"""The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
@@ -26,7 +26,7 @@ CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """A pair (D, Q) with its parameters."""
+    """A pair (D, Q) by its parameters."""
 
     def dynamics(self, dim: int) -> dynamics.Dynamics:
         """Return the pair (D, Q) for `dim` parameters."""
@@ -39,7 +39,7 @@ class Sampler:
 
     @property
     def formula(self) -> str:
-        """Its parameters as a formula."""
+        """Its parameters as text."""
         raise NotImplementedError
 
 
@@ -112,12 +112,12 @@ class Experiment:
 
     **Attributes:**
 
-    - `name`, `title`: for people and the command line.
-    - `problem`: target, oracle and observables; the choices that the paper leaves open are its fields.
+    - `name`, `title`: for the command line and the report.
+    - `problem`: target, oracle and observables, with the choices that the paper does not state as fields.
     - `sampler`: (D, Q).
     - `step_sizes`: the published η, the largest first.
-    - `start`: θ₀, one number for all coordinates (r₀ = 0); the paper gives none, 0 is our choice.
-    - `seed`: all noise is derived from it; chain r of each dynamics sees the same noise at the same η.
+    - `start`: θ₀, one number for all coordinates (r₀ = 0); 0, as the paper does not state it.
+    - `seed`: of the noise; chain r of each dynamics has the same noise at the same η.
     - `dtype`: the precision of the run.
 
     ```python
@@ -143,8 +143,8 @@ class Experiment:
 
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
-        """The dynamics by role; where the baseline is plain SGLD already, `sgld` is left out."""
-        dim = self._pieces["target"].dim
+        """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
+        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
         own = self.sampler.dynamics(dim)
         roles = {"nonreversible": own, "reversible": own.reversible(), "sgld": dynamics.overdamped(dim)}
         if not own.augmented:
@@ -182,12 +182,12 @@ class Experiment:
         })  # fmt: skip
 
     def noise_seed(self, step_size: float) -> int:
-        """Return the plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
+        """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
         return 1_000_000 * self.seed + round(1 / step_size)
 
     @property
     def choices(self) -> Mapping[str, object]:
-        """What the paper leaves open, with our choice."""
+        """Every choice that the paper does not state."""
         return {
             **self.problem.choices,
             "start": self.start,
@@ -202,5 +202,5 @@ class Experiment:
         return dataclasses.asdict(self.sampler)
 
     def chain_steps(self, step_sizes: tuple[float, ...], num_chains: int) -> int:
-        """Return the steps over all chains, dynamics and step sizes."""
+        """Steps over all chains, dynamics and step sizes."""
         return len(self.roles) * num_chains * sum(paper_steps(eta) for eta in step_sizes)

@@ -1,7 +1,7 @@
-"""The panels of an experiment: RMSE against η, normal Q-Q, and a third that the paper does not show.
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and a third panel that the paper does not have.
 
-Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers behind them.
-Colours can be told apart by colour-blind readers; each dynamics has its own marker and line for print in greyscale.
+Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
+Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ SIZE = (4.4, 3.5)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Panel:
-    """A figure, the text for a screen reader, a caption, and the table that was drawn."""
+    """A figure, its alternative text, and the table behind it."""
 
     name: str
     kind: str
@@ -49,8 +49,8 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
-            panel.figure.draw_without_rendering()  # lays it out
-            panel.figure.set_layout_engine("none")  # once for all formats
+            panel.figure.draw_without_rendering()  # computes the layout
+            panel.figure.set_layout_engine("none")  # keeps it for all formats
             yield panel
 
 
@@ -155,7 +155,7 @@ def _legend(ax, found: dict[str, Any], own: bool) -> None:
 
 
 def _legend_below(ax, handles=None, labels=None) -> None:
-    """Put the legend outside the axes, so that it hides no point."""
+    """Put the legend below the axes, where it hides no point."""
     if handles is None:
         handles, labels = ax.get_legend_handles_labels()
     columns = 2 if len(handles) in (2, 4) else 3
@@ -168,7 +168,7 @@ def _rmse_caption(found: dict[str, Any], own: bool) -> str:
     if own:
         return text + " Filled: about the paper's own reference; open: about the independent one."
     return text + (
-        " Solid: exact for finite η; dotted: √(ηV)." if found["family"] in ("quadratic", "linear")
+        " Solid: exact for finite η; dotted: √(ηV)." if found["cells"]["nonreversible"][0]["z"] is not None
         else " Dotted: √(ηV) with V from the Poisson equation."
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""The predictions of an experiment before it runs: V, finite-step errors, verdicts on the assumptions.
+"""Predictions for an experiment: V, finite-step errors, stability and verdicts on the assumptions.
 
-Input: an experiment and step sizes. Output: plain dictionaries for results.json. Nothing is sampled. Predictions that take
-seconds are stored in the cache.
+Input: an experiment and step sizes. Output: plain dictionaries for results.json. Nothing is sampled; slow predictions are
+stored in the cache.
 """
 
 import math
@@ -30,13 +30,13 @@ def forecast(
     - `step_sizes`: the η to predict for.
     - `num_chains`: R of the plans.
     - `digits`: of V, where the Poisson equation is solved.
-    - `cache`: where slow predictions are stored; nowhere when left out.
+    - `cache`: stores slow predictions; default: none.
 
     **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"h": {"rmse": …}}, …]}}`.
     """
     problem = experiment.problem
     names = [name for name in (problem.primary, problem.even) if name is not None]
-    exact = problem.gaussian
+    exact = problem.finite_step
     found = {}
     for role in experiment.roles:
         etas = step_sizes if exact else step_sizes[-1:]
@@ -62,7 +62,7 @@ def forecast(
 
 
 def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
-    """Return one prediction as plain values, from the cache where it holds it."""
+    """One prediction as plain values, from the cache if it is stored there."""
     key = fingerprint(plan, f"prediction to {digits} digits")
     kept = cache.load_json(key) if cache is not None else None
     if kept is not None:
@@ -86,7 +86,7 @@ def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
         },
         "largest_step_size": plain(p.largest_step_size),
         "verdicts": [
-            {"name": v.name, "status": v.status, "sentence": v.sentence, "numbers": _plain(v.numbers)}
+            {"name": v.name, "status": v.status.value, "sentence": v.sentence, "numbers": _plain(v.numbers)}
             for v in p.verdicts
         ],
     }

@@ -1,7 +1,7 @@
-"""Statistics of replicated errors: RMSE, its ratios and slope with bootstrap intervals, and tests of normality.
+"""Statistics of replicated averages with intervals: RMSE, its ratios and slope, and tests of normality.
 
-Input: the errors μ̂ - μ of R chains. Output: estimates with intervals. All resampling is seeded, so a report rebuilt from the same
-averages has the same digits.
+Input: errors μ̂ - μ of R chains. Output: estimates with bootstrap intervals. All resampling is seeded, so a report rebuilt
+from the same averages has the same digits.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ def rmse(errors: np.ndarray) -> tuple[float, float]:
 
 
 class Bootstrap:
-    """Resampled chains: the same draws for every dynamics, so that comparisons are paired.
+    """Resampled chains: the same resamples for every dynamics, so that comparisons are paired.
 
     **Arguments:**
 
@@ -37,7 +37,7 @@ class Bootstrap:
         self.orders = [rng.permutation(draws) for _ in range(32)]  # independent resampling at each step size
 
     def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
-        """Return the RMSE of each resample, without failed chains (NaN); each `column` is resampled independently."""
+        """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling."""
         alive = np.isfinite(errors)
         square = np.where(alive, errors, 0.0) ** 2
         weights = self.weights[self.orders[column % len(self.orders)]]
@@ -76,14 +76,14 @@ class Normality:
 
 
 def normality(z: np.ndarray) -> Normality:
-    """Compare normalised errors with N(0, 1).
+    """Test normalised errors against N(0, 1).
 
-    Kolmogorov-Smirnov against N(0, 1) detects wrong location, scale and shape; Anderson-Darling, with mean and variance
-    estimated, detects wrong shape only.
+    Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
+    estimated, only a wrong shape.
 
     **Arguments:**
 
-    - `z`: errors divided by the scale that is claimed for them.
+    - `z`: errors divided by their claimed scale.
     """
     z = np.sort(z[np.isfinite(z)])
     n = z.size
@@ -106,7 +106,7 @@ def normality(z: np.ndarray) -> Normality:
 
 
 def normal_scores(n: int) -> np.ndarray:
-    """Return the quantiles of N(0, 1) that n sorted values are plotted against."""
+    """The quantiles of N(0, 1) for the Q-Q plot of n sorted values."""
     return special.ndtri((np.arange(1, n + 1) - 0.5) / n)
 
 
@@ -142,7 +142,7 @@ def quantile_band(n: int, level: float = 0.95, simulations: int = 600) -> tuple[
 
     - `n`: the number of values.
     - `level`: the probability that none leaves the band.
-    - `simulations`: the number of samples that the local level is found from.
+    - `simulations`: the number of samples for the local level.
 
     **Returns:** the lower and the upper edge.
     """

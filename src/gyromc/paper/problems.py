@@ -1,7 +1,7 @@
-"""The problems of the paper's experiments: a potential U, a gradient oracle and observables h.
+"""The problems of the paper's §6: a potential U, a gradient oracle and observables h.
 
-Input: the choices that the paper makes and those it leaves open (data seed, split, test row, ddof), as fields. Output: the pieces
-of a `Plan`. A problem is a frozen value: equal problems give equal plans.
+Input: the paper's choices and those it does not state (data seed, split, test row, ddof), as fields. Output: the target,
+oracle and observables of a plan. A problem is a frozen value: two equal problems give equal plans.
 """
 
 import abc
@@ -31,7 +31,7 @@ class PaperProblem(abc.ABC):
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
-        """Return the gradient oracle."""
+        """The gradient oracle."""
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
@@ -43,14 +43,14 @@ class PaperProblem(abc.ABC):
         """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
-    def gaussian(self) -> bool:
-        """Whether the target is Gaussian, so that finite-step errors are known exactly."""
-        return False
-
-    @property
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as formulas."""
+        """U, h, oracle and reference as text."""
+
+    @functools.cached_property
+    def finite_step(self) -> bool:
+        """Whether exact finite-step errors are known: the target is Gaussian."""
+        return self.target().gaussian() is not None
 
     @property
     def primary(self) -> str:
@@ -78,11 +78,7 @@ class Bowl(PaperProblem):
 
     @property
     def family(self):
-        return "quadratic" if self.gaussian else "nonquadratic"
-
-    @property
-    def gaussian(self):
-        return self.beta == 0
+        return "quadratic" if self.beta == 0 else "nonquadratic"
 
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
@@ -120,13 +116,9 @@ class SyntheticRegression(PaperProblem):
     def family(self):
         return "linear"
 
-    @property
-    def gaussian(self):
-        return True
-
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)  # type: ignore[call-arg]
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
@@ -205,11 +197,11 @@ class HeartDisease(PaperProblem):
 
 
 def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
-    """Return the same problem with other choices.
+    """A copy of a problem with other choices.
 
     **Arguments:**
 
-    - `problem`: the problem to change.
+    - `problem`: the problem to copy.
     - `choices`: fields to change, for example `test_row=5`.
     """
     known = {f.name for f in dataclasses.fields(problem)}

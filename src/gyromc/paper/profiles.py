@@ -1,6 +1,6 @@
-"""How much of an experiment is run: `paper` is R = 2000 and every published η, `quick` runs all twelve in under two minutes.
+"""How much of the paper's §6 is run: `paper` is R = 2000 and every published η; `quick` runs all twelve in under two minutes.
 
-Input: an experiment. Output: its step sizes, its number of chains and its cost.
+Input: an experiment. Output: its step sizes, its number of chains and the cost in chain-steps and seconds.
 """
 
 import dataclasses
@@ -59,10 +59,10 @@ _RATES = {
     "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
     "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
 }
-"""Chain-steps per second to expect on two cores, for estimates of time and the weights of the progress bar."""
+"""Expected chain-steps per second on two cores, for time estimates and the progress bar only."""
 
 
 def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
-    """Estimate the seconds that so many chain-steps of an experiment take on two cores."""
+    """The approximate time of so many chain-steps of an experiment on two cores."""
     rates = _RATES.get(engine, _RATES["scan"])
     return chain_steps / rates[experiment.problem.family]

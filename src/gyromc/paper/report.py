@@ -144,7 +144,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.ClaimVerdict, int]]:
+def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.Judgement, int]]:
     """Count the claims by source and verdict."""
     counts = {source: dict.fromkeys(SHORT, 0) for source in ("paper", "beyond")}
     for found in experiments.values():

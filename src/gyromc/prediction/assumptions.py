@@ -1,10 +1,12 @@
-"""The paper's §2: the assumptions of the central limit theorem (E6), each with a verdict, a sentence and the numbers behind it.
+"""The assumptions of the paper's central limit theorem (§2), judged for a plan.
 
-Receives a plan; hands on `Verdict`s: *holds*, *not certified* or *fails*. The published conditions are sufficient, not necessary:
-one that is not met says "not certified", and a second line of defence (T6) is tried before that is the last word.
+Input: a plan and its stability. Output: one `Verdict` per assumption, with a status, a sentence and the numbers behind it. The
+published conditions are sufficient, not necessary: a condition that is not met gives "not certified", and a weaker condition is
+tried as well (T6).
 """
 
 import dataclasses
+import enum
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -18,15 +20,24 @@ from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.stability import Stability
 from gyromc.targets import GeneralizedLinear
 
-HOLDS, NOT_CERTIFIED, FAILS = "holds", "not certified", "fails"
+
+class Status(enum.StrEnum):
+    """The result of checking one assumption."""
+
+    HOLDS = "holds"
+    NOT_CERTIFIED = "not certified"
+    FAILS = "fails"
+
+
+HOLDS, NOT_CERTIFIED, FAILS = Status
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """One assumption: its name, *holds / not certified / fails*, why, and the numbers."""
+    """One assumption: its name, its status, the reason and the numbers."""
 
     name: str
-    status: str
+    status: Status
     sentence: str
     numbers: Mapping[str, float]
 
@@ -35,11 +46,11 @@ class Verdict:
 
 
 def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
-    """Every assumption of the theorem, judged for this plan.
+    """Check every assumption of the theorem for a plan.
 
     **Arguments:**
 
-    - `plan`: what would be run.
+    - `plan`: the plan to check.
     - `stable`: its stability, from `gyromc.prediction.stability`.
 
     **Returns:** a list of `Verdict`.
@@ -81,15 +92,13 @@ def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
     m = min(known.m, 1.0) if plan.augmented else known.m
     sentence = f"⟨∇H(x)-∇H(y), x-y⟩ ≥ {m:.6g}|x-y|² - {known.b:.6g}, from {known.source}{mark}."
     if m <= 0:
-        status, sentence = (
-            NOT_CERTIFIED,
-            f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there.",
-        )
+        status = NOT_CERTIFIED
+        sentence = f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there."
     yield Verdict("dissipativity", status, sentence, {"m": m, "b": known.b})
 
 
 def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
-    """One-sided dissipativity of -(D+Q)∇H: the paper's condition, then the second line of T6."""
+    """One-sided dissipativity of -(D+Q)∇H: the paper's condition, then the weaker one from the growth of ∇H far out."""
     if known is None:
         yield Verdict("drift", NOT_CERTIFIED, "Nothing is known about the target's curvature.", {})
         return
@@ -97,7 +106,9 @@ def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
     if published is not None:
         yield published
     if known.far is None:
-        yield Verdict("drift", NOT_CERTIFIED, "How ∇U grows far out is not known, so the drift cannot be judged.", {})
+        yield Verdict(
+            "drift", NOT_CERTIFIED, "The growth of ∇U far out is not known, so the drift cannot be judged.", {}
+        )
         return
     G, P = plan.dynamics.D + plan.dynamics.Q, augment(known.far, plan.augmented)
     A = G @ P
@@ -147,11 +158,11 @@ def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
 
 
 def _preconditioned(C: np.ndarray, known: Bounds) -> float:
-    """m_C with ⟨C(∇U(x)-∇U(y)), x-y⟩ ≥ m_C|x-y|² - b_C: from what U is far out where that is known."""
+    """m_C with ⟨C(∇U(x)-∇U(y)), x-y⟩ ≥ m_C|x-y|² - b_C, from the growth of ∇U far out where that is known."""
     if known.far is None:
         return float(np.linalg.eigvalsh(C)[0]) * known.m
     far = C @ known.far
-    return float(np.linalg.eigvalsh((far + far.T) / 2)[0])  # the supremum of such m_C: what is bounded goes into b_C
+    return float(np.linalg.eigvalsh((far + far.T) / 2)[0])  # the supremum of such m_C: bounded terms go into b_C
 
 
 def _oracle(plan: Plan) -> Verdict:
@@ -176,7 +187,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
     if isinstance(h, Ridge) and h.bounded:
         return Verdict(label, HOLDS, f"{h.profile}: bounded with bounded first and second derivatives.", {})
     quadratic = plan.flat_target.gaussian() is not None
-    if isinstance(h, Ridge) and h.profile == "linear" and quadratic:
+    if isinstance(h, Ridge) and h.is_linear and quadratic:
         return Verdict(
             label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {}
         )
@@ -186,7 +197,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
     return Verdict(
         label,
         NOT_CERTIFIED,
-        "A function of the user's: whether it is bounded with bounded derivatives is not known.",
+        "A user-defined function: whether it is bounded with bounded derivatives is not known.",
         {},
     )
 
@@ -196,8 +207,8 @@ def _length(plan: Plan) -> Verdict:
         return Verdict(
             "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
         )
-    N, own = plan.num_steps, paper_steps(plan.step_size)
-    time = N * plan.step_size
+    N, own = plan.num_steps, paper_steps(plan.eta)
+    time = N * plan.eta
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
     if own == N and plan.burn_in == 0:
         return Verdict("number of steps", HOLDS, f"N = ⌊η⁻²⌋ = {N}, the theorem's own scaling.", numbers)
@@ -216,6 +227,6 @@ def _step(plan: Plan, stable: Stability | None) -> Verdict:
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
     if stable.stable:
-        status = HOLDS if stable.how.startswith("exact") else NOT_CERTIFIED
+        status = HOLDS if stable.how.exact else NOT_CERTIFIED
         return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)
     return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)

@@ -1,7 +1,7 @@
-"""L, m, M of smoothness and dissipativity (the paper's §2): by formula for built-in targets, by sampled Hessians for others.
+"""Constants of smoothness and dissipativity (the paper's §2): L, m, M and b of a potential U.
 
-Receives a plan; hands on `Bounds`: ‖∇²U‖ ≤ L, ‖∇³U‖ ≤ M, ⟨∇U(x)-∇U(y), x-y⟩ ≥ m|x-y|² - b, and, where it is known, the P with
-∇U(θ) = Pθ + something bounded, which is what far-apart points feel.
+Input: a plan. Output: `Bounds` with ‖∇²U‖ ≤ L, ‖∇³U‖ ≤ M, ⟨∇U(x)-∇U(y), x-y⟩ ≥ m|x-y|² - b, from a formula for built-in targets
+and from sampled Hessians for others; and, where it is known, the matrix P for which ∇U(θ) - Pθ is bounded.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""What a finite step size adds to V, from φ and a sample: Euler-Maruyama's bias to first order, and the oracle's floor s (T1).
+"""First effects of a finite step size: the bias of Euler-Maruyama to first order in η, and what the oracle's noise adds to V.
 
-Receives a plan, a weighted sample and φ (𝒜φ = h - μ(h)); hands on three numbers. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
-stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integrating by parts
+Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `Corrections`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
+stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance.
 """
 
@@ -30,7 +30,7 @@ class Corrections:
     bias_slope: float  # per unit of step size
     bias_slope_error: float
     floor: float  # s: N·Var is V/η + s + …
-    transient: float | None  # -φ(z₀): times 1/(Nη), the bias the start leaves; None for a start far outside the sample
+    transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start; None for a start far outside the sample
 
 
 def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
@@ -64,9 +64,9 @@ def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) 
 
     **Arguments:**
 
-    - `plan`: for its target, oracle, dynamics and start.
-    - `sample`: of the target.
-    - `poisson`: φ, a polynomial in z of degree 2 at least: a linear one has no curvature to give a bias.
+    - `plan`: with the target, oracle, dynamics and start.
+    - `sample`: a weighted sample of the target.
+    - `poisson`: φ, a polynomial in z of degree at least 2; a linear φ gives no bias.
 
     **Returns:** a `Corrections` value.
     """
@@ -93,7 +93,9 @@ def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) 
 
 
 def _transient(plan: Plan, sample: Sample, poisson: Polynomial) -> float | None:
-    """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted polynomial is no guide."""
+    """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted
+    polynomial is unreliable.
+    """
     starts = start_rows(plan)[:100]
     center = sample.weights @ sample.theta
     scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])

@@ -1,112 +1,72 @@
-"""predict: what a plan will deliver, before it runs (E6-E11, T1-T3, the paper's §2).
+"""predict: what a plan will deliver, before it runs.
 
-Receives a plan, and a posterior sample where there is one; hands on a `Prediction`: V, V_0, error, bias, stability and verdicts,
-each with the name of the method it comes from. Nothing is run.
+Input: a plan, and a sample of the posterior if there is one. Output: a `Prediction`: by observable V, V_0, the error and bias of
+an average and the method behind each; stability; a verdict on every assumption of the theory. Nothing is run.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.assumptions import Verdict, verdicts
+from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.reduction import Reduction
-from gyromc.prediction.routes import Answer, Material, answer
+from gyromc.prediction.routes import Answer, Shared, answer
 from gyromc.prediction.stability import Stability, stability
+from gyromc.records import Column, Records, Renamed
+from gyromc.show.numbers import plain
+from gyromc.show.tables import Shown, Table
 
 __all__ = ["Prediction", "predict"]
 
+COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
+COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Prediction:
-    """What a plan will deliver; every mapping is by the observable's name.
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Prediction(Records[Answer], Shown):
+    """What a plan will deliver: a mapping of observables to rows, and what concerns the plan as a whole.
+
+    `pred["x"].variance` and `pred.variance["x"]` are the same number, and so for every attribute of a row.
 
     **Attributes:**
 
-    - `variance`, `reversible_variance`: the fluctuation constants V and V_0 (E6); `method` says how they are known.
+    - `variance`, `reversible_variance`: the fluctuation constants V and V_0; `method` says how they are known.
     - `rmse`, `std`, `bias`: of ONE chain's average, about the true μ(h); `rmse_method`, `bias_method`.
+    - `mean`, `std_error`: what `run.mean` is expected to be, and its standard deviation.
     - `expectation`: μ(h); `expectation_method`.
-    - `strict_reduction`: whether V < V_0, and the integral that decides it (E7).
-    - `stable`, `stability_radius`, `largest_step_size`: of the second moments (T1).
+    - `strict_reduction`: whether V < V_0, and the integral that decides it.
+    - `stable`, `stability_radius`, `largest_step_size`: of the second moments.
     - `verdicts`: on every assumption; `notes`: what else should be known.
 
-    What is not known is NaN in `variance`, `reversible_variance`, `rmse` and `std`, and None in `bias` and `expectation`.
+    What is not known is NaN, but None in `bias` and `expectation`.
     """
 
     plan: Plan
-    answers: Mapping[str, Answer]
+    rows: Mapping[str, Answer]
     stability: Stability | None
     verdicts: list[Verdict]
 
-    def _numbers(self, field: str) -> dict[str, float]:
-        found = {name: getattr(a, field) for name, a in self.answers.items()}
-        return {name: math.nan if value is None else float(value) for name, value in found.items()}
-
-    def _words(self, field: str) -> dict[str, Any]:
-        return {name: getattr(a, field) for name, a in self.answers.items()}
-
-    @property
-    def variance(self) -> dict[str, float]:
-        """V(h)."""
-        return self._numbers("variance")
-
-    @property
-    def reversible_variance(self) -> dict[str, float]:
-        """V_0(h), with Q = 0."""
-        return self._numbers("reversible_variance")
-
-    @property
-    def rmse(self) -> dict[str, float]:
-        """The root mean squared error of one chain's average about μ(h)."""
-        return self._numbers("rmse")
-
-    @property
-    def std(self) -> dict[str, float]:
-        """The standard deviation of one chain's average."""
-        return self._numbers("std")
-
-    @property
-    def bias(self) -> dict[str, float | None]:
-        """The expected value of one chain's average, minus μ(h)."""
-        return self._words("bias")
-
-    @property
-    def expectation(self) -> dict[str, float | None]:
-        """μ(h)."""
-        return self._words("expectation")
-
-    @property
-    def method(self) -> dict[str, str]:
-        """How V is known."""
-        return self._words("method")
-
-    @property
-    def rmse_method(self) -> dict[str, str]:
-        """How the error is known."""
-        return self._words("rmse_method")
-
-    @property
-    def bias_method(self) -> dict[str, str]:
-        """How the bias is known."""
-        return self._words("bias_method")
-
-    @property
-    def bias_error(self) -> dict[str, float]:
-        """The standard error of the bias where it is sampled; 0 where it is not."""
-        return self._numbers("bias_error")
-
-    @property
-    def expectation_method(self) -> dict[str, str]:
-        """How μ(h) is known."""
-        return self._words("expectation_method")
-
-    @property
-    def strict_reduction(self) -> dict[str, Reduction | None]:
-        """Whether V < V_0 strictly, with the integral that decides it (E7)."""
-        return self._words("reduction")
+    _result = "prediction"
+    variance = Column[float]("The fluctuation constant V(h).")
+    reversible_variance = Column[float]("V_0(h), with Q = 0.")
+    method = Column[Method]("How V is known.")
+    mean = Column[float]("The expected value of an average: μ(h) plus the bias.")
+    std_error = Column[float]("The standard deviation of the mean over all chains.")
+    rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
+    rmse_method = Column[Method]("How the error is known.")
+    std = Column[float]("The standard deviation of one chain's average.")
+    bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
+    bias_error = Column[float]("The standard error of the bias where it is sampled; 0 where it is not.")
+    bias_method = Column[Method]("How the bias is known.")
+    expectation = Column[float | None]("μ(h).")
+    expectation_method = Column[Method]("How μ(h) is known.")
+    strict_reduction = Column[Reduction | None]("Whether V < V_0 strictly, with the integral that decides it.")
+    answers = Renamed("rows")
 
     @property
     def stable(self) -> bool:
@@ -115,7 +75,7 @@ class Prediction:
 
     @property
     def stability_radius(self) -> float:
-        """The factor by which second moments move per step: stable below 1."""
+        """The factor by which second moments change per step: stable below 1."""
         return math.nan if self.stability is None else self.stability.radius
 
     @property
@@ -126,29 +86,47 @@ class Prediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else should be known, in sentences."""
-        return tuple(dict.fromkeys(note for a in self.answers.values() for note in a.notes))
+        return tuple(dict.fromkeys(note for row in self.values() for note in row.notes))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists, ready for JSON; NaN and infinities become None."""
-        from gyromc.prediction.tables import as_dict
+        return {
+            **self.plan.summary(),
+            "observables": {name: _plain_row(row) for name, row in self.items()},
+            "stable": self.stable,
+            "stability_radius": plain(self.stability_radius),
+            "largest_step_size": plain(self.largest_step_size),
+            "verdicts": [
+                {
+                    "name": v.name,
+                    "status": v.status,
+                    "sentence": v.sentence,
+                    "numbers": {k: plain(x) for k, x in v.numbers.items()},
+                }
+                for v in self.verdicts
+            ],
+            "notes": list(self.notes),
+        }
 
-        return as_dict(self)
+    def shown(self) -> Sequence[Table | str]:
+        """The numbers in one table, the verdicts in another, stability and notes between them."""
+        plan = self.plan
+        title = f"{plan.dynamics.name} on {type(plan.target).__name__}, {plan.oracle.name} gradients"
+        title += f", η = {plan.eta_text}, N = {plan.num_steps}"
+        left = [name for name in COLUMNS if name == "observable" or name.endswith("by")]
+        numbers = Table(COLUMNS, [_cells(name, row) for name, row in self.items()], title, left=left)
+        judged = [(v.name, (v.status, COLOURS[v.status]), v.sentence) for v in self.verdicts]
+        columns = ("assumption", "verdict", "why")
+        assumptions = Table(columns, judged, "Assumptions", left=columns)
+        return [numbers, self._stability_line(), *(f"note: {note}" for note in self.notes), assumptions]
 
-    def __rich__(self):
-        """Tables for the terminal."""
-        from gyromc.prediction.tables import as_rich
-
-        return as_rich(self)
-
-    def _repr_html_(self) -> str:
-        from gyromc.prediction.tables import as_html
-
-        return as_html(self)
-
-    def __repr__(self) -> str:
-        from gyromc.prediction.tables import as_text
-
-        return as_text(self)
+    def _stability_line(self) -> str:
+        if self.stability is None:
+            return "stability: not known"
+        return (
+            f"{'stable' if self.stable else 'UNSTABLE'}: second moments × {self.stability_radius:.6g} per step, "
+            f"largest step size {self.largest_step_size:.4g} ({self.stability.how})"
+        )
 
 
 def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
@@ -173,21 +151,59 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
-    material = Material(plan, None if sample is None else plan.model.sample_of(sample), digits)
+    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits)
     try:
         steady = stability(plan)
     except InvalidInput:
         steady = None
-    answers = {name: answer(material, name) for name in plan.observables}
+    rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
-        answers = {name: _unstable(a) for name, a in answers.items()}
-    return Prediction(plan, answers, steady, verdicts(plan, steady))
+        rows = {name: _unstable(row) for name, row in rows.items()}
+    return Prediction(plan, rows, steady, verdicts(plan, steady))
 
 
 def _unstable(found: Answer) -> Answer:
-    """V belongs to the diffusion and stays; an asymptotic error of a diverging chain is no error."""
-    if found.rmse_method == "exact finite-step":
+    """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain that diverges."""
+    if found.rmse_method.exact:
         return found
-    return dataclasses.replace(
-        found, std=math.inf, rmse=math.inf, bias=None, bias_method="unknown", rmse_method="unstable: the chain diverges"
-    )
+    diverges = Method(Kind.UNSTABLE)
+    return dataclasses.replace(found, std=math.inf, rmse=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=diverges)
+
+
+def _plain_row(row: Answer) -> dict[str, Any]:
+    strict = row.strict_reduction
+    return {
+        "variance": plain(row.variance),
+        "reversible_variance": plain(row.reversible_variance),
+        "method": row.method,
+        "expectation": plain(row.expectation),
+        "expectation_method": row.expectation_method,
+        "rmse": plain(row.rmse),
+        "rmse_method": row.rmse_method,
+        "std": plain(row.std),
+        "bias": plain(row.bias),
+        "bias_method": row.bias_method,
+        "strict_reduction": None
+        if strict is None
+        else {"strict": strict.strict, "integral": plain(strict.integral), "ratio": plain(strict.ratio)},
+    }
+
+
+def _cells(name: str, row: Answer) -> list[str]:
+    strict = row.strict_reduction
+    return [
+        name,
+        _short(row.expectation),
+        f"{row.variance:.7g}",
+        f"{row.reversible_variance:.7g}",
+        "" if strict is None else f"{strict.ratio:.4g}{' (strict)' if strict.strict else ''}",
+        row.method,
+        f"{row.rmse:.5g}",
+        _short(row.bias),
+        f"{row.std:.5g}",
+        row.rmse_method,
+    ]
+
+
+def _short(value: float | None) -> str:
+    return "?" if value is None else f"{value:.5g}"

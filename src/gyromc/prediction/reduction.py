@@ -1,6 +1,6 @@
-"""E7: is V < V_0 strictly? Yes exactly when ∫ |⟨Q∇H, ∇φ₀⟩|² dμ > 0, φ₀ the reversible baseline's solution.
+"""The test for strict variance reduction (E7): V < V_0 exactly when ∫ |⟨Q∇H, ∇φ₀⟩|² dμ > 0, φ₀ solving 𝒜₀φ₀ = h - μ(h).
 
-Receives that integral, computed where φ₀ was, and its natural scale; hands on the answer with the number that decides it.
+Input: that integral with its error, V and V_0. Output: a `Reduction`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to roun
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """Whether the rotation Q strictly lowers V, and the integral of E7 that decides it."""
+    """Whether the rotation Q strictly lowers V, and the integral that decides it."""
 
     strict: bool
     integral: float
@@ -34,7 +34,7 @@ class Reduction:
 def reduction(
     integral: float, Q: np.ndarray, variance: float, reversible_variance: float, error: float = 0.0
 ) -> Reduction:
-    """The answer to E7: strict when the integral exceeds rounding and its own error."""
+    """The reduction is strict when the integral exceeds rounding and three times its own error."""
     scale = float(np.linalg.norm(Q, 2)) ** 2 * max(reversible_variance, 0.0)
     ratio = variance / reversible_variance if reversible_variance > 0 else 1.0
     return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), float(integral), float(ratio))

@@ -1,25 +1,24 @@
-"""How V(h) becomes known: the routes from a plan and an observable to an `Answer`, the surest first (E6-E11, T1-T3).
+"""Routes from a plan and an observable to V(h), the surest first.
 
-Receives a plan and one of its observables; hands on V, V_0, μ(h), the moments of one chain's average and the name of the method
-behind each. A route that cannot serve says why, and the next is tried.
+Input: a plan and one of its observables. Output: an `Answer`: V, V_0, μ(h), the moments of one chain's average, and the method
+behind each. A route that cannot answer raises `InvalidInput` with the reason or returns None, and the next one is tried.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
-from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import augment, augment_vector, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import ridge_mean, why_not_law
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
+from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
@@ -32,29 +31,44 @@ HEALTHY = 0.05  # effective size, as a share of the draws
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is predicted for one observable; None where it is not known."""
+    """What is predicted for one observable.
 
-    variance: float | None = None  # V
-    reversible_variance: float | None = None  # V_0
-    method: str = "unknown"
+    What is not known is NaN in `variance`, `reversible_variance`, `mean`, `std`, `std_error` and `rmse`, and None in `bias`,
+    `expectation` and `strict_reduction`.
+    """
+
+    variance: float = math.nan  # V
+    reversible_variance: float = math.nan  # V_0
+    method: Method = UNKNOWN
     expectation: float | None = None  # μ(h)
-    expectation_method: str = "unknown"
+    expectation_method: Method = UNKNOWN
     bias: float | None = None  # of one chain's average
-    bias_method: str = "unknown"
+    bias_method: Method = UNKNOWN
     bias_error: float = 0.0  # standard error of the bias, where it is sampled
-    std: float | None = None  # of one chain's average
-    rmse: float | None = None
-    rmse_method: str = "unknown"
-    reduction: Reduction | None = None
+    std: float = math.nan  # of one chain's average
+    rmse: float = math.nan
+    rmse_method: Method = UNKNOWN
+    strict_reduction: Reduction | None = None
     notes: tuple[str, ...] = ()
+    num_chains: int = 1  # of the plan
+
+    @property
+    def mean(self) -> float:
+        """The expected value of an average: μ(h) plus the bias; NaN where either is unknown."""
+        return math.nan if self.expectation is None or self.bias is None else self.expectation + self.bias
+
+    @property
+    def std_error(self) -> float:
+        """The standard deviation of the mean over all chains of the plan."""
+        return self.std / math.sqrt(self.num_chains)
 
     def noting(self, *notes: str) -> "Answer":
-        """The answer with something more to be said."""
+        """The answer with more notes."""
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
 
-class Material:
-    """What several observables of one plan share, made when first asked for."""
+class Shared:
+    """What several observables of one plan share, computed when first asked for."""
 
     def __init__(self, plan: Plan, sample: Sample | None, digits: int):
         self.plan, self.sample, self.digits = plan, sample, digits
@@ -81,38 +95,38 @@ class Material:
 
     @functools.cached_property
     def exact(self):
-        """T1's moments, where there are any."""
+        """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
 
 
-def answer(material: Material, name: str) -> Answer:
-    """The first route that serves, with what the others said on the way."""
-    h, notes = material.plan.observables[name], []
+def answer(shared: Shared, name: str) -> Answer:
+    """The answer of the first route that has one, with the reasons of those before it as notes."""
+    h, notes = shared.plan.observables[name], []
     for route in (_gaussian, _ridge_on_gaussian, _poisson, _sampled, _laplace):
         try:
-            found = route(material, name, h)
+            found = route(shared, name, h)
         except InvalidInput as error:
             notes.append(f"{name}: {error}")
             continue
         if found is not None:
-            return found.noting(*notes)
-    return Answer(method="unknown: no route serves").noting(*notes)
+            return dataclasses.replace(found, num_chains=shared.plan.num_chains).noting(*notes)
+    return Answer(method=Method(Kind.UNKNOWN, "unknown: no route serves")).noting(*notes)
 
 
 def _matrices(plan: Plan, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return plan.dynamics.D, plan.dynamics.Q, augment(K, plan.augmented)
 
 
-def _gaussian(material: Material, name: str, h: Observable) -> Answer | None:
-    """Closed forms E8-E11 for uᵀθ and (uᵀθ)² on a Gaussian target, with the exact finite-step moments of T1."""
-    plan = material.plan
+def _gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """Closed forms for uᵀθ and (uᵀθ)² on a Gaussian target, with exact finite-step moments where there are some."""
+    plan = shared.plan
     known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or h.profile not in ("linear", "square"):
+    if known is None or not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return None
     K, mean = known
     D, Q, P = _matrices(plan, K)
     zero, u, shift = np.zeros_like(Q), augment_vector(h.direction, plan.augmented), float(h.direction @ mean)
-    if h.profile == "linear":
+    if h.is_linear:
         form, slope, mu = None, u, shift
         V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
     else:
@@ -120,38 +134,32 @@ def _gaussian(material: Material, name: str, h: Observable) -> Answer | None:
         mu = shift**2 + float(u @ closed_forms.precision_solve(P, u))
         V, V0 = (closed_forms.quadratic_fluctuation_constant(D, q, P, form, slope) for q in (Q, zero))
     integral = closed_forms.strictness_integral(D, Q, P, form, slope)
-    base = Answer(V, V0, "closed form", mu, "closed form", reduction=reduction(integral, Q, V, V0))
-    if name in material.exact:
-        moments = material.exact[name]
+    closed, strict = Method(Kind.CLOSED_FORM), reduction(integral, Q, V, V0)
+    base = Answer(V, V0, closed, mu, closed, strict_reduction=strict)
+    if name in shared.exact:
+        moments = shared.exact[name]
         std, bias = math.sqrt(moments.variance), moments.mean - mu
-        return dataclasses.replace(
-            base,
-            bias=bias,
-            bias_method="exact finite-step",
-            std=std,
-            rmse=math.hypot(bias, std),
-            rmse_method="exact finite-step",
-        )
+        exact, rmse = Method(Kind.EXACT), math.hypot(bias, std)
+        return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse=rmse, rmse_method=exact)
     found = _with_law(plan, _asymptotic(plan, base), h)
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
 
-def _ridge_on_gaussian(material: Material, name: str, h: Observable) -> Answer | None:
+def _ridge_on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     """Mehler's formula for ρ(aᵀθ) on a Gaussian target of any dimension."""
-    plan = material.plan
+    plan = shared.plan
     known = plan.flat_target.gaussian()
     if known is None or not isinstance(h, Ridge) or not np.any(h.direction):
         return None
     D, Q, P = _matrices(plan, known[0])
     u, shift = augment_vector(h.direction, plan.augmented), float(h.direction @ known[1])
-    profile = _profile(h)
-    V, V0 = mehler.ridge_constants(D, Q, P, u, profile, shift)
+    V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
     spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
-    mu = mehler.expectation(profile, shift, spread)
+    mu = mehler.expectation(h.rho, shift, spread)
     strict = Reduction(
-        V < V0 * (1 - 1e-9), math.nan, V / V0
-    )  # V and V_0 to 10 digits decide; E7's integral is not needed
-    base = Answer(V, V0, "closed form (mehler)", mu, "closed form", reduction=strict)
+        bool(V < V0 * (1 - 1e-9)), math.nan, V / V0
+    )  # V and V_0 to 10 digits decide, without the integral
+    base = Answer(V, V0, Method(Kind.MEHLER), mu, Method(Kind.CLOSED_FORM), strict_reduction=strict)
     return _with_law(plan, _asymptotic(plan, base), h)
 
 
@@ -161,42 +169,37 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
         return found
     chain = linear_chain(plan)
     assert found.expectation is not None
-    assert found.std is not None
     bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
-    exact = chain.additive or h.profile == "square"
+    exact = chain.additive or h.is_square
     return dataclasses.replace(
         found,
         bias=bias,
-        bias_method="finite-step law" if exact else "finite-step law, Gaussian with exact second moments",
+        bias_method=Method(Kind.LAW if exact else Kind.GAUSSIAN_LAW),
         rmse=math.hypot(bias, found.std),
-        rmse_method="asymptotic √(V/(Nη) + bias²)",
+        rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)"),
     )
 
 
-def _profile(h: Ridge) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda t: over_rows(PROFILES[h.profile], t)
-
-
-def _poisson(material: Material, name: str, h: Observable) -> Answer | None:
-    """The Poisson equation by Galerkin; left aside when the user brought a sample."""
-    plan = material.plan
-    if material.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
+def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """The Poisson equation by Galerkin; not used when the user passed a sample."""
+    plan = shared.plan
+    if shared.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
         return None
-    found = galerkin.solve(plan, h, material.digits)
+    found = galerkin.solve(plan, h, shared.digits)
     base = Answer(
         variance=found.variance,
         reversible_variance=found.reversible_variance,
-        method=found.method,
+        method=Method(Kind.GALERKIN, found.method),
         expectation=found.expectation,
-        expectation_method=f"quadrature (degree {found.degree})",
-        reduction=reduction(found.strictness, plan.dynamics.Q, found.variance, found.reversible_variance),
+        expectation_method=Method(Kind.QUADRATURE, f"quadrature (degree {found.degree})"),
+        strict_reduction=reduction(found.strictness, plan.dynamics.Q, found.variance, found.reversible_variance),
     )
     return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor)
 
 
-def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
-    """The plug-in T3 on the user's sample or on an importance sample."""
-    plan, sample = material.plan, material.pilot
+def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """The plug-in on the user's sample or on an importance sample."""
+    plan, sample = shared.plan, shared.pilot
     values = plan.model.values(h, sample.theta)
     if not np.all(np.isfinite(values[sample.weights > 0])):
         raise InvalidInput("the observable is NaN or infinite on the sample")
@@ -208,10 +211,10 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
     base = Answer(
         variance=found.variance,
         reversible_variance=found.reversible_variance,
-        method=found.method,
+        method=Method(Kind.PLUG_IN, found.method),
         expectation=mu,
-        expectation_method=f"sample (se {error:.2g})",
-        reduction=reduction(integral, Q, found.variance, found.reversible_variance, spread),
+        expectation_method=Method(Kind.SAMPLE, f"sample (se {error:.2g})"),
+        strict_reduction=reduction(integral, Q, found.variance, found.reversible_variance, spread),
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     first = corrections(plan, sample, found.poisson)
@@ -224,16 +227,16 @@ def _sampled(material: Material, name: str, h: Observable) -> Answer | None:
     return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 
-def _laplace(material: Material, name: str, h: Observable) -> Answer:
-    """E8 with the Hessian at the mode and h linearised there."""
-    plan = material.plan
+def _laplace(shared: Shared, name: str, h: Observable) -> Answer:
+    """The closed form with the Hessian at the mode and h linearised there."""
+    plan = shared.plan
     V, V0, integral = laplace_constants(plan, h)
     Q = plan.dynamics.Q
-    return _asymptotic(plan, Answer(V, V0, "laplace", reduction=reduction(integral, Q, V, V0)))
+    return _asymptotic(plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=reduction(integral, Q, V, V0)))
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
-    """V, V_0 and the integral of E7 for the Laplace approximation of the target, h linearised at the mode."""
+    """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
     D, Q, P = _matrices(plan, center.precision)
     u = augment_vector(plan.model.value_gradients(h, center.mode[None])[0], plan.augmented)
@@ -250,24 +253,26 @@ def _asymptotic(
     slope_error: float = 0.0,
 ) -> Answer:
     """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
-    assert base.variance is not None
     if plan.scheduled:
-        return base.noting("the step size is a schedule: V is known, the error of the average is not worked out")
+        return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
     eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
     if bias_slope is None or not plan.scheme.is_euler:
-        method = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
-        return dataclasses.replace(base, std=std, rmse=std, rmse_method=method)
+        text = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
+        return dataclasses.replace(base, std=std, rmse=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
     start = 0.0 if transient is None or plan.burn_in else transient / (N * eta)
     bias = eta * bias_slope + start
     return dataclasses.replace(
         base,
         bias=bias,
         bias_error=eta * slope_error,
-        bias_method="first order in η"
-        + (f" (se {eta * slope_error:.1g})" if slope_error else "")
-        + (", start left out" if transient is None or plan.burn_in else ""),
+        bias_method=Method(
+            Kind.FIRST_ORDER,
+            Kind.FIRST_ORDER.value
+            + (f" (se {eta * slope_error:.1g})" if slope_error else "")
+            + (", start left out" if transient is None or plan.burn_in else ""),
+        ),
         std=std,
         rmse=math.hypot(bias, std),
-        rmse_method="asymptotic √(V/(Nη) + s/N + bias²)",
+        rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)"),
     )

@@ -1,15 +1,14 @@
-"""Var_μ(h), the posterior spread of an observable, against which E6's error is measured when draws are counted.
+"""The posterior variance Var_μ(h) of every observable; effective sample sizes are computed from it.
 
-Receives a plan and, where there are some, draws of θ; hands on a variance by observable: by quadrature for ρ(aᵀθ) on a Gaussian
-target, from the draws otherwise, None where there is neither.
+Input: a plan and, optionally, draws of θ. Output: a variance by observable name: by quadrature for ρ(aᵀθ) on a Gaussian
+target, from the draws otherwise, None where neither is available.
 """
 
 import math
 
 import numpy as np
 
-from gyromc.evaluation import over_rows
-from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact import mehler
 from gyromc.prediction.exact.closed_forms import precision_solve
@@ -22,10 +21,10 @@ def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str
 
     **Arguments:**
 
-    - `plan`: its target and observables.
+    - `plan`: with the target and the observables.
     - `rows`: draws of θ, one per row; at most 20 000 of them are used, evenly spread.
 
-    **Returns:** the variance by name, None where nothing is known.
+    **Returns:** the variance by name, None where it is not known.
 
     ```python
     import gyromc as gm
@@ -43,19 +42,14 @@ def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str
         if known is not None and isinstance(h, Ridge) and np.any(h.direction):
             found[name] = _on_gaussian(h, *known)
         elif rows is not None:
-            found[name] = float(np.var(_values(plan, h, rows), ddof=1))
+            found[name] = float(np.var(plan.model.values(h, rows), ddof=1))
         else:
             found[name] = None
     return found
 
 
-def _values(plan: Plan, h: Observable, rows: np.ndarray) -> np.ndarray:
-    return plan.model.values(h, np.asarray(rows, float))
-
-
 def _on_gaussian(h: Ridge, K: np.ndarray, mean: np.ndarray) -> float:
     u = np.asarray(h.direction, float)
     deviation = math.sqrt(float(u @ precision_solve(K, u)))
-    profile = lambda t: over_rows(PROFILES[h.profile], t)  # noqa: E731
-    center = mehler.expectation(profile, float(u @ mean), deviation)
-    return mehler.expectation(lambda t: (profile(t) - center) ** 2, float(u @ mean), deviation)
+    center = mehler.expectation(h.rho, float(u @ mean), deviation)
+    return mehler.expectation(lambda t: (h.rho(t) - center) ** 2, float(u @ mean), deviation)

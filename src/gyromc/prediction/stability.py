@@ -1,9 +1,10 @@
-"""How large a step can be: z ← (I - ηA) z must contract, A = (D+Q)P (E8), and so must second moments (T1).
+"""Stability of a step size: z ← (I - ηA) z must contract, A = (D+Q)P, and so must the second moments of z.
 
-Receives a plan; hands on its stability radius, the largest stable step size and advice in words.
+Input: a plan. Output: a `Stability` with the contraction factor and the largest stable step size; `advice` returns a sentence.
 """
 
 import dataclasses
+import enum
 
 import jax
 import numpy as np
@@ -11,30 +12,40 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted
-from gyromc.prediction.exact.chain import linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import augment, linear_chain, why_not_linear
 
 MAX_DENSE = 1000
 
 
-def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, str] | None:
+class Linearisation(enum.StrEnum):
+    """Where the linear dynamics z ← (I - ηA) z come from."""
+
+    EXACT = "exactly"
+    EXACT_WITH_NOISE = "exact, with oracle noise"
+    AT_MODE = "linearised at the mode"
+    AT_START = "linearised at the start"
+
+    @property
+    def exact(self) -> bool:
+        """Whether the chain itself is linear."""
+        return self in (Linearisation.EXACT, Linearisation.EXACT_WITH_NOISE)
+
+
+def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, Linearisation] | None:
     """The Hessian of H: exact for Gaussian targets, at the mode (or the start) for others; None where it is too large to form."""
     if plan.dynamics.size > MAX_DENSE:
         return None
     known = plan.flat_target.gaussian()
     if known is not None:
-        K, where = known[0], "exactly"
+        K, where = known[0], Linearisation.EXACT
     elif plan.starts.theta is None:
         return None
     else:
-        theta, where = plan.model.start, "linearised at the start"
         try:
-            K, where = plan.model.laplace.precision, "linearised at the mode"
+            K, where = plan.model.laplace.precision, Linearisation.AT_MODE
         except InvalidInput:  # a target without a mode
-            K = plan.flat_target.hessians(theta[None])[0]
-    if plan.augmented:
-        zero = np.zeros_like(K)
-        K = np.block([[K, zero], [zero, np.eye(plan.dim)]])
-    return K, where
+            K, where = plan.flat_target.hessians(plan.model.start[None])[0], Linearisation.AT_START
+    return augment(K, plan.augmented), where
 
 
 def largest_stable_step(A: np.ndarray) -> float:
@@ -47,11 +58,11 @@ def largest_stable_step(A: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Stability:
-    """Whether second moments stay bounded: `radius` < 1, the factor by which they move per step."""
+    """Whether second moments stay bounded: they are multiplied by `radius` in each step, and the chain is stable below 1."""
 
     radius: float
     largest_step_size: float
-    how: str
+    how: Linearisation
 
     @property
     def stable(self) -> bool:
@@ -60,10 +71,10 @@ class Stability:
 
 
 def stability(plan: Plan) -> Stability | None:
-    """Second-moment stability of a plan (T1); None where its curvature cannot be formed.
+    """Second-moment stability of a plan; None where its Hessian cannot be formed.
 
-    Exact for Gaussian targets, with the oracle's noise that grows with the state counted in; linearised at the mode for others.
-    For a schedule the largest of its step sizes decides.
+    Exact for Gaussian targets, including oracle noise that grows with the state; linearised at the mode for others. A schedule is
+    judged by its largest step size.
 
     ```python
     import gyromc as gm
@@ -74,17 +85,18 @@ def stability(plan: Plan) -> Stability | None:
     ```
     """
     if plan.scheduled:
+        schedule = plan.step_size
+        assert callable(schedule)
         with jax.enable_x64(True):
             steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
-            eta = max(float(plan.step_size(k)) for k in steps)
+            eta = max(float(schedule(k)) for k in steps)
     else:
         eta = plan.eta
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
         if not chain.additive and chain.n <= lifted.MAX_STATE:
-            return Stability(
-                lifted.second_moment_radius(chain), _largest_in_mean_square(chain), "exact, with oracle noise"
-            )
+            radius, largest = lifted.second_moment_radius(chain), _largest_in_mean_square(chain)
+            return Stability(radius, largest, Linearisation.EXACT_WITH_NOISE)
     known = hamiltonian_precision(plan)
     if known is None or not np.all(np.isfinite(known[0])):
         return None
@@ -105,7 +117,7 @@ def _largest_in_mean_square(chain) -> float:
 
 
 def advice(plan: Plan) -> str:
-    """The step size against the stability limit, in a sentence."""
+    """A sentence that compares the step size with the stability limit."""
     general = "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
     try:
         known = hamiltonian_precision(plan)

@@ -1,7 +1,7 @@
-"""Predictions judged on held-out rows: averages of scores over rows (E4, with the row for the chain), a baseline, calibration.
+"""Scores of predictions on held-out rows, against a baseline, and calibration.
 
-Receives predictive probabilities, or means and log densities, and what was observed; hands on scores with standard errors over
-rows, paired with those of a baseline that knows no predictors, and what a calibration plot shows.
+Input: predictive probabilities, or means and log densities, and the observed responses. Output: mean scores with standard
+errors over rows, paired with those of a baseline without predictors, and the numbers of a calibration plot.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ __all__ = [
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST_ROWS = 10
-"""Fewer rows than this are all fitted: there is nothing to spare for judging."""
+"""With fewer rows than this, none is held out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A mean over held-out rows, beside the baseline's.
+    """A mean score over held-out rows, with that of the baseline.
 
     **Attributes:**
 
@@ -57,7 +57,7 @@ class Score:
 
 
 def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, seed: int) -> np.ndarray:
-    """Which rows are kept for judging: a share of every class, so that each class stays in the training rows.
+    """Choose the held-out rows: a share of every class, so that each class stays in the training rows.
 
     **Arguments:**
 
@@ -143,7 +143,7 @@ def number_scores(
 
 
 def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Predicted probabilities in groups of like size, beside how often it happened.
+    """Predicted probabilities in groups of similar size, with the observed frequencies.
 
     **Arguments:**
 
@@ -167,7 +167,7 @@ def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dic
 
 
 def calibration_of_intervals(below: np.ndarray, upto: np.ndarray) -> dict[str, Any]:
-    """How often central predictive intervals of each nominal level hold the observed value.
+    """The share of observed values inside the central predictive intervals, by nominal level.
 
     **Arguments:**
 

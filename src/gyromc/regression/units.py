@@ -1,7 +1,8 @@
-"""From the user's columns to standardised ones and back: what a prior on θ in U(θ) (E1) can be the same number for.
+"""Standardised columns, and coefficients in the user's units.
 
-Receives X and y as they came; hands on rows with mean 0 and standard deviation 1 and an intercept's column, and the affine map
-from θ to coefficients in the user's units. A column that never changes is left as it is: its coefficient keeps its prior.
+Input: X and y in the user's units. Output: rows with mean 0 and standard deviation 1 and an intercept column, so that one
+prior scale fits every coefficient; and the affine map from θ to coefficients in the user's units. A constant column is not
+scaled: its coefficient keeps its prior.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standard
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """How standardised columns and responses belong to the user's.
+    """The map between the user's columns and responses and the standardised ones.
 
     **Attributes:**
 

@@ -1,9 +1,9 @@
-"""Targets: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|² (E1).
+"""Targets: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
 
-Receives a model and its data; hands on U, ∇U and, for sums over data, the pieces a mini-batch needs. What is known of
-the structure stays visible (`gaussian()`, `separable()`, `design`), since closed forms and fused engines live on it.
-`base` says what a target is, `densities` holds those given by a formula, `regressions` those given by a design matrix,
-`separable` those with a scalar nonlinearity of the user's.
+Input: a model and its data. Output: U, ∇U and, for sums over data, the terms that a mini-batch needs. Known structure is
+available as `gaussian()`, `separable()` and `design`; closed forms and fused engines use it. `base` defines the interface,
+`densities` holds targets given by a formula, `regressions` those given by a design matrix, `separable` those with a user's own
+scalar nonlinearity.
 """
 
 from gyromc.targets.base import SumOverData, Target

@@ -1,6 +1,6 @@
-"""What a target is: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
+"""The interface of a target: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
 
-`Target` is what every engine and every formula asks of a law, `SumOverData` what a mini-batch oracle asks besides.
+`Target` is what every engine and every formula needs; `SumOverData` adds what a mini-batch oracle needs.
 """
 
 import abc
@@ -32,7 +32,7 @@ class Target(eqx.Module):
 
     @property
     def dim(self) -> int | None:
-        """The number of parameters, or None when only the start tells it."""
+        """The number of parameters, or None when only the start determines it."""
         return None
 
     def gaussian(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -60,12 +60,12 @@ class Target(eqx.Module):
         return self.hessians(rows).mean(axis=0)
 
     def reported(self, draws: Params) -> Params:
-        """Draws (chains × draws × …) as users see them: the parameters themselves, unless the target has its own terms."""
+        """Draws (chains × draws × …) as shown to users: the parameters themselves, unless a target converts them."""
         return draws
 
 
 class SumOverData(Target):
-    """U(θ) = Σ_i ℓ_i(θ) + prior(θ): what a mini-batch oracle asks for."""
+    """U(θ) = Σ_i ℓ_i(θ) + prior(θ), for mini-batch oracles."""
 
     @property
     @abc.abstractmethod

@@ -1,7 +1,6 @@
-"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own log density or sum over data (E1).
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own log density or sum over data.
 
-Receives numbers or functions; hands on U and ∇U, with what is known of the structure (`gaussian()`, `separable()`) visible, since
-closed forms and fused engines live on it.
+Input: numbers or functions. Output: U and ∇U, and the structure where it is known (`gaussian()`, `separable()`).
 """
 
 from collections.abc import Callable
@@ -52,7 +51,7 @@ class Quadratic(Target):
         require(
             smallest > 0,
             f"`precision` must be positive definite, or exp(-U) has no finite integral: its smallest eigenvalue is "
-            f"{smallest:.6g}. Add a prior (a multiple of the identity) or drop the directions the data leave open.",
+            f"{smallest:.6g}. Add a prior (a multiple of the identity) or drop the directions that the data do not determine.",
         )
         m = np.zeros(P.shape[0]) if mean is None else numbers(mean, "mean")
         require(m.shape == P.shape[:1], f"`mean` must have {P.shape[0]} entries: got shape {m.shape}.")
@@ -134,7 +133,7 @@ class FiniteSum(SumOverData):
     - `log_prior`: function of params, returning a scalar.
     - `data`: an array or a pytree of arrays; the first axis of each leaf runs over the data.
 
-    The parameters are whatever pytree the plan's `start` is.
+    The parameters have the structure of the plan's `start`.
 
     ```python
     import jax.numpy as jnp

@@ -1,8 +1,7 @@
-"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, mean and variance of y.
+"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, and mean and variance of y.
 
-One formula serves NumPy arrays (mode finding, predictions: whole arrays, nothing to compile) and JAX arrays (gradients of a
-sampler): it is evaluated with the library its argument belongs to. Scalar likelihoods take t of shape … × rows; `Categorical`
-takes … × rows × q.
+Input: linear predictors t, … × rows (… × rows × q for `Categorical`), and responses y. Output: arrays of the same kind: one
+formula serves NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients).
 """
 
 import abc
@@ -16,6 +15,8 @@ import numpy as np
 from scipy import special
 
 __all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts"]
+
+Values = Any  # a NumPy or a JAX array
 
 
 def _library(t) -> Any:
@@ -39,27 +40,27 @@ class Likelihood(abc.ABC):
 
     @property
     def basis(self) -> np.ndarray:
-        """How the weights of what is predicted follow from those of the linear predictors: outputs × q."""
+        """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
 
     @abc.abstractmethod
-    def loss(self, t, y):
-        """-log p(y | t), up to what does not depend on t: … × rows."""
+    def loss(self, t: Values, y: Values) -> Values:
+        """-log p(y | t), up to a constant in t: … × rows."""
 
     @abc.abstractmethod
-    def slope(self, t, y):
+    def slope(self, t: Values, y: Values) -> Values:
         """∂ loss/∂t, of t's shape."""
 
     @abc.abstractmethod
-    def curvature(self, t):
-        """∂² loss/∂t², which depends on y in none of these models: of t's shape, or … × rows × q × q."""
+    def curvature(self, t: Values) -> Values:
+        """∂² loss/∂t², independent of y in these models: of t's shape, or … × rows × q × q."""
 
     @abc.abstractmethod
-    def mean(self, t):
+    def mean(self, t: Values) -> Values:
         """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
 
     @abc.abstractmethod
-    def variance(self, mean):
+    def variance(self, mean: Values) -> Values:
         """The variance of y given its mean."""
 
     def constant(self, y: np.ndarray) -> np.ndarray:
@@ -67,7 +68,7 @@ class Likelihood(abc.ABC):
         return np.zeros(len(y))
 
     def start(self, y: np.ndarray) -> np.ndarray:
-        """The linear predictors that suit y best when nothing is known of x."""
+        """The linear predictors that fit y best without x."""
         return np.zeros(self.outputs)
 
 

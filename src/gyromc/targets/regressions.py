@@ -1,10 +1,11 @@
-"""Regressions: models that meet the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
+"""Regressions: models that use the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
 
-A design matrix and responses in; U, ∇U, ∇²U and the sums over rows that a mini-batch needs out. What is known of y given its
-linear predictors is in `likelihoods`. Data are kept in float64 NumPy; an engine casts them to its own precision.
+Input: a design matrix and responses. Output: U, ∇U, ∇²U and the sums over rows that a mini-batch needs. The formulas for y given
+its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its own precision.
 """
 
 import abc
+import functools
 from typing import ClassVar
 
 import equinox as eqx
@@ -20,9 +21,9 @@ MOST_AT_ONCE = 2_000_000  # linear predictors held while U is evaluated at many 
 
 
 class Regression(SumOverData):
-    """Rows x_i with responses y_i and the prior θ ~ N(0, σ₀² I): what all regressions share.
+    """The base of all regressions: rows x_i with responses y_i, and the prior θ ~ N(0, σ₀² I).
 
-    A subclass gives `losses(θ, X, y)`, Σ_i ℓ_i, and `slopes(θ, X, y)`, Σ_i ∇ℓ_i, over the rows it is given.
+    A subclass defines `losses(θ, X, y)` = Σ_i ℓ_i and `slopes(θ, X, y)` = Σ_i ∇ℓ_i over the given rows.
 
     **Arguments:**
 
@@ -78,9 +79,16 @@ class Regression(SumOverData):
 
 
 class WithLikelihood(Regression):
-    """A regression whose likelihood is known by name: U, ∇U and ∇²U at many points in plain NumPy, nothing compiled."""
+    """A regression with a `Likelihood`: U, ∇U and ∇²U at many points in plain NumPy, nothing compiled."""
 
-    likelihood: eqx.AbstractVar[Likelihood]
+    @property
+    @abc.abstractmethod
+    def likelihood(self) -> Likelihood:
+        """The model of y given its linear predictors."""
+
+    @property
+    def dim(self) -> int:
+        return self.likelihood.outputs * self.X.shape[1]
 
     def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
@@ -104,10 +112,10 @@ class WithLikelihood(Regression):
         return (slopes @ self.X).reshape(rows.shape) + float(self.prior_precision) * rows
 
     def start_point(self) -> np.ndarray:
-        """θ whose linear predictors suit y on average, as nearly as the columns allow."""
+        """The least-squares θ for the linear predictors that fit y best without x."""
         wanted = np.broadcast_to(self.likelihood.start(self.y), (self.num_data, self.likelihood.outputs))
         if not np.any(wanted):
-            return np.zeros(self.likelihood.outputs * self.X.shape[1])
+            return np.zeros(self.dim)
         return np.linalg.lstsq(self.X, wanted, rcond=None)[0].T.ravel()
 
     def hessians(self, rows, chunk=512):
@@ -126,9 +134,9 @@ class WithLikelihood(Regression):
 
 
 class GeneralizedLinear(Regression):
-    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that meets the data only through the scalars x_iᵀθ.
+    """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
 
-    A subclass gives `loss(t, y)` and its derivative `slope(t, y)` in t.
+    A subclass defines `loss(t, y)` and its derivative `slope(t, y)` in t.
 
     **Arguments:** as for `Regression`.
     """
@@ -153,7 +161,7 @@ class GeneralizedLinear(Regression):
 
 
 class _KnownLinear(GeneralizedLinear, WithLikelihood):
-    """A generalized linear model with a likelihood by name."""
+    """A generalized linear model with a `Likelihood`."""
 
     def loss(self, t, y):
         return self.likelihood.loss(t, y)
@@ -176,6 +184,9 @@ class LinearRegression(_KnownLinear):
 
     likelihood: ClassVar[Likelihood] = Normal()
 
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        Regression.__init__(self, X, y, prior_scale)
+
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
         K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
@@ -194,7 +205,7 @@ class LogisticRegression(_KnownLinear):
     likelihood: ClassVar[Likelihood] = Bernoulli()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
+        Regression.__init__(self, X, y, prior_scale)
         odd = np.flatnonzero((self.y != 0) & (self.y != 1))
         if odd.size:
             found = ", ".join(f"{v:g}" for v in np.unique(self.y[odd])[:5])
@@ -207,8 +218,8 @@ class LogisticRegression(_KnownLinear):
 class PoissonRegression(_KnownLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
 
-    The curvature grows like e^{xᵀθ}: centre and scale the columns of X, or a step size that suits the mode is too large
-    elsewhere.
+    The curvature grows like e^{xᵀθ}. Centre and scale the columns of X; otherwise a step size that is right at the mode is too
+    large elsewhere.
 
     ```python
     import gyromc as gm
@@ -219,14 +230,14 @@ class PoissonRegression(_KnownLinear):
     likelihood: ClassVar[Likelihood] = Poisson()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
+        Regression.__init__(self, X, y, prior_scale)
         _require_whole(self.y, "counts 0, 1, 2, …", "Use `LinearRegression` for measurements.")
 
 
 class SoftmaxRegression(WithLikelihood):
-    """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the w_c a priori N(0, σ₀² I) and free of their common part.
+    """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the prior of w_c N(0, σ₀² I), their common part removed.
 
-    Adding one vector to all w_c changes no probability, so the common part is left out: with B an orthonormal basis of the
+    Adding one vector to all w_c changes no probability, so the common part is not a parameter: with B an orthonormal basis of the
     vectors in R^C that sum to zero, the weights are W = BΘ (C × d) and Θ, (C-1) × d, has the prior N(0, σ₀² I). The
     probabilities have the same law as under independent priors on all w_c, no class is singled out, and for C = 2 the model is
     logistic regression with prior scale √2 σ₀. θ is Θ by rows.
@@ -236,7 +247,7 @@ class SoftmaxRegression(WithLikelihood):
     - `X`: N × d design matrix; add a column of ones for an intercept.
     - `y`: N classes, whole numbers from 0 to C-1.
     - `prior_scale`: σ₀ > 0.
-    - `num_classes`: C; one more than the largest y when left out.
+    - `num_classes`: C; default: one more than the largest y.
 
     ```python
     import gyromc as gm
@@ -245,29 +256,24 @@ class SoftmaxRegression(WithLikelihood):
     ```
     """
 
-    likelihood: Categorical = eqx.field(static=True)
+    num_classes: int = eqx.field(static=True)
 
     def __init__(self, X, y, prior_scale: float = 1.0, num_classes: int | None = None):
-        super().__init__(X, y, prior_scale)
+        Regression.__init__(self, X, y, prior_scale)
         _require_whole(self.y, "classes 0, 1, 2, …", "Encode them: `np.unique(y, return_inverse=True)[1]`.")
         seen = int(self.y.max()) + 1
         count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
         require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
-        self.likelihood = Categorical(count)
+        self.num_classes = count
 
     @property
-    def num_classes(self) -> int:
-        """C."""
-        return self.likelihood.num_classes
+    def likelihood(self) -> Categorical:
+        return _categorical(self.num_classes)
 
     @property
     def basis(self) -> np.ndarray:
-        """B of the class's description: C × (C-1)."""
+        """The matrix B above: C × (C-1)."""
         return self.likelihood.basis
-
-    @property
-    def dim(self) -> int:
-        return (self.num_classes - 1) * self.X.shape[1]
 
     def weights(self, params):
         """W = BΘ, one row per class; the rows sum to zero."""
@@ -279,6 +285,9 @@ class SoftmaxRegression(WithLikelihood):
     def slopes(self, params, X, y):
         slopes = self.likelihood.slope(X @ params.reshape(self.num_classes - 1, -1).T, y)
         return (slopes.T @ X).reshape(-1)
+
+
+_categorical = functools.cache(Categorical)  # keeps the basis once computed
 
 
 def _require_whole(y: np.ndarray, what: str, remedy: str) -> None:

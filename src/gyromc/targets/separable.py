@@ -1,7 +1,7 @@
-"""Targets with a scalar nonlinearity of the user's: U(θ) = ½(θ-m)ᵀP(θ-m) + Σ_i c_i φ(θ_i) in μ ∝ exp(-H) (E1).
+"""Targets with a user's own scalar nonlinearity φ: U(θ) = ½(θ-m)ᵀP(θ-m) + Σ_i c_i φ(θ_i).
 
-Receives φ as a function for JAX, or φ′ as one for Numba, or both; hands on U and ∇U. This is the form that engine `lanes` can
-move chains in: a matrix, and one function of one number applied to every coordinate.
+Input: φ as a JAX function, φ′ as a Numba function, or both. Output: U and ∇U. Engine `lanes` supports targets of this form: a
+matrix, and one scalar function applied to every coordinate.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from gyromc.errors import InvalidInput
 from gyromc.targets.base import Target
 
 TRIED_AT = np.array([-2.7, -1.1, -0.3, 0.4, 1.3, 2.9])
-"""Where a slope given beside a potential is compared with its derivative."""
+"""The points at which a given slope is compared with the derivative of the potential."""
 
 
 class Separable(Target):
     """A Gaussian part and one scalar nonlinearity: U(θ) = ½ (θ - m)ᵀ P (θ - m) + Σ_i c_i φ(θ_i).
 
-    Pass `potential` and every engine and every prediction can work with it. `slope` is for a formula that engine `lanes` cannot
-    translate from JAX (it says so), or that you have for Numba anyway; alone, it leaves that engine only.
+    With `potential`, every engine and every prediction works. Pass `slope` when engine `lanes` cannot translate φ from JAX (its
+    message says so), or when you have it for Numba anyway; with `slope` alone, only `lanes` works.
 
     **Arguments:**
 
@@ -118,12 +118,12 @@ class Separable(Target):
 
 
 WITHOUT_POTENTIAL = (
-    "`Separable` was given φ′ for Numba alone, only `lanes` can use: pass `potential=φ`, a JAX function, as well"
+    "`Separable` was given only φ′ for Numba, usable by engine `lanes` alone: pass `potential=φ`, a JAX function"
 )
 
 
 def why_not_in_jax(target: Any) -> str | None:
-    """Why JAX cannot compute with a target: it is a `Separable` that has nothing but a Numba function."""
+    """Why JAX cannot compute with a target: it is a `Separable` with only a Numba function. None otherwise."""
     return WITHOUT_POTENTIAL if isinstance(target, Separable) and target.phi is None else None
 
 
@@ -146,7 +146,7 @@ def _check_functions(potential, slope) -> None:
     value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
-        f"`potential` must map one number to one number: it gives {value}.",
+        f"`potential` must map one number to one number: it returns {value}.",
     )
     if slope is None:
         return
@@ -157,6 +157,6 @@ def _check_functions(potential, slope) -> None:
     worst = int(gap.argmax())
     require(
         np.all(gap <= 1e-6 * (1 + np.abs(derivative))),
-        f"`slope` must be the derivative of `potential`: at {TRIED_AT[worst]:g} it gives {given[worst]:.6g}, and "
+        f"`slope` must be the derivative of `potential`: at {TRIED_AT[worst]:g} it returns {given[worst]:.6g}, but "
         f"the derivative is {derivative[worst]:.6g}.",
     )

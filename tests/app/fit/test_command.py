@@ -17,8 +17,8 @@ from gyromc.app.cli import app
 from gyromc.app.fit.encoding import Encoding
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
-from support.commands import interruptible_command
-from support.fit_reference import Reference, standardised
+from support.posterior import Reference, standardised
+from support.zscores import score
 
 EFFORT = 0.01  # Monte Carlo error, in posterior spreads: a strong coefficient that is 2 % off is 9 standard errors off
 
@@ -43,7 +43,7 @@ def fit(*arguments):
 def z_scores(found, means, errors):
     """Standard errors between coefficients and a reference."""
     got = np.array([[c["mean"], c["std_error"]] for c in found["coefficients"]])
-    return (got[:, 0] - means) / np.hypot(got[:, 1], errors)
+    return score(got[:, 0], means, got[:, 1], errors)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_heart_predictions_agree_and_keep_error_and_spread_apart(heart_fit, hear
     p, spread, error = (np.array([float(row[k]) for row in rows]) for k in list(rows[0])[2:])
     values = special.expit(reference.draws @ Z[:10].T)
     mean, own = reference.mean(values)
-    z = (p - mean) / np.hypot(error, own)
+    z = score(p, mean, error, own)
     assert np.abs(z).max() < 4.5, z
     expected = np.sqrt(reference.mean((values - mean) ** 2)[0])
     np.testing.assert_allclose(spread, expected, rtol=0.15)  # 2048 kept draws, skewed near 0 and 1
@@ -293,11 +293,12 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path):
+def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path, sigint):
+    sigint(signal.default_int_handler)
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
-    command = interruptible_command("fit", "d.csv", "-t", "y", "--out", "out", "--effort", 0.0001)
+    command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

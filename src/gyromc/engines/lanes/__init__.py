@@ -52,7 +52,7 @@ def initial_state(plan: Plan) -> EngineState:
     )
 
 
-class Session:
+class LanesSession:
     """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
@@ -155,3 +155,6 @@ class Session:
             failed_at=self._to_rows(c.failed_at)[:, 0],
             generator=generator,
         )
+
+
+Session = LanesSession  # the name in `protocol.Engine`

@@ -96,7 +96,7 @@ def default_layout(plan: Plan, team: int) -> Layout:
     return Layout(chains=max(1, 32 * warps // team), warps=warps, interpret=interpreting())
 
 
-class Session:
+class PallasSession:
     """The chains of one plan on the device."""
 
     def __init__(
@@ -160,6 +160,9 @@ class Session:
             clock=(counted * self.plan.eta, 0.0),
             failed_at=_failures(host.failed_at, self.recipe.team, R),
         )
+
+
+Session = PallasSession  # the name in `protocol.Engine`
 
 
 def _on_device(tables: dict[str, np.ndarray]) -> dict[str, jax.Array]:

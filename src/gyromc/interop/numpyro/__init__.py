@@ -1,7 +1,7 @@
-"""NumPyro models as targets: from a model to posterior expectations by site name, with mini-batches (E1, E3).
+"""NumPyro models as targets.
 
-Receives a NumPyro model and its arguments; hands on a target over the unconstrained sites, a plan for it, and the results back
-in the model's own terms. Needs the extra `numpyro`; the packages are imported with this module and not before.
+Input: a NumPyro model and its arguments. Output: a target over the unconstrained sites (`target`), a plan for it (`plan`), and
+results by site name (`summary`, `draws`, `predictive`). Needs the extra `numpyro`, which is imported with this module only.
 """
 
 try:

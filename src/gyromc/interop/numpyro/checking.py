@@ -1,6 +1,6 @@
-"""What can be known of a posterior before it is sampled: U is finite, and it is a sum over the rows of its plate (E3).
+"""Checks of a posterior before it is sampled: U and ∇U are finite, and the likelihood is a sum over the rows of its plate.
 
-Receives a posterior; hands on nothing, and raises `InvalidInput` with what was wrong, where, and what to do.
+Input: a posterior. Raises `InvalidInput` with what was wrong, where, and what to do.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from gyromc.errors import InvalidInput
 from gyromc.interop.numpyro.reading import place
 
 TRIES = 20
-TOLERANCE = 1e-6  # float64 sums in another order, some models computing part of them in float32
+TOLERANCE = 1e-6  # float64 sums in another order; some models compute parts in float32
 
 
 def check(target: Any) -> None:
-    """`InvalidInput` where the posterior cannot be sampled as it stands."""
+    """Raise `InvalidInput` where the posterior cannot be sampled."""
     with jax.enable_x64(True):
         halves = _halves(target)
         rng = np.random.default_rng(1)
@@ -37,7 +37,7 @@ def check(target: Any) -> None:
 
 
 def _halves(target: Any) -> tuple | None:
-    """The rows of the plate, cut into two at random, once it is known that the model can be given them."""
+    """The rows of the plate, split into two at random, after a check that the model accepts half of them."""
     plate, N = target.structure.plate, target.structure.num_data
     if plate is None or N == 1:
         return None
@@ -63,7 +63,7 @@ def _evaluated(target, theta, halves):
 
 
 def _check_additive(target: Any, potential: float, prior: float, first: float, second: float) -> None:
-    """ℓ over all rows equals ℓ over one half of them plus ℓ over the other: what makes a mini-batch unbiased."""
+    """Raise unless ℓ over all rows is the sum of ℓ over two halves, which makes a mini-batch unbiased."""
     plate, N, whole = target.structure.plate, target.structure.num_data, potential - prior
     require(
         abs(whole - (first + second)) <= TOLERANCE * max(1.0, abs(potential), abs(prior), abs(first), abs(second)),
@@ -74,12 +74,12 @@ def _check_additive(target: Any, potential: float, prior: float, first: float, s
 
 
 def _blame(target: Any, theta) -> None:
-    """Say where a density that is not finite comes from: an argument, a site, or the gradient."""
+    """Raise with the cause of a density that is not finite: an argument, a site, or the gradient."""
     for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
         if isinstance(leaf, np.ndarray):
             require_finite(leaf, place(path))
     args, kwargs = target.given()
-    with numpyro.validation_enabled(False):  # a distribution with impossible parameters is what is looked for
+    with numpyro.validation_enabled(False):  # to find distributions with impossible parameters
         values = target.constrained(theta, deterministic=False)
         sites = handlers.trace(handlers.substitute(target.on(None), data=values)).get_trace(*args, **kwargs)
         bad = [

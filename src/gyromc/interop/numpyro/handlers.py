@@ -1,7 +1,7 @@
-"""Effect handlers for the terms of U = Σ_i ℓ_i + prior that a mini-batch needs (E3).
+"""Effect handlers that select rows of a subsampled plate, or parts of the log density.
 
-Receives a model; hands on the same model with its subsampled plate driven by given indices, or with one part of its log density
-left out. NumPyro scales every site of a plate by N/b itself, so what is here sets indices and never touches a scale.
+Input: a model. Output: the same model with the indices of its subsampled plate set, or with one part of its log density left
+out. NumPyro itself scales every site of a plate by N/b; these handlers set indices and never change a scale.
 """
 
 import jax.numpy as jnp
@@ -12,9 +12,9 @@ from gyromc.errors import InvalidInput
 
 
 class DrivePlates(Messenger):
-    """Every plate that declares a `subsample_size` gets its indices from here: `index` for the plate `name`, all rows else.
+    """Sets the indices of every plate with a `subsample_size`: `index` for the plate `name`, all rows for others.
 
-    The plates met are noted on the way. A log density uses no random numbers; `drawing` new data does.
+    `plates` records the plates and their sizes. `drawing` allows random numbers: new data need them, a log density must not.
     """
 
     def __init__(self, fn, name: str | None = None, index=None, drawing: bool = False):
@@ -26,8 +26,8 @@ class DrivePlates(Messenger):
         """Set a plate's indices before NumPyro draws them."""
         if msg["type"] == "prng_key" and msg["value"] is None and not self.drawing:
             raise InvalidInput(
-                "The model draws random numbers of its own (`numpyro.prng_key()`), so that its log density is not a function of "
-                "the parameters. Make what is random a sample site, or pass a fixed key in the arguments."
+                "The model draws random numbers of its own (`numpyro.prng_key()`), so its log density is not a function of "
+                "the parameters. Make the random values a sample site, or pass a fixed key in the arguments."
             )
         if msg["type"] != "plate" or msg["args"][1] is None:
             return
@@ -43,7 +43,7 @@ class DrivePlates(Messenger):
 
 
 class OnlyPart(Messenger):
-    """Leaves out the log density of the sites inside the plate `name`, or of all others; nothing of them is computed."""
+    """Keeps the log density of the sites inside the plate `name`, or of all others; the rest is not computed."""
 
     def __init__(self, fn, name: str | None, inside: bool):
         self.name, self.inside = name, inside

@@ -1,7 +1,7 @@
-"""The posterior of a model as a target over its unconstrained sites: U = -log p(sites, data) - log |Jacobian| (E1).
+"""The posterior of a NumPyro model as a target over its unconstrained sites: U = -log p(sites, data) - log |Jacobian|.
 
-Receives a model and its arguments; hands on a `Posterior`, or a `SubsampledPosterior` when a plate of the model declares a
-`subsample_size`: a sum over that plate's rows, to which every site outside the plate is the prior.
+Input: a model and its arguments. Output: a `Posterior`; or a `SubsampledPosterior` when a plate of the model has a
+`subsample_size`: a sum over that plate's rows, with every site outside the plate as the prior.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ FLOAT = np.dtype(float)
 
 @eqx.filter_jit
 def _slope(part: Callable, target: "Posterior", params):
-    """The gradient of a part of U, compiled also where nothing around it is: a model is many small operations."""
+    """The gradient of a part of U. Always compiled: a model consists of many small operations."""
     return jax.grad(lambda p: part(target, p))(params)
 
 
@@ -68,7 +68,7 @@ class Posterior(Target):
 
     @property
     def start(self) -> dict[str, np.ndarray]:
-        """The origin of the unconstrained space: feasible for every model, a plan's `start` for want of a better one."""
+        """The origin of the unconstrained space, valid for every model: the default `start` of a plan."""
         return {name: np.zeros(shape) for name, shape in self.structure.shapes.items()}
 
     def potential(self, params):
@@ -78,12 +78,12 @@ class Posterior(Target):
         return _slope(_potential, on_device(self), params)
 
     def constrained(self, params, deterministic: bool = True, batch_ndims: int = 0) -> dict[str, Any]:
-        """The values of the sites at unconstrained parameters: latent and, where wanted, deterministic ones."""
+        """The values of the latent and, optionally, the deterministic sites at unconstrained parameters."""
         params = self.by_site(params) if batch_ndims == 0 else params
         return constrain_fn(self.on(None), *self.given(), params, deterministic, batch_ndims)
 
     def reported(self, draws, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Draws (chains × draws) by site, in constrained space; left out: the latent and the deterministic sites."""
+        """Draws (chains × draws) by site, in constrained space; default: the latent and the deterministic sites."""
         wanted = (*self.sites, *self.structure.deterministic) if sites is None else sites
 
         def values(params):
@@ -94,7 +94,7 @@ class Posterior(Target):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws))
 
     def given(self) -> tuple[tuple, dict]:
-        """The model's arguments, arrays as JAX's own: a model may index them with the plate's indices."""
+        """The model's arguments with JAX arrays, which a model can index with the plate's indices."""
         return on_device((self.args, self.kwargs))
 
     def on(self, index) -> DrivePlates:
@@ -102,7 +102,7 @@ class Posterior(Target):
         return DrivePlates(self.model, None if index is None else self.structure.plate, index)
 
     def by_site(self, params) -> dict[str, Any]:
-        """The parameters by site name; `InvalidInput` where names or shapes are not the model's."""
+        """The parameters by site name; raises `InvalidInput` for names or shapes that are not the model's."""
         if not isinstance(params, dict):
             require(
                 np.shape(params) == (self.size,),
@@ -130,7 +130,7 @@ class Posterior(Target):
 
 
 class SubsampledPosterior(Posterior, SumOverData):
-    """A posterior whose subsampled plate is a sum over data; the oracle chooses the rows, not the model."""
+    """A posterior whose subsampled plate is a sum over data. The oracle chooses the rows, not the model."""
 
     @property
     def num_data(self) -> int:
@@ -162,16 +162,14 @@ class SubsampledPosterior(Posterior, SumOverData):
         return _slope(_prior, on_device(self), params)
 
     def weighted_gradient(self, params, index, weight):
-        return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(
-            params
-        )  # E3: one pass over the batch
+        return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)  # one pass over the batch
 
 
 def _portion(batch: int, num_data: int) -> int:
-    """How many rows the model is given at once: all, unless that is as many as the plate has.
+    """How many rows the model gets at once: all, unless there are as many as the plate has, or more.
 
-    A plate with as many indices as rows takes its data whole, in order, and so would miss rows that a batch drawn with
-    replacement holds twice; such batches are cut into equal parts.
+    A plate with as many indices as rows uses its data in order and ignores the indices, which is wrong for a batch drawn with
+    replacement. Such batches are split into equal parts.
     """
     if batch < num_data or num_data == 1:
         return batch if num_data > 1 else 1
@@ -181,14 +179,14 @@ def _portion(batch: int, num_data: int) -> int:
 def target(model: Callable, *args: Any, **kwargs: Any) -> Posterior:
     """A NumPyro model's posterior as a target.
 
-    Constrained sites are moved to the whole space by their bijections, whose log-Jacobian is part of U. A plate with a
+    Constrained sites are transformed to unconstrained space; the log-Jacobian is part of U. A plate with a
     `subsample_size` makes the target a sum over its rows: the oracles `Minibatch` and `ControlVariate` then choose the rows of
     every gradient, whatever the `subsample_size` is. The model must use the plate's indices, or `numpyro.subsample`, inside it.
 
     **Arguments:**
 
     - `model`: a NumPyro model; all latent sites continuous, at least one site observed.
-    - `args`, `kwargs`: what the model takes.
+    - `args`, `kwargs`: the model's arguments.
 
     **Returns:** a `SubsampledPosterior` (a sum over data) or a `Posterior`.
 

@@ -1,7 +1,7 @@
-"""Reading a model: which sites it has, which are sampled, observed or derived, and which plate can be mini-batched.
+"""Reads a NumPyro model: which sites are sampled, observed or derived, and which plate can be mini-batched.
 
-Receives a model with its arguments; hands on a `Structure`, or says why the model cannot be sampled by gradients, and what to do.
-The model is traced as JAX will trace it when it runs, so that what cannot run is found here.
+Input: a model with its arguments. Output: a `Structure`. Raises `InvalidInput` where the model cannot be sampled by gradients.
+The model is traced as JAX will trace it later, so errors appear here and not during the run.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ __all__ = ["Structure", "arguments", "on_device", "place", "read"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """What a model is made of."""
+    """The sites and the subsampled plate of a model."""
 
     shapes: Mapping[str, tuple[int, ...]]  # of the unconstrained latents
     transforms: Mapping[str, Any]  # to the constrained value; None where it depends on other sites
@@ -47,7 +47,7 @@ class Observation(NamedTuple):
 
 
 def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The model's arguments as values that can be kept: arrays in float64 or int32, single numbers as Python's own."""
+    """The model's arguments, converted: arrays to float64 or int32, NumPy scalars to Python numbers."""
 
     def clean(path, leaf):
         if isinstance(leaf, np.generic):
@@ -73,7 +73,7 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def _narrow(array):
-    """Whole numbers in 32 bits where they fit, which is the type they have in every precision a run may use."""
+    """Whole numbers as int32 where they fit: the same type in every precision of a run."""
     if array.dtype.kind not in "iu" or array.size == 0:
         return array
     bounds = np.iinfo(np.int32)
@@ -83,8 +83,8 @@ def _narrow(array):
 def on_device(arguments):
     """Arguments with their arrays as JAX arrays, in the precision JAX is set to.
 
-    They are made outside whatever is being traced: a NumPy array that one trace holds as a float32 constant is taken for float32
-    by JAX in later float64 calls.
+    They are created outside the current trace: a NumPy array that one trace stored as a float32 constant would stay float32 in
+    later float64 calls.
     """
     with jax.ensure_compile_time_eval():
         return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arguments)
@@ -96,7 +96,7 @@ def place(path) -> str:
 
 
 def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
-    """The structure of the model; `InvalidInput` where it cannot be sampled by gradients, or where its data do not fit it."""
+    """The structure of the model; raises `InvalidInput` where it cannot be sampled by gradients or its data do not fit."""
     found: list[Structure] = []
 
     @eqx.filter_jit
@@ -123,7 +123,7 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
         return handlers.trace(seeded).get_trace(*args, **kwargs), driven.plates
     except InvalidInput:
         raise
-    except Exception as error:  # whatever the user's function raises, kept as the cause
+    except Exception as error:  # anything the user's function raises; it becomes the cause
         concrete = "Tracer" in type(error).__name__ or "Concret" in type(error).__name__
         raise InvalidInput(
             f"The model `{_called(model)}` cannot be traced with the arguments given ({_described(args, kwargs)}): "
@@ -138,7 +138,7 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
 
 
 def _structure(sites: dict, plates: dict[str, int]) -> Structure:
-    """What the sites are, all that can be said without their values."""
+    """The structure as far as it does not depend on values."""
     latent = {name: s for name, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
     observed = [name for name, s in sites.items() if s["type"] == "sample" and s["is_observed"]]
     derived = [name for name, s in sites.items() if s["type"] == "deterministic"]
@@ -153,7 +153,7 @@ def _structure(sites: dict, plates: dict[str, int]) -> Structure:
         require(
             not in_plate(site, plate),
             f"Latent site {name!r} lies inside the subsampled plate {plate!r}: each row has its own value, and a mini-batch "
-            "would move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out by hand.",
+            "would move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out yourself.",
         )
     require(
         plate is None or any(in_plate(sites[name], plate) for name in observed),
@@ -180,7 +180,7 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
     for name, site in latent.items():
         require(
             not site["fn"].support.is_discrete,
-            f"Latent site {name!r} is discrete ({_kind(site['fn'])}): gradients cannot move it. Sum it out by hand, for "
+            f"Latent site {name!r} is discrete ({_kind(site['fn'])}): gradients cannot move it. Sum it out yourself, for "
             "example with `dist.MixtureSameFamily` for mixture labels, or with `jax.nn.logsumexp` and `numpyro.factor`.",
         )
         require(
@@ -196,7 +196,7 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
 
 
 def _observation(site) -> Observation | None:
-    """The data of a site whose support is known; NumPyro returns a density for values outside it, too."""
+    """The data of a site with a known support; NumPyro returns a density even for values outside it."""
     distribution, counted = site["fn"], True
     if isinstance(distribution, dist.MaskedDistribution):
         distribution, counted = distribution.base_dist, distribution._mask
@@ -207,7 +207,7 @@ def _observation(site) -> Observation | None:
 
 
 def _known_support(distribution) -> bool:
-    """Whether the support does not hang on parameters: whole numbers, or a constant of the distribution's class."""
+    """Whether the support is independent of parameters: discrete, or a constant of the distribution's class."""
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
         distribution = distribution.base_dist
     support = distribution.support
@@ -217,7 +217,7 @@ def _known_support(distribution) -> bool:
 
 
 def _check_observed(name: str, observation: Observation | None) -> None:
-    """Every observed value lies in the support of its distribution."""
+    """Raise unless every observed value lies in the support of its distribution."""
     if observation is None:
         return
     value, bad = np.asarray(observation.value), np.argwhere(np.atleast_1d(~np.asarray(observation.inside)))
@@ -232,7 +232,7 @@ def _check_observed(name: str, observation: Observation | None) -> None:
 
 
 def _fixed_transform(support, other):
-    """The bijection onto the support, or None where the support is another one at another point."""
+    """The bijection onto the support, or None where the support depends on other sites."""
     leaves = jax.tree.leaves(support), jax.tree.leaves(other)
     same = all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
     return biject_to(support) if same else None

@@ -1,6 +1,6 @@
-"""Back from the unconstrained space: site values as observables h(θ) (E4), as draws, and as new data.
+"""Values of a model's sites: as observables, as draws, and as posterior predictive data.
 
-Receives a posterior or a run on one; hands on functions, arrays and predictions by the model's site names.
+Input: a posterior, or a run on one. Output: observables, arrays and predictions by site name, in constrained space.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ class SiteElement(Observable):
     site: str = eqx.field(static=True)
     index: tuple[int, ...] = eqx.field(static=True)
     power: int = eqx.field(static=True)
-    transform: Any  # of this site alone, or
-    everything: Callable | None  # from the parameters to all sites, where one transform is not enough
+    transform: Any  # of this site alone
+    everything: Callable | None  # or from the parameters to all sites, where one transform is not enough
     unravel: Callable
     shape: tuple[int, ...] | None = eqx.field(static=True)  # of the unconstrained site; None for a deterministic one
 
@@ -58,8 +58,8 @@ def observables(
     **Arguments:**
 
     - `target`: from `gyromc.interop.numpyro.target`.
-    - `sites`: which sites; left out: all latent sites, and the deterministic ones outside a subsampled plate.
-    - `squares`: add the square of each, `"tau^2"`, from which posterior standard deviations follow.
+    - `sites`: which sites; default: all latent sites, and the deterministic ones outside a subsampled plate.
+    - `squares`: add the square of each, `"tau^2"`, for posterior standard deviations.
 
     **Returns:** observables by name, for `gm.Plan`.
 
@@ -129,9 +129,9 @@ def predictive(
     **Arguments:**
 
     - `run`: of a plan on a posterior, made with `thin`.
-    - `args`, `kwargs`: what the model takes for the new data, with nothing to observe; left out altogether: the arguments of the
-      posterior itself, observed sites drawn anew.
-    - `draws_used`: how many posterior draws, spread evenly over chains and time; left out: all.
+    - `args`, `kwargs`: the model's arguments for the new data, without observations; default: the posterior's own,
+      with the observed sites drawn anew.
+    - `draws_used`: how many posterior draws, spread evenly over chains and time; default: all.
     - `seed`: of the new data.
 
     **Returns:** arrays by site name, the deterministic sites included.
@@ -153,7 +153,7 @@ def _posterior(run: Run) -> Posterior:
     require(isinstance(run, Run), f"A `Run` is needed: got {type(run).__name__}.")
     require(
         isinstance(run.plan.target, Posterior),
-        f"This run's target is no NumPyro model ({type(run.plan.target).__name__}): use `gyromc.interop.numpyro.target`.",
+        f"This run's target is not a NumPyro model ({type(run.plan.target).__name__}): use `gyromc.interop.numpyro.target`.",
     )
     return run.plan.target  # type: ignore[return-value]  # checked above
 

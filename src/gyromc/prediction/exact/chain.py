@@ -1,7 +1,7 @@
-"""The chain (E3) on a Gaussian target is linear: z⁺ = Mz - ηG_θδ + √(2ηD)ξ, M = I - ηA, A = GP, G = D+Q (T1).
+"""The chain on a Gaussian target is linear: z⁺ = Mz - ηG_θδ + √(2ηD)ξ, M = I - ηA, A = GP, G = D+Q (T1).
 
-Receives a plan; hands on its matrices, the oracle's noise as E[δδᵀ | z] = T·ẑẑᵀ with ẑ = (z_θ, 1), and where the chains start,
-everything centred at the target's mean. `None`, or a reason in words, where a plan is not of that kind.
+Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise, E[δδᵀ | z] = T·ẑẑᵀ with
+ẑ = (z_θ, 1), and the starts; all centred at the target's mean. `why_not_linear` returns the reason where a plan is not linear.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearChain:
-    """The matrices of a plan on a Gaussian target; n the size of the state, d of θ."""
+    """The matrices of a plan on a Gaussian target; n is the size of the state, d that of θ."""
 
     D: np.ndarray
     Q: np.ndarray
@@ -49,12 +49,12 @@ class LinearChain:
 
     @functools.cached_property
     def A(self) -> np.ndarray:
-        """(D+Q)P of (E8)."""
+        """(D+Q)P."""
         return self.G @ self.P
 
     @functools.cached_property
     def M(self) -> np.ndarray:
-        """What one step does to the mean."""
+        """The map of the mean in one step."""
         return np.eye(self.n) - self.step_size * self.A  # T1
 
     @functools.cached_property
@@ -87,7 +87,7 @@ def why_not_linear(plan: Plan) -> str | None:
 
 
 def linear_chain(plan: Plan) -> LinearChain:
-    """The matrices of a plan for which `why_not_linear` has no objection."""
+    """The matrices of a plan for which `why_not_linear` returns None."""
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
     noise = noise_tensor(plan.oracle, plan)
     assert noise is not None
@@ -149,8 +149,8 @@ def noise_tensor(oracle: Oracle, plan: Plan) -> np.ndarray | None:
 def _batch_noise(target: Target, oracle: Batch, center: np.ndarray | None, rows_at_once: int = 4096) -> np.ndarray:
     """(f/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws.
 
-    f = (N-b)/(N-1) for distinct rows. The factor is exact here, since the rows are drawn independently of z: given z, δ is
-    a mean of b of the N vectors Δᵢz + eᵢ, which add up to 0.
+    f = (N-b)/(N-1) for distinct rows. The factor is exact because the rows are drawn independently of z: given z, δ is a
+    mean of b of the N vectors Δᵢz + eᵢ, which sum to 0.
     """
     assert isinstance(target, LinearRegression)
     (X, y), (_, mean) = target.design, target.gaussian()

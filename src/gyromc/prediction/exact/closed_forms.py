@@ -1,7 +1,7 @@
-"""The fluctuation constant in closed form, E8-E11: H = ½zᵀPz, h linear or the square of something linear.
+"""The fluctuation constant V in closed form for H = ½zᵀPz and h linear or quadratic.
 
-Receives matrices; hands on V. Everything is a solve, never an inverse, in float64: with a precision of condition number κ about
-κ·10⁻¹⁶ of relative error is left, which is what the precision's own rounding allows.
+Input: D, Q, P and the coefficients of h. Output: V. All formulas use solves, never inverses, in float64: for a precision
+matrix of condition number κ the relative error is about κ·10⁻¹⁶, which is the effect of rounding P itself.
 """
 
 import numpy as np
@@ -57,9 +57,8 @@ def poisson_linear(D, Q, P, u) -> np.ndarray:
 
 def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
     """P⁻¹b by Cholesky; `InvalidInput` with the smallest eigenvalue when P is not positive definite."""
-    scale = 1 / np.sqrt(
-        np.clip(np.diag(P), np.finfo(float).tiny, None)
-    )  # equilibrated: diagonal scaling costs no digits
+    # Scaled to a unit diagonal: that costs no digits and lowers the condition number.
+    scale = 1 / np.sqrt(np.clip(np.diag(P), np.finfo(float).tiny, None))
     try:
         factor = linalg.cho_factor(P * scale[:, None] * scale)
     except linalg.LinAlgError:
@@ -124,7 +123,7 @@ def poisson_quadratic(D, Q, P, matrix) -> np.ndarray:
 
 
 def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
-    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz: φ is quadratic too, so E6 is two solves.
+    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz: φ is quadratic too, so V needs two solves.
 
     **Arguments:**
 
@@ -147,7 +146,7 @@ def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
 
 
 def strictness_integral(D, Q, P, matrix=None, linear=None) -> float:
-    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ for h(z) = zᵀSz + sᵀz: positive exactly when V < V_0 strictly (E7)."""
+    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ for h(z) = zᵀSz + sᵀz: positive exactly when V < V_0."""
     D, Q, P = numbers(D, "D"), numbers(Q, "Q"), numbers(P, "P")
     total = 0.0
     if linear is not None:

@@ -1,8 +1,8 @@
-"""T1 for any ridge: the mean of one chain's average of ρ(aᵀθ) on a Gaussian target, at the plan's own η, N, start and burn-in.
+"""The mean of one chain's average of ρ(aᵀθ) on a Gaussian target, for the plan's own η, N, start and burn-in.
 
-Receives a `LinearChain` and a ridge; hands on one number. With additive noise z_k is Gaussian, with mean M^k z₀ and a covariance
-that k steps compose; with noise that depends on the state its first two moments are exact and the rest is taken as Gaussian,
-which changes nothing for squares. The mean over k is summed at every early step and at ever fewer later ones, linear in between.
+Input: a `LinearChain` and a ridge observable. Output: one number. With additive noise z_k is Gaussian with mean M^k z₀ and a
+known covariance. With noise that depends on the state the first two moments are exact and the law is taken as Gaussian, which
+is exact for squares. The sum over k uses every early step and ever fewer later ones, with linear interpolation in between.
 """
 
 import math
@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gyromc.evaluation import over_rows
-from gyromc.observables import PROFILES, Ridge
+from gyromc.observables import Ridge
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import LinearChain
 from gyromc.prediction.exact.mehler import expectation
@@ -29,8 +28,8 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -
     **Arguments:**
 
     - `chain`: the plan's matrices; at most 32 of its starts are used.
-    - `h`: the ridge.
-    - `num_steps`, `burn_in`: how many states are averaged, and how many come before.
+    - `h`: the observable ρ(aᵀθ).
+    - `num_steps`, `burn_in`: the number of averaged states, and of steps before them.
 
     ```python
     import gyromc as gm
@@ -41,17 +40,16 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -
     assert abs(ridge_mean(linear_chain(plan), plan.observables["x²"], 2) - (1 + 1.25) / 2) < 1e-9
     ```
     """
-    profile = lambda t: over_rows(PROFILES[h.profile], t)  # noqa: E731
     w, shift = chain.lift(np.asarray(h.direction, float)), float(h.direction @ chain.mean)
     steps = _nodes(num_steps)
-    values = np.array([_at(chain, w, shift, profile, burn_in + k) for k in steps])
+    values = np.array([_at(chain, w, shift, h.rho, burn_in + k) for k in steps])
     gaps = np.diff(steps)
     inside = gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)  # Σ_{a≤k<b} of what is linear between a and b
     return float(inside.sum() + values[-1]) / num_steps
 
 
 def why_not_law(chain: LinearChain) -> str | None:
-    """Why the law of the chain's states is out of reach, or None."""
+    """Why the law of the chain's states is not computed, or None."""
     if chain.additive or chain.n <= MOST_STATE:
         return None
     return f"second moments under noise that depends on the state are followed for at most {MOST_STATE} numbers"
@@ -64,13 +62,13 @@ def _nodes(num_steps: int) -> np.ndarray:
     return np.array(nodes)
 
 
-def _at(chain: LinearChain, w: np.ndarray, shift: float, profile: Callable, k: int) -> float:
+def _at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: int) -> float:
     """E ρ(aᵀθ_k), averaged over the starts."""
     starts = chain.starts[:MOST_STARTS]
     if chain.additive:
         M, W = stretch(chain.M, chain.W, k)
         centers, deviation = shift + starts @ M.T @ w, math.sqrt(max(float(w @ W @ w), 0.0))
-        return float(np.mean([expectation(profile, c, deviation) for c in centers]))
+        return float(np.mean([expectation(rho, c, deviation) for c in centers]))
     Y = lifted.second_moments(chain, k)
     first, second = float(w @ Y[:-1, -1]), float(w @ Y[:-1, :-1] @ w)
-    return expectation(profile, shift + first, math.sqrt(max(second - first**2, 0.0)))
+    return expectation(rho, shift + first, math.sqrt(max(second - first**2, 0.0)))

@@ -1,7 +1,7 @@
-"""E6 for ridge observables on Gaussian targets, in any dimension: V = 2∫₀^∞ Cov(h(z_0), h(z_t)) dt by Mehler's formula.
+"""V for observables ρ(uᵀz) on Gaussian targets of any dimension: V = 2∫₀^∞ Cov(h(z_0), h(z_t)) dt by Mehler's formula.
 
-Receives D, Q, P, a direction and a scalar function ρ; hands on V and μ(h). Along E1 the pair (uᵀz_0, uᵀz_t) is Gaussian with
-correlation r(t), and ρ = Σ c_n He_n gives Cov = Σ_{n≥1} c_n² r(t)ⁿ: one integral over time, whatever the dimension.
+Input: D, Q, P, a direction and a scalar function ρ. Output: V and μ(h). The pair (uᵀz_0, uᵀz_t) is Gaussian with correlation
+r(t), and ρ = Σ c_n He_n gives Cov = Σ_{n≥1} c_n² r(t)ⁿ: one integral over time, whatever the dimension.
 """
 
 import functools

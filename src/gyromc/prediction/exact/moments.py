@@ -1,8 +1,8 @@
-"""T1: the exact mean and variance of one chain's average (E4), for the plan's own η, N, start and burn-in.
+"""The exact mean and variance of one chain's average on a Gaussian target, for the plan's own η, N, start and burn-in (T1).
 
-Receives a plan on a Gaussian target; hands on `Moments` for each linear observable, and for each `square` one where the oracle's
-noise is additive. Nothing is asymptotic and nothing is sampled. N steps cost O(log N): two stretches of a chain compose to a
-longer one, so powers are taken by repeated squaring, which also stays exact for unstable steps until numbers overflow.
+Input: a plan. Output: `Moments` for each linear observable, and for each square where the oracle's noise is additive. Nothing is
+asymptotic or sampled. N steps cost O(log N): two runs of steps compose to a longer one, so powers are computed by repeated
+squaring, which stays exact for unstable step sizes until numbers overflow.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ class Moments:
 
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
-    """E and Var of one chain's average of each observable, exactly for the plan's step size, steps, start and burn-in (T1).
+    """E and Var of one chain's average of each observable, exactly for the plan's step size, steps, start and burn-in.
 
-    Chains with different starts count as one chain with a start drawn among theirs.
+    Several starts are treated as one random start, uniform over them.
 
     **Arguments:**
 
-    - `plan`: on a Gaussian target, integrated by Euler-Maruyama with a constant step size.
+    - `plan`: with a Gaussian target, Euler-Maruyama and a constant step size.
 
-    **Returns:** `Moments` by observable name; observables without an exact answer are left out (`why_not_exact` says why).
+    **Returns:** `Moments` by observable name; an observable without an exact answer is omitted (see `why_not_exact`).
 
     ```python
     import gyromc as gm
@@ -62,19 +62,18 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
 
 
 def why_not_exact(plan: Plan, name: str) -> str | None:
-    """Why `exact_moments` has no answer for an observable of the plan, in words; None where it has one."""
+    """Why `exact_moments` omits an observable of the plan, or None."""
     reason = why_not_linear(plan)
     return reason if reason is not None else _why_not(linear_chain(plan), plan.observables[name])
 
 
 def _why_not(chain: LinearChain, h: Observable) -> str | None:
-    profile = h.profile if isinstance(h, Ridge) else None
-    if profile not in ("linear", "square"):
+    if not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return "the observable is neither linear nor a square"
     if chain.additive:
-        too_large = profile == "square" and chain.n > quadratic.MAX_STATE
+        too_large = h.is_square and chain.n > quadratic.MAX_STATE
         return f"squares need a state of at most {quadratic.MAX_STATE} numbers" if too_large else None
-    if profile == "square":
+    if h.is_square:
         return "the variance of a square under noise that depends on the state needs fourth moments"
     too_large = chain.n > lifted.MAX_STATE
     return f"the lifted second moments need a state of at most {lifted.MAX_STATE} numbers" if too_large else None
@@ -83,7 +82,7 @@ def _why_not(chain: LinearChain, h: Observable) -> str | None:
 def _moments(chain: LinearChain, h: Observable, num_steps: int, burn_in: int) -> tuple[float, float]:
     assert isinstance(h, Ridge)
     u, shift = np.asarray(h.direction, float), float(h.direction @ chain.mean)
-    if h.profile == "square":
+    if h.is_square:
         return quadratic.square_moments(chain, u, shift, num_steps, burn_in)
     if chain.additive:
         mean, variance = linear_moments(chain, u, num_steps, burn_in)
@@ -109,7 +108,7 @@ def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: i
 
 
 def stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(F^k, Σ_{j<k} F^j W F^jᵀ): what k steps do to the mean, and the noise they add."""
+    """(F^k, Σ_{j<k} F^j W F^jᵀ): the map of the mean over k steps, and the covariance they add."""
     if count == 0:
         return np.eye(len(F)), np.zeros_like(F)
     return power(lambda p, q: (q[0] @ p[0], q[0] @ p[1] @ q[0].T + q[1]), (F, W), count)

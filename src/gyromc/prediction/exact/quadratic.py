@@ -1,8 +1,8 @@
-"""T1 for squares: exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise.
+"""The exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise.
 
-Receives a `LinearChain`; hands on two numbers. A quadratic ẑᵀaẑ, ẑ = (z, 1), stays one under conditional expectation, and so do
-conditional variances: for a stretch of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two
-stretches compose. With N steps that takes O(log N) products of (n+1)² × (n+1)² matrices.
+Input: a `LinearChain`. Output: two numbers. Conditional means and variances of a quadratic ẑᵀaẑ, ẑ = (z, 1), are quadratics
+again: for a run of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two runs compose. N steps cost
+O(log N) products of (n+1)² × (n+1)² matrices.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ MAX_STATE = 20
 
 
 class Stretch(NamedTuple):
-    """Some steps of the chain, and the sum S of h over them, seen from their first state z; quadratics as row-major vectors."""
+    """Several steps of the chain from a state z, and the sum S of h over them; quadratics are row-major vectors."""
 
     M: np.ndarray  # the last state has mean M ẑ …
     W: np.ndarray  # … and covariance W

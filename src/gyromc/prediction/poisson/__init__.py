@@ -1,1 +1,1 @@
-"""The Poisson equation: Galerkin on separable targets, the plug-in on a sample."""
+"""The Poisson equation: Galerkin for separable targets, the plug-in estimate from a sample."""

@@ -1,7 +1,7 @@
-"""T2: polynomials orthonormal in the target's own law, with exact derivative matrices.
+"""Polynomials orthonormal under the target's own law, with exact derivative matrices (T2).
 
-Receives one-dimensional potentials (or a law on the plane); hands on `Axis` values: nodes, weights, polynomials and the
-matrices of ∂ in the basis. Nodes are equispaced: the trapezoidal rule converges very fast on smooth decaying densities.
+Input: a one-dimensional potential, or a law on the plane. Output: an `Axis`: nodes, weights, polynomials and the matrices of ∂ in
+the basis. Nodes are equispaced: the trapezoidal rule converges very fast for smooth decaying densities.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.errors import InvalidInput
 
 SPACING = 0.2  # nodes, in standard deviations
 NEGLIGIBLE = 45.0  # e⁻⁴⁵ of the density's maximum, polynomials counted
@@ -17,16 +17,14 @@ NEGLIGIBLE = 45.0  # e⁻⁴⁵ of the density's maximum, polynomials counted
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Axis:
-    """A factor of the target's law with a basis of L²: one coordinate of z, or several that do not separate."""
+    """A factor of the target's law with a basis of L²: one coordinate of z, or two that do not separate."""
 
     coordinates: tuple[int, ...]
     nodes: np.ndarray  # m × k points
     weights: np.ndarray  # m, summing to one
     values: np.ndarray  # m × n: the orthonormal basis at the nodes, the constant first
     derivatives: np.ndarray  # k × n × n: ∂_i of basis function j has coefficients [i, :, j]
-    recursion: tuple[float, float, np.ndarray] | None = (
-        None  # location, scale, and x·p_n in the basis; on the line only
-    )
+    recursion: tuple[float, float, np.ndarray] | None = None  # location, scale, x·p_n in the basis; on the line only
 
     def expand(self, values: np.ndarray) -> np.ndarray:
         """Coefficients of a function given at the nodes."""
@@ -51,7 +49,7 @@ def line(
     around: tuple[float, float],
     spacing: float = SPACING,
 ) -> Axis:
-    """The basis of degree 0 … `degree` for the law e^{-v} on the line, `around` a guess of its center and scale.
+    """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale.
 
     ```python
     import numpy as np
@@ -85,8 +83,9 @@ def _location_and_scale(potential, center: float, scale: float) -> tuple[float, 
             weights = _normalised(energy)
             mean = float(weights @ t)
             return mean, float(np.sqrt(weights @ (t - mean) ** 2))
-    require(False, "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral.")
-    raise AssertionError
+    raise InvalidInput(
+        "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
+    )
 
 
 def _extent(potential, mean: float, sd: float, degree: int) -> tuple[float, float]:
@@ -115,8 +114,8 @@ def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
 def plane(coordinates: tuple[int, int], nodes: np.ndarray, weights: np.ndarray, degree: int) -> Axis:
     """The basis of total degree up to `degree` for a law on the plane given on a grid of nodes (m × 2).
 
-    Made by orthogonalising products; derivatives by differentiating the recursion and projecting, exact because the space is
-    closed under ∂.
+    Products are orthogonalised; derivatives come from differentiating the recursion and projecting, which is exact because the
+    space is closed under ∂.
     """
     center = weights @ nodes
     scatter = (nodes - center).T @ ((nodes - center) * weights[:, None])

@@ -1,8 +1,9 @@
-"""T2: the Poisson equation 𝒜φ = h - μ(h) by Galerkin, and V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6).
+"""Galerkin's method (T2) for the Poisson equation 𝒜φ = h - μ(h), and V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6).
 
-Receives the factors of a target's law (`Axis`), D, Q and an observable's coefficients; hands on φ, V and the integral of E7. In
-an orthonormal basis closed under ∂ the generator is -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ exactly: symmetric plus skew. Its part within axes is
-diagonal after a change of basis on each axis, which is the preconditioner; what is left is applied without a matrix.
+Input: the factors of a target's law (`Axis`), D, Q and the coefficients of h. Output: a `Solution` with φ, V and the integral
+that decides strict reduction. In an orthonormal basis closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its
+part within axes is diagonal after a change of basis on each axis, which gives the preconditioner; the rest is applied without
+a matrix.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ MOST_ITERATIONS = 2000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """φ in the axes' eigenbases, with what follows from it."""
+    """φ in the axes' eigenbases, and quantities computed from it."""
 
     variance: float  # V
     coefficients: np.ndarray  # φ
@@ -32,7 +33,7 @@ class Solution:
         return {j: _along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
 
     def floor(self, covariance: np.ndarray) -> float:
-        """μ(⟨∇φ, C∇φ⟩) for a constant matrix C: what noise of covariance C per step adds to N·Var (T1's s)."""
+        """μ(⟨∇φ, C∇φ⟩) for a constant matrix C: what noise of covariance C per step adds to N·Var."""
         inner = {(i, j): np.sum(a * b) for i, a in self.gradient.items() for j, b in self.gradient.items()}
         return float(sum(covariance[i, j] * value for (i, j), value in inner.items()))  # T1
 
@@ -43,15 +44,13 @@ class Solution:
             value = np.tensordot(frame.T @ axis.at(point[axis.coordinates[0]]), value, axes=(0, 0))
         return float(value)
 
-    @functools.cached_property
-    def strictness(self) -> float:
-        """∫ |⟨Q∇H, ∇φ⟩|² dμ, as far as the basis sees it (E7, for φ = φ₀)."""
-        rotated = self.generator.rotation(self.coefficients)
-        return float(np.sum(rotated**2))  # E7
+    def strictness(self, Q: np.ndarray) -> float:
+        """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
+        return float(np.sum(self.generator.pairs(-Q, self.coefficients) ** 2))  # E7
 
 
 class Generator:
-    """-𝒜 of (E2) on the tensor product of the axes' bases, in eigenbases of its part within each axis."""
+    """-𝒜 on the tensor product of the axes' bases, in eigenbases of its part within each axis."""
 
     def __init__(self, axes: Sequence[Axis], D: np.ndarray, Q: np.ndarray):
         self.axes, self.D, self.Q = tuple(axes), D, Q
@@ -77,19 +76,19 @@ class Generator:
             coefficients = _along(number, frame.T, coefficients)
         return coefficients
 
-    def _pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Σ matrix_ij ∂ᵢᵀ∂ⱼ x over the given entries."""
+    def pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Σ matrix_ij ∂ᵢᵀ∂ⱼ f for f with coefficients x; with -Q that is ⟨Q∇H, ∇f⟩, projected on the basis."""
         moved = {j: _along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
         result = np.zeros_like(x)
         for i, (a, partial) in self.partials.items():
             terms = [matrix[i, j] * moved[j] for j in moved if matrix[i, j]]
             if terms:
-                result += _along(a, partial.T, functools.reduce(np.add, terms))
+                result += _along(a, partial.T, functools.reduce(np.add, terms))  # E2
         return result
 
     @functools.cached_property
     def _coupling(self) -> np.ndarray:
-        """The entries of D-Q that the preconditioner leaves out."""
+        """The entries of D-Q that are not in the preconditioner."""
         home = np.array([self.axis_of.get(i, -1 - i) for i in range(len(self.D))])
         return np.where(home[:, None] == home, -self.Q, self.D - self.Q)
 
@@ -99,10 +98,6 @@ class Generator:
             x = np.tensordot(frame.T @ factors[number], x, axes=(0, 0)) if number in factors else x[0]
         return float(x)
 
-    def rotation(self, x: np.ndarray) -> np.ndarray:
-        """⟨Q∇H, ∇f⟩ for f with coefficients x, projected on the basis."""
-        return self._pairs(-self.Q, x)  # T2
-
     def solve(self, h: np.ndarray) -> Solution:
         """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
         right = self.root * self.project(h)
@@ -110,8 +105,8 @@ class Generator:
         C = self._coupling
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6
-        one_plus_B = lambda y: y + self.root * self._pairs(C, self.root * y)  # noqa: E731
-        transposed = lambda y: y + self.root * self._pairs(C.T, self.root * y)  # noqa: E731
+        one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)  # noqa: E731
+        transposed = lambda y: y + self.root * self.pairs(C.T, self.root * y)  # noqa: E731
         y = _least_squares(one_plus_B, transposed, right)
         return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6
 

@@ -1,7 +1,7 @@
-"""T2 for a plan: V(h), V_0(h), μ(h) and the step size's first effects, to a number of digits, in the degree that takes.
+"""V(h), V_0(h), μ(h) and the first effects of the step size, by Galerkin's method, to a given number of digits.
 
-Receives a plan with a separable target (and dynamics that couple few coordinates with those h depends on) or one on the plane;
-hands on a `Galerkin` value with its own error: the difference between two degrees.
+Input: a plan whose target is separable (and whose dynamics couple few coordinates with those of h) or has at most two parameters.
+Output: a `Galerkin` value with an error estimate: the difference between two polynomial degrees.
 """
 
 import dataclasses
@@ -25,21 +25,21 @@ MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Galerkin:
-    """What the Poisson equation says about one observable."""
+    """The constants of one observable."""
 
     variance: float  # V
     reversible_variance: float  # V_0
     expectation: float  # μ(h)
-    strictness: float  # E7
+    strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     degree: int
-    error: float  # of V and V_0: the difference from the degree before
-    bias_slope: float | None  # bias of the stationary average per unit of step size; None where it was not worked out
-    transient: float | None  # -φ(z₀): times 1/(Nη), the bias the start leaves
-    floor: float  # s of T1: N·Var is V/η + s + …
+    error: float  # of V and V_0: the difference from the previous degree
+    bias_slope: float | None  # bias of the stationary average per unit of step size; None where it is not computed
+    transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start
+    floor: float  # s in N·Var = V/η + s + …
 
     @property
     def method(self) -> str:
-        """How V is known, in words."""
+        """The method and its error, for tables."""
         return f"galerkin (degree {self.degree}, ±{self.error:.0e})".replace("e-0", "e-")
 
 
@@ -59,7 +59,7 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
 
 
 def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
-    """The coordinates of z that h's depend on through D and Q; on a target that does not separate, all of θ."""
+    """The coordinates of z coupled to those of h through D and Q; all of θ if the target does not separate."""
     linked = (plan.dynamics.D != 0) | (plan.dynamics.Q != 0)
     if plan.flat_target.separable() is None:
         linked[: plan.dim, : plan.dim] = True
@@ -80,15 +80,15 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
 
 
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
-    """The Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or memory ends.
+    """Solve the Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or a size limit.
 
     **Arguments:**
 
-    - `plan`: its target separable, or with at most two parameters.
+    - `plan`: its target is separable or has at most two parameters.
     - `h`: the observable.
     - `digits`: how many digits V and V_0 must have.
 
-    **Returns:** a `Galerkin` value; `InvalidInput` says why when the problem is not of this kind.
+    **Returns:** a `Galerkin` value. Raises `InvalidInput` with the reason for any other plan.
 
     ```python
     import gyromc as gm
@@ -131,14 +131,13 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
     D, Q = plan.dynamics.D, plan.dynamics.Q
     moving = Generator(axes, D, Q).solve(h_tensor)
     still = Generator(axes, D, np.zeros_like(Q)).solve(h_tensor) if np.any(Q) else moving
-    strictness = float(np.sum(Generator.rotation(_with_rotation(still.generator, Q), still.coefficients) ** 2))
     separate = plan.flat_target.separable() is not None
     noise = oracle_covariance(plan)
     return Galerkin(
         variance=moving.variance,
         reversible_variance=still.variance,
         expectation=float(c.flat[0]),
-        strictness=strictness,
+        strictness=still.strictness(Q),
         degree=degree,
         error=np.inf,
         bias_slope=_bias_slope(plan, moving, axes, noise) if separate else None,
@@ -147,15 +146,8 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
     )
 
 
-def _with_rotation(generator: Generator, Q: np.ndarray) -> Generator:
-    """A generator's bases with another Q: for ⟨Q∇H, ∇φ₀⟩ with φ₀ of the reversible baseline."""
-    other = object.__new__(Generator)
-    other.__dict__.update(generator.__dict__, Q=Q)
-    return other
-
-
 def oracle_covariance(plan: Plan) -> np.ndarray:
-    """GΣGᵀ, the covariance the oracle's noise puts on the drift, for additive oracles (zero for other ones)."""
+    """GΣGᵀ, the covariance that the oracle's noise adds to the drift, for additive oracles (zero for others)."""
     G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
     tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else 0.0
     return tau**2 * G @ G.T
@@ -190,17 +182,15 @@ def _around(plan: Plan) -> list[tuple[float, float]]:
 
 
 def _single_axis(plan: Plan, degree: int) -> Axis:
-    """A target of one parameter, separable by itself."""
+    """The basis of a target of one parameter."""
     potential = lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])  # noqa: E731
     slope = lambda t: plan.flat_target.gradients(np.asarray(t)[:, None])[:, 0]  # noqa: E731
-
     center = plan.model.laplace
     return line(0, potential, slope, degree, (float(center.mode[0]), float(center.precision[0, 0]) ** -0.5))
 
 
 def _plane_axis(plan: Plan, degree: int) -> Axis:
     """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
-
     center = plan.model.laplace
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
     energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
@@ -275,5 +265,5 @@ def _curvature(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
 
 
 def _transient(plan: Plan, solution: Solution) -> float:
-    """-μ₀(φ) over the starts; for few different ones exactly, for many over the first hundred."""
+    """-μ₀(φ): the mean of -φ over the starts, or over the first hundred of them."""
     return -float(np.mean([solution.at(z) for z in start_rows(plan)[:100]]))

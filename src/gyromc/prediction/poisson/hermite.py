@@ -1,7 +1,7 @@
-"""Products of normalised Hermite polynomials in several variables, and polynomials made of them (T3's basis).
+"""Products of normalised Hermite polynomials in several variables, and polynomials in that basis.
 
-Receives exponents and points; hands on values, gradients and Hessians. Since ∂ᵢ of a product is √power times the product with
-that power one less, derivatives are matrices ("ladders") on coefficients, exact and without differentiation.
+Input: exponents and points. Output: values, gradients and Hessians. ∂ᵢ of a product is √power times the product with that power
+lowered by one, so derivatives are exact matrices ("ladders") on coefficients.
 """
 
 import dataclasses

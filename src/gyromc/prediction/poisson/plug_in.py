@@ -1,9 +1,9 @@
-"""T3: V(h) for any target from any sample of it, by Galerkin with the sample's own averages.
+"""The plug-in estimate of V(h) for any target from a sample of it (T3): Galerkin with the sample's averages.
 
-Receives a weighted sample of θ, values of h, D and Q; hands on V, V_0, their errors and φ as a polynomial. Needs no ∇U, and one
-sample serves every (D, Q). The momentum r is independent of θ and standard normal, so its averages are exact, not sampled.
-Sampling errors, and the bias of a quadratic form in noisy averages, come from the jackknife over blocks of consecutive draws;
-what the basis misses is judged by the change from two degrees less, and added to the error.
+Input: a weighted sample of θ, values of h, D and Q. Output: V, V_0, their errors and φ as a polynomial. ∇U is not needed, and one
+sample serves every (D, Q). The momentum r is independent of θ and standard normal, so its averages are exact. The sampling error
+and the bias of a quadratic form in noisy averages come from the jackknife over blocks of consecutive draws. The truncation error
+is the change from two degrees less; it is added to the sampling error.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class PlugIn:
     variance: float
     reversible_variance: float
     std_error: float  # sampling and truncation together
-    sampling_error: float  # the former alone
+    sampling_error: float
     reversible_std_error: float
     degree: int
     functions: int
@@ -37,7 +37,7 @@ class PlugIn:
 
     @property
     def method(self) -> str:
-        """How V is known, in words."""
+        """The method and its error, for tables."""
         share = 100 * self.std_error / self.variance if self.variance > 0 else math.inf
         return f"plug-in (se {share:.2g} %)" + (", basis too rich for the sample" if self.too_rich else "")
 
@@ -49,14 +49,14 @@ def best_degree(dimension: int, effective_size: float) -> int:
 
 
 def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree: int | None = None) -> PlugIn:
-    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h) (T3).
+    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h).
 
     **Arguments:**
 
-    - `sample`: of θ, with weights (`gyromc.shape.laplace.Sample`).
+    - `sample`: of θ, with weights (`gyromc.shape.importance.Sample`).
     - `h`: the observable at the sample's points.
     - `D`, `Q`: on θ, or on (θ, r) when twice as large.
-    - `degree`: of the polynomials ψ; left out: the highest the sample allows.
+    - `degree`: of the polynomials ψ; default: the highest that the sample allows.
 
     **Returns:** a `PlugIn`.
 
@@ -163,7 +163,7 @@ def _solve(weight, psi, h, psi_h, S_D, S_Q):
 
 
 def _lower_degree(moments, kept: np.ndarray) -> np.ndarray:
-    """(V, V_0) in a smaller basis: two degrees less, since odd functions see only every other degree."""
+    """(V, V_0) in a smaller basis: two degrees less, because odd functions use only every other degree."""
     weight, psi, h, psi_h, S_D, S_Q = (part.sum(axis=0) for part in moments)
     inner = np.ix_(kept, kept)
     return _solve(weight, psi[kept], h, psi_h[kept], S_D[inner], S_Q[inner])[0]

@@ -1,8 +1,8 @@
-"""Averages and their errors: the estimator (E4) summed without drift, and the variance of what it returns (T3).
+"""The variance of one chain's average: from independent chains, or from blocks within chains by lugsail batch means (T3).
 
-Receives values of observables while they stream past, averages per chain, or averages over equal stretches of each chain
-("blocks"); hands on sums exact to the last float32 digit, variances of averages with their degrees of freedom, R-hat, relaxation
-times and intervals. Non-reversible chains have autocorrelations with negative lobes, so nothing here truncates at a sign.
+Input: averages per chain, or averages over consecutive stretches of each chain ("blocks"), an array of chains × blocks. Output: a
+`Spread`, the variance with its degrees of freedom. Non-reversible chains have autocorrelations with negative lobes, so no
+estimator here truncates at a sign.
 """
 
 import dataclasses
@@ -10,11 +10,10 @@ import functools
 import math
 
 import numpy as np
-from scipy import stats
 
 LUGSAIL_RATIO = 3  # the long batch against the short one
-FEWEST_BLOCKS = 24  # fewer blocks leave no room for long and short batches
-RELAXATIONS = 20  # the shortest batch, in relaxation times (T3)
+FEWEST_BLOCKS = 24  # fewer are too few for both long and short batches
+RELAXATIONS = 20  # the shortest batch, in relaxation times
 LONGEST_BATCH = 1 / 8  # of the chain: beyond it the estimate has too few degrees of freedom
 SHORTEST_BATCH = 1 / 16
 
@@ -35,7 +34,7 @@ def replicate_variance(averages: np.ndarray) -> Spread:
 
 
 def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> Spread:
-    """The variance of one chain's average by lugsail overlapping batch means, pooled over chains (T3).
+    """The variance of one chain's average by lugsail overlapping batch means, pooled over chains.
 
     Means over b consecutive blocks vary too little by V·τ/b to first order, τ the relaxation time; means over b/3 vary too
     little by three times that. Their combination (3 σ̂²(b) - σ̂²(b/3))/2 has no such term, whichever sign it has.
@@ -49,7 +48,7 @@ def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> Spread:
 
     ```python
     import numpy as np
-    from gyromc.estimation.statistics import lugsail_variance
+    from gyromc.statistics.variances import lugsail_variance
     blocks = np.random.default_rng(0).standard_normal((50, 96))
     found = lugsail_variance(blocks)
     assert abs(found.variance * 96 - 1) < 4 * np.sqrt(2 / found.dof)
@@ -125,59 +124,10 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
     return slowest
 
 
-def split_r_hat(blocks: np.ndarray) -> float:
-    """Split R-hat: do the halves of all chains agree as well as the blocks within them? 1 when they do.
-
-    Blocks take the place of draws; being averages, they make it stricter than R-hat over single draws.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks.
-
-    ```python
-    import numpy as np
-    from gyromc.estimation.statistics import split_r_hat
-    blocks = np.random.default_rng(0).standard_normal((4, 100))
-    assert split_r_hat(blocks) < 1.05 < split_r_hat(blocks + np.arange(4)[:, None])
-    ```
-    """
-    halves = _halves(blocks)
-    n = halves.shape[1]
-    if n < 2:
-        return math.nan
-    within = float(np.mean(np.var(halves, axis=1, ddof=1)))
-    between = float(np.var(halves.mean(axis=1), ddof=1))
-    if within == 0:
-        return 1.0 if between == 0 else math.inf
-    return math.sqrt((n - 1) / n + between / within)
-
-
-def disagreement(blocks: np.ndarray) -> float:
-    """The probability that half-chains of converged chains differ as much as these do: small means not converged.
-
-    Their variance is compared with what lugsail batch means within the chains promise, by an F test.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks; NaN when there are too few blocks.
-    """
-    promised = lugsail_variance(blocks)
-    if not promised.dof or not promised.variance > 0:
-        return math.nan
-    means = _halves(blocks).mean(axis=1)
-    between = float(np.var(means, ddof=1)) / (2 * promised.variance)
-    return float(stats.f.sf(between, len(means) - 1, promised.dof))
-
-
-def _halves(blocks: np.ndarray) -> np.ndarray:
-    half = blocks.shape[1] // 2
-    return np.concatenate([blocks[:, :half], blocks[:, blocks.shape[1] - half :]])
-
-
 def scheduled_variance(blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray, num_batches: int = 20) -> Spread:
     """The variance of one chain's weighted average when the step size is a schedule: blocks of unequal time.
 
-    A block that lasts t varies by V/t (E6), so Σ t (block - mean)²/(batches - 1) estimates V.
+    A block that lasts t varies by V/t, so Σ t (block - mean)²/(batches - 1) estimates V.
 
     **Arguments:**
 
@@ -191,16 +141,3 @@ def scheduled_variance(blocks: np.ndarray, durations: np.ndarray, weights: np.nd
     away = merged - (merged @ w / w.sum())[:, None]
     V = float(np.sum(away**2 * t)) / (blocks.shape[0] * (len(t) - 1))
     return Spread(V * float(np.sum(w**2 / t)) / w.sum() ** 2, blocks.shape[0] * (len(t) - 1))
-
-
-def interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:
-    """The two-sided Student interval of the given level around a mean."""
-    half = float(stats.t.ppf(0.5 + level / 2, dof)) * std_error if dof > 0 else math.nan
-    return mean - half, mean + half
-
-
-def combined_dof(*parts: tuple[float, float]) -> float:
-    """The degrees of freedom of a sum of independent variances, each (variance, dof), by Welch and Satterthwaite."""
-    total = sum(v for v, _ in parts)
-    spent = sum(v**2 / dof for v, dof in parts if v > 0)
-    return total**2 / spent if spent > 0 else math.inf

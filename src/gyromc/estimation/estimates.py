@@ -1,0 +1,254 @@
+"""Estimate and Estimates: means with their Monte Carlo error beside their discretisation bias, and the interval to report.
+
+`gyromc.estimate` makes them from a run. All numbers derive from three parts: the run's average, its Monte Carlo error, its bias.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gyromc.estimation.bias import Bias
+from gyromc.records import Column, Records, Renamed
+from gyromc.results import Average, Run
+from gyromc.show.numbers import plain
+from gyromc.show.tables import Shown, Table
+from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError
+from gyromc.statistics.intervals import combined_dof, interval
+
+__all__ = ["Estimate", "Estimates"]
+
+NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
+NUMBERS = (
+    *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
+    *("variance", "r_hat", "ess", "ess_per_gradient"),
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Estimate(WithError):
+    """What a run says about one μ(h).
+
+    **Attributes:**
+
+    - `mean`, `std_error`, `dof`, `method`, `reason`: over chains; the error is statistical alone.
+    - `interval`: of the given `level`, for the mean without its bias taken off.
+    - `bias`, `bias_error`, `bias_method`: the discretisation bias; None where it is not known.
+    - `corrected`: the interval after taking the bias off, with the error of that correction in it.
+    - `recommended`: `corrected` where the bias is known and not negligible, else `interval`; `verdict` says why.
+    - `variance`: V(h) as the error implies it; `r_hat`; `ess` and `ess_per_gradient`, NaN where Var_μ(h) is not known.
+    """
+
+    average: Average
+    error: MonteCarloError
+    discretisation: Bias
+    gradient_evaluations: int
+    level: float = 0.95
+
+    @property
+    def name(self) -> str:
+        """The observable's name."""
+        return self.average.name
+
+    @property
+    def mean(self) -> float:
+        """The mean over the chains that did not fail."""
+        return self.average.mean
+
+    @property
+    def variance(self) -> float:
+        """The fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
+        return self.average.time * self.error.variance
+
+    @property
+    def r_hat(self) -> float:
+        """Split R-hat: 1 when the halves of all chains agree."""
+        return self.average.r_hat
+
+    @property
+    def ess(self) -> float:
+        """How many independent draws have the same error; NaN where Var_μ(h) is not known."""
+        return self.average.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
+
+    @property
+    def ess_per_gradient(self) -> float:
+        """`ess` per gradient evaluation, those of failed chains and of the burn-in counted."""
+        return self.ess / self.gradient_evaluations
+
+    @property
+    def bias(self) -> float | None:
+        """The expected mean minus μ(h)."""
+        return self.discretisation.value
+
+    @property
+    def bias_error(self) -> float:
+        """The standard error of `bias`."""
+        return math.nan if self.bias is None else self.discretisation.std_error(self.std_error)
+
+    @property
+    def bias_method(self) -> str:
+        """How `bias` is known."""
+        return self.discretisation.method
+
+    @functools.cached_property
+    def corrected_error(self) -> float:
+        """The standard error of the mean with the bias taken off."""
+        return math.hypot(self.discretisation.amplification * self.std_error, self.discretisation.error)
+
+    @property
+    def corrected_mean(self) -> float:
+        """The mean with the bias taken off; NaN where the bias is not known."""
+        return math.nan if self.bias is None else self.mean - self.bias
+
+    @property
+    def corrected(self) -> tuple[float, float]:
+        """The interval after taking the bias off; NaN where it is not known."""
+        own = (self.discretisation.amplification * self.std_error) ** 2, self.dof
+        other = self.discretisation.error**2, self.discretisation.dof
+        dof = combined_dof(own, other) if self.dof > 0 else 0
+        return interval(self.corrected_mean, self.corrected_error, self.level, dof)
+
+    @property
+    def bias_matters(self) -> bool:
+        """Whether an interval that ignores the bias would cover less than its level."""
+        return self.bias is not None and abs(self.bias) + self.bias_error > NEGLIGIBLE * self.std_error
+
+    @property
+    def bias_dominates(self) -> bool:
+        """Whether the bias is larger than the standard error, and than three of its own."""
+        return self.bias is not None and abs(self.bias) > max(self.std_error, 3 * self.bias_error)
+
+    @property
+    def recommended(self) -> tuple[float, float]:
+        """The interval to report."""
+        return self.corrected if self.bias_matters else self.interval
+
+    @property
+    def verdict(self) -> str:
+        """What to do about the bias, in a sentence."""
+        if self.bias is None:
+            return f"bias {self.bias_method}; the interval holds for the chain's own law"
+        size = abs(self.bias) / self.std_error if self.std_error > 0 else math.inf
+        if self.bias_dominates:
+            return f"the bias is {size:.2g} standard errors: take the corrected interval, or a smaller step size"
+        if self.bias_matters:
+            known = self.bias_error / self.std_error if self.std_error > 0 else math.inf
+            return f"the bias ({size:.2g} ± {known:.1g} standard errors) counts: take the corrected interval"
+        return f"the bias is negligible ({size:.2g} standard errors)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; NaN and infinities become None."""
+        found: dict[str, Any] = {key: plain(getattr(self, key)) for key in NUMBERS}
+        found |= {key: [plain(end) for end in getattr(self, key)] for key in ("interval", "corrected", "recommended")}
+        found |= {key: str(getattr(self, key)) for key in ("method", "reason", "bias_method", "verdict")}
+        return found | {"bias_matters": self.bias_matters, "bias_dominates": self.bias_dominates}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Estimates(Records[Estimate], Shown):
+    """One `Estimate` per observable, by name, and what concerns all of them.
+
+    `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row.
+
+    **Attributes:**
+
+    - `run`: what they were estimated from; `level`: of the intervals.
+    - `warnings`: what may be wrong and what to do about it, a list of sentences; empty when all is well.
+    - `divergences`: how many chains failed and were left out; `gradient_evaluations`: by the run, failed chains included.
+    """
+
+    run: Run
+    level: float
+    rows: Mapping[str, Estimate]
+    warnings: list[str]
+
+    _result = "estimate"
+    mean = Column[float]("The mean over the chains that did not fail.")
+    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
+    interval = Column[tuple[float, float]]("The interval of the Monte Carlo error alone.")
+    bias = Column[float | None]("The expected mean minus μ(h); None where it is not known.")
+    bias_error = Column[float]("The standard error of `bias`.")
+    corrected = Column[tuple[float, float]]("The interval after taking the bias off.")
+    recommended = Column[tuple[float, float]]("The interval to report.")
+    variance = Column[float]("The fluctuation constant V(h).")
+    r_hat = Column[float]("Split R-hat: 1 when the halves of all chains agree.")
+    ess = Column[float]("How many independent draws have the same error.")
+    method = Column[ErrorMethod]("How `std_error` is known.")
+    bias_method = Column[str]("How `bias` is known.")
+    verdict = Column[str]("What to do about the bias, in a sentence.")
+    notes = Renamed("warnings")
+
+    @property
+    def biases(self) -> dict[str, Bias]:
+        """The bias of each observable, to be given to `estimate` for another run of the same plan."""
+        return {name: row.discretisation for name, row in self.items()}
+
+    @property
+    def divergences(self) -> int:
+        """How many chains failed and were left out."""
+        return len(self.run.failures)
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """Gradients the run computed."""
+        return self.run.gradient_evaluations
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON; NaN becomes None."""
+        return {
+            **self.run.plan.summary(),
+            "level": self.level,
+            "steps_done": self.run.steps_done,
+            "gradient_evaluations": self.gradient_evaluations,
+            "divergences": self.divergences,
+            "observables": {name: row.to_dict() for name, row in self.items()},
+            "warnings": list(self.warnings),
+            "notes": list(self.warnings),  # the old key
+        }
+
+    def shown(self) -> Sequence[Table | str]:
+        """The numbers in a table; the methods, verdicts and warnings below it."""
+        run, share = self.run, f"{100 * self.level:g} %"
+        columns = (
+            "observable",
+            "mean",
+            "std. error",
+            f"{share} interval",
+            "bias",
+            f"{share} corrected",
+            "R-hat",
+            "ESS",
+        )
+        lines = [
+            f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients; ← take this one"
+        ]
+        for name, row in self.items():
+            lines.append(
+                f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
+            )
+        lines += [f"WARNING: {sentence}" for sentence in self.warnings]
+        title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
+        return [Table(columns, [_cells(row) for row in self.values()], title), *lines]
+
+
+def _cells(row: Estimate) -> list[str]:
+    marks = ("", " ←") if row.bias_matters else (" ←", "")
+    return [
+        row.name,
+        _short(row.mean, 6),
+        _short(row.std_error, 2),
+        _ends(row.interval) + marks[0],
+        "?" if row.bias is None else f"{row.bias:.2g} ± {row.bias_error:.1g}",
+        _ends(row.corrected) + marks[1],
+        _short(row.r_hat, 4),
+        _short(row.ess),
+    ]
+
+
+def _short(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}" if math.isfinite(value) else "?"
+
+
+def _ends(pair: tuple[float, float]) -> str:
+    return f"[{pair[0]:.5g}, {pair[1]:.5g}]" if math.isfinite(pair[0]) else "?"

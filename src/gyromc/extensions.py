@@ -1,0 +1,25 @@
+"""Functions of higher layers that a method of a lower layer calls, listed by name and imported when first called.
+
+This is the one place from which an import may go upwards: a convenience method such as `run.to_datatree()` belongs to the result,
+its code to the optional package behind it. `load(name)` imports the module and returns the function.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+__all__ = ["EXTENSIONS", "load"]
+
+EXTENSIONS = {"to_datatree": "gyromc.interop.arviz"}
+"""The module of each function."""
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Import the function of that name.
+
+    ```python
+    from gyromc.extensions import load
+    assert load("to_datatree").__module__ == "gyromc.interop.arviz"
+    ```
+    """
+    return getattr(import_module(EXTENSIONS[name]), name)

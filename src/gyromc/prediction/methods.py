@@ -1,0 +1,54 @@
+"""Methods by which a predicted number is known: a kind that code can test, and the text that users read."""
+
+import enum
+
+__all__ = ["Kind", "Method"]
+
+
+class Kind(enum.Enum):
+    """A way to know V, μ(h), the bias or the error; the value is its text where no numbers are added to it."""
+
+    CLOSED_FORM = "closed form"
+    MEHLER = "closed form (mehler)"
+    GALERKIN = "galerkin"
+    QUADRATURE = "quadrature"
+    PLUG_IN = "plug-in"
+    SAMPLE = "sample"
+    LAPLACE = "laplace"
+    EXACT = "exact finite-step"
+    LAW = "finite-step law"
+    GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
+    FIRST_ORDER = "first order in η"
+    ASYMPTOTIC = "asymptotic"
+    UNSTABLE = "unstable: the chain diverges"
+    UNKNOWN = "unknown"
+
+
+class Method(str):
+    """The text of a method, with its `kind`.
+
+    ```python
+    from gyromc.prediction.methods import Kind, Method
+    method = Method(Kind.GALERKIN, "galerkin (degree 12)")
+    assert method == "galerkin (degree 12)" and method.kind is Kind.GALERKIN and not method.exact
+    ```
+    """
+
+    kind: Kind
+
+    def __new__(cls, kind: Kind, text: str | None = None) -> "Method":
+        """The method of that kind; its text is the kind's own unless another is given."""
+        method = super().__new__(cls, kind.value if text is None else text)
+        method.kind = kind
+        return method
+
+    def __reduce__(self) -> tuple[type["Method"], tuple[Kind, str]]:
+        return Method, (self.kind, str(self))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number has no error but rounding, at the plan's own step size and number of steps."""
+        return self.kind in (Kind.EXACT, Kind.LAW)
+
+
+UNKNOWN = Method(Kind.UNKNOWN)

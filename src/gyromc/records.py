@@ -1,0 +1,106 @@
+"""Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number.
+
+`Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Renamed` keeps the old
+name of an attribute working for one release.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+
+from gyromc.errors import InvalidInput
+
+__all__ = ["Column", "Records", "Renamed", "UnknownName"]
+
+Row = TypeVar("Row")
+Value = TypeVar("Value")
+
+
+class UnknownName(InvalidInput, KeyError):
+    """A name that a result does not have."""
+
+    __str__ = Exception.__str__
+
+
+class Records(Mapping[str, Row]):
+    """A mapping of names to rows.
+
+    A subclass provides `rows`, as a field or as a property, and lists the attributes of its rows as `Column`s. `_entry` and
+    `_result` are the words for one row and for the whole in messages. Two results are equal only if they are the same object.
+
+    ```python
+    import dataclasses
+    from gyromc.records import Column, Records
+
+    @dataclasses.dataclass(frozen=True)
+    class Length:
+        mean: float
+
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Lengths(Records[Length]):
+        rows: dict[str, Length]
+        mean = Column[float]("The mean length.")
+
+    lengths = Lengths({"x": Length(2.0)})
+    assert lengths["x"].mean == lengths.mean["x"] == 2.0
+    ```
+    """
+
+    rows: Mapping[str, Row]
+    _entry: ClassVar[str] = "observable"
+    _result: ClassVar[str] = "result"
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self.rows:
+            raise UnknownName(f"No {self._entry} {name!r} in this {self._result}: it has {', '.join(self.rows)}.")
+        return self.rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Column(Generic[Value]):
+    """One attribute of all rows of a `Records`, by name. It is computed when first read, then stored."""
+
+    def __init__(self, doc: str):
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Records, owner: type) -> dict[str, Value]: ...
+    def __get__(self, instance: Records | None, owner: type) -> Self | dict[str, Value]:
+        if instance is None:
+            return self
+        found = {name: getattr(row, self.name) for name, row in instance.rows.items()}
+        instance.__dict__[self.name] = found  # read instead of this descriptor from now on
+        return found
+
+
+class Renamed:
+    """An attribute under its old name; reading it warns and returns the new one."""
+
+    def __init__(self, new: str):
+        self.new = new
+        self.__doc__ = f"Old name of `{new}`."
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(f"`{self.old}` is now called `{self.new}`.", DeprecationWarning, stacklevel=2)
+        return getattr(instance, self.new)

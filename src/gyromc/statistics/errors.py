@@ -1,0 +1,216 @@
+"""The Monte Carlo error of a mean over chains, and the one rule that picks the method it comes from.
+
+Input: `ChainAverages`, the averages of one observable per chain and per block. Output: a `MonteCarloError`, the standard error
+with its degrees of freedom, its method and the reason for that method. `run.std_error` and `estimate(run)` both use `choose`.
+"""
+
+import dataclasses
+import enum
+import functools
+import math
+
+import numpy as np
+
+from gyromc.statistics import agreement, variances
+from gyromc.statistics.intervals import interval
+from gyromc.statistics.variances import Spread
+
+__all__ = ["ChainAverages", "ErrorMethod", "MonteCarloError", "WithError", "choose", "monte_carlo_error"]
+
+MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
+SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
+CHANCE = 1e-3  # chains that disagree more than this probability allows have not mixed
+
+
+class ErrorMethod(enum.StrEnum):
+    """Where a Monte Carlo error comes from."""
+
+    REPLICATE = "replicate chains"
+    LUGSAIL = "lugsail batch means"
+    BATCH_MEANS = "batch means"
+    PLUG_IN = "plug-in"
+
+
+@dataclasses.dataclass(frozen=True)
+class MonteCarloError:
+    """The standard error of the mean over chains, and where it comes from.
+
+    **Attributes:**
+
+    - `variance`: of one chain's average; `chains`: how many were averaged; `dof`: degrees of freedom of the variance.
+    - `method`, `reason`: the `ErrorMethod`, and why it was used.
+    """
+
+    variance: float
+    chains: int
+    dof: float
+    method: ErrorMethod
+    reason: str
+
+    @property
+    def std_error(self) -> float:
+        """The standard error of the mean over chains; NaN where it is unknown."""
+        return math.sqrt(self.variance / self.chains) if self.dof else math.nan
+
+
+class WithError:
+    """What follows from a `mean` and its Monte Carlo `error`, the same for a run's rows and for estimates."""
+
+    mean: float
+    error: MonteCarloError
+    level: float = 0.95  # of `interval`
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.mean:.6g} ± {self.std_error:.2g}, by {self.method}>"
+
+    @property
+    def std_error(self) -> float:
+        """The Monte Carlo standard error of `mean`; the discretisation bias is not part of it."""
+        return self.error.std_error
+
+    @property
+    def dof(self) -> float:
+        """The degrees of freedom of `std_error`."""
+        return self.error.dof
+
+    @property
+    def method(self) -> ErrorMethod:
+        """Where `std_error` comes from."""
+        return self.error.method
+
+    @property
+    def reason(self) -> str:
+        """Why that method."""
+        return self.error.reason
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The Student interval of `mean`, of the given `level`; the bias is not part of it."""
+        return interval(self.mean, self.std_error, self.level, self.dof)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ChainAverages(WithError):
+    """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks").
+
+    **Arguments:**
+
+    - `averages`: one per chain; NaN for a chain that failed.
+    - `blocks`: the chains that did not fail × blocks.
+    - `covered`: the share of the averaged time that the blocks cover; the last stretch may be shorter than a block.
+    - `durations`, `weights`: for a scheduled step size, the time each block lasts and its weight in the average; left out: equal.
+    """
+
+    averages: np.ndarray
+    blocks: np.ndarray
+    covered: float = 1.0
+    durations: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    @functools.cached_property
+    def good(self) -> np.ndarray:
+        """The averages of the chains that did not fail."""
+        return self.averages[~np.isnan(self.averages)]
+
+    @functools.cached_property
+    def mean(self) -> float:
+        """The mean over the chains that did not fail."""
+        return float(np.mean(self.good)) if self.good.size else math.nan
+
+    @functools.cached_property
+    def error(self) -> MonteCarloError:
+        """The Monte Carlo error of `mean`, by the method that `choose` picks."""
+        return monte_carlo_error(self, *choose(self))
+
+    @functools.cached_property
+    def r_hat(self) -> float:
+        """Split R-hat over the blocks: 1 when the halves of all chains agree; NaN when there are too few blocks."""
+        return agreement.split_r_hat(self.blocks)
+
+    @property
+    def enough_blocks(self) -> bool:
+        """Whether lugsail batch means can be formed: blocks of equal time, and enough of them."""
+        return self.durations is None and self.blocks.shape[1] >= variances.FEWEST_BLOCKS
+
+    @functools.cached_property
+    def length(self) -> float:
+        """How many relaxation times one chain lasts; infinite when the blocks show no correlation, NaN with too few blocks."""
+        if not self.enough_blocks:
+            return math.nan
+        relaxation = variances.relaxation_blocks(self.blocks)
+        return self.blocks.shape[1] / relaxation if relaxation > 0 else math.inf
+
+    @functools.cached_property
+    def disagree(self) -> bool:
+        """Whether the chains differ by more than the fluctuations within them explain; False where that cannot be tested."""
+        return self.enough_blocks and len(self.good) > 1 and agreement.disagreement(self.blocks) < CHANCE
+
+
+def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
+    """The method for the error and the reason, from the number of chains, their length and whether they agree.
+
+    Many chains: their spread. Few chains: batch means within them if each is long and they agree, else their spread. One chain:
+    batch means. The plug-in is never chosen here: it needs draws, and `estimate(run, method="plug-in")` asks for it.
+
+    **Arguments:**
+
+    - `averages`: of one observable.
+
+    **Returns:** an `ErrorMethod`, and why.
+
+    ```python
+    import numpy as np
+    from gyromc.statistics.errors import ChainAverages, ErrorMethod, choose
+    blocks = np.random.default_rng(0).standard_normal((4, 96))
+    assert choose(ChainAverages(blocks.mean(axis=1), blocks))[0] is ErrorMethod.LUGSAIL
+    ```
+    """
+    chains = len(averages.good)
+    if chains >= MANY_CHAINS:
+        return ErrorMethod.REPLICATE, f"{chains} independent chains"
+    if not averages.enough_blocks:
+        few = "too few steps for lugsail batch means" if averages.durations is None else "the step size is a schedule"
+        return (ErrorMethod.REPLICATE, few) if chains > 1 else (ErrorMethod.BATCH_MEANS, f"one chain; {few}")
+    if chains <= 1:
+        return ErrorMethod.LUGSAIL, "one chain"
+    if averages.length < SHORT:
+        why = f"a chain lasts only {averages.length:.0f} relaxation times, too short for batch means"
+        return ErrorMethod.REPLICATE, why
+    if averages.disagree:
+        return ErrorMethod.REPLICATE, "the chains disagree by more than the fluctuations within them explain"
+    return ErrorMethod.LUGSAIL, f"{chains} chains are few, each is long, and they agree"
+
+
+def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str = "asked for") -> MonteCarloError:
+    """The error of the mean over chains, from the spread between them or from batch means within them.
+
+    **Arguments:**
+
+    - `averages`: of one observable.
+    - `method`: any but the plug-in, which needs draws. Lugsail becomes plain batch means where blocks are too few or unequal.
+    - `reason`: why that one.
+
+    **Returns:** a `MonteCarloError`; NaN with 0 degrees of freedom where the method has too little data.
+    """
+    chains = len(averages.good)
+    if not chains:
+        return MonteCarloError(math.nan, 0, 0, method, reason)
+    if method is ErrorMethod.REPLICATE:
+        return of_mean(variances.replicate_variance(averages.good), chains, method, reason)
+    if method is ErrorMethod.LUGSAIL and not averages.enough_blocks:
+        method, reason = ErrorMethod.BATCH_MEANS, f"{reason}; too few equal blocks for lugsail"
+    if method is ErrorMethod.LUGSAIL:
+        found = variances.lugsail_variance(averages.blocks)
+    else:
+        equal = np.ones(averages.blocks.shape[1])
+        durations = equal if averages.durations is None else averages.durations
+        weights = equal if averages.weights is None else averages.weights
+        found = variances.scheduled_variance(averages.blocks, durations, weights)
+    return of_mean(dataclasses.replace(found, variance=found.variance * averages.covered), chains, method, reason)
+
+
+def of_mean(found: Spread, chains: int, method: ErrorMethod, reason: str) -> MonteCarloError:
+    """The error of the mean over chains from the variance of one chain's average."""
+    if not found.variance >= 0:
+        return MonteCarloError(math.nan, chains, 0, method, reason)
+    return MonteCarloError(found.variance, chains, found.dof, method, reason)

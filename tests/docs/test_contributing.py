@@ -1,0 +1,166 @@
+"""The examples of CONTRIBUTING.md: applied to the files they name, and to no others, they do what they say.
+
+A block is applied as if it stood in its file: "at the end" is executed in the module's namespace, "in `TABLE`" adds rows to that
+table, "a new file" makes a module. Everything is put back afterwards.
+"""
+
+import importlib
+import importlib.util
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from support.values import ROOT
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+EXAMPLE = re.compile(r"^### (.*?)\n(.*?)(?=^##)", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^`([\w./]+\.py)`, (at the end|a new file|in `(\w+)`):\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
+
+
+class Block(NamedTuple):
+    """A change of one file."""
+
+    path: str
+    how: str
+    table: str
+    code: str
+
+
+EXAMPLES = {title: [Block(*found) for found in BLOCK.findall(text)] for title, text in EXAMPLE.findall(PAGE)}
+
+
+class Overlay:
+    """The changes of one example on top of the modules as they are."""
+
+    def __init__(self):
+        self.undo: list[Callable] = []
+        self.tests: dict[str, types.ModuleType] = {}
+
+    def module(self, block: Block) -> types.ModuleType:
+        """The module of a file; a test module is loaded afresh, a new one is made."""
+        if block.path.startswith("tests/"):
+            if block.path not in self.tests:
+                spec = importlib.util.spec_from_file_location(f"example_{len(self.tests)}", ROOT / block.path)
+                module = self.tests[block.path] = importlib.util.module_from_spec(spec)
+                if (ROOT / block.path).exists():
+                    spec.loader.exec_module(module)
+            return self.tests[block.path]
+        name = block.path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        if block.how == "a new file":
+            assert not (ROOT / block.path).exists()
+            module = sys.modules[name] = types.ModuleType(name)
+            package, _, short = name.rpartition(".")
+            setattr(sys.modules[package], short, module)
+            self.undo.append(lambda: (sys.modules.pop(name), delattr(sys.modules[package], short)))
+            return module
+        return importlib.import_module(name)
+
+    def apply(self, block: Block):
+        module = self.module(block)
+        self.keep(module)
+        if block.table:
+            table = getattr(module, block.table)
+            if not isinstance(table, dict):
+                table.extend(eval(f"[{block.code}]", vars(module)))
+            elif re.match(r'"[^"]*":', block.code):
+                table.update(eval(f"{{{block.code}}}", vars(module)))
+            else:  # written as a sequence of values that know their names
+                table.update({value.name: value for value in eval(f"[{block.code}]", vars(module))})
+        else:
+            exec(compile(block.code, block.path, "exec"), vars(module))
+
+    def keep(self, module):
+        """Put the module's names and tables back at the end."""
+        names = dict(vars(module))
+        tables = {name: dict(value) for name, value in names.items() if name.isupper() and isinstance(value, dict)}
+
+        def put_back():
+            vars(module).clear()
+            vars(module).update(names)
+            for name, rows in tables.items():
+                names[name].clear()
+                names[name].update(rows)
+
+        self.undo.append(put_back)
+
+
+@pytest.fixture
+def applied(request):
+    """The test modules of an example, after its changes."""
+    overlay = Overlay()
+    try:
+        for block in EXAMPLES[request.param]:
+            overlay.apply(block)
+        yield overlay.tests
+    finally:
+        for undo in reversed(overlay.undo):
+            undo()
+
+
+def of(title):
+    return pytest.mark.parametrize("applied", [title], indirect=True)
+
+
+@of("A sampler")
+def test_a_sampler(applied):
+    [test] = applied.values()
+    for oracle in ("exact", "mini-batch"):
+        test.test_mean_and_variance_are_the_exact_ones("damped rotation", oracle)
+
+
+@of("A target")
+def test_a_target(applied, monkeypatch):
+    [test] = applied.values()
+    test.test_contract("hfhr", "exact", "student", monkeypatch)
+
+
+@of("A scheme")
+def test_a_scheme(applied):
+    [test] = applied.values()
+    test.test_tamed_comes_back_from_where_euler_explodes()
+
+
+@of("An observable")
+def test_an_observable(applied):
+    [test] = applied.values()
+    test.test_the_cosine_of_a_gaussian()
+
+
+@of("An engine")
+def test_an_engine(applied):
+    [test] = applied.values()
+    test.test_exact_moments_and_no_dependence_on_chunks()
+
+
+@of("An experiment")
+def test_an_experiment(applied):
+    import gyromc as gm
+
+    [test] = applied.values()
+    test.test_plans_follow_the_paper("hfhr-mild")
+    plan = test.CATALOGUE["hfhr-mild"].plan(0.1, num_chains=10)
+    assert gm.predict(plan).strict_reduction["h"]
+    assert list(test.CATALOGUE) == test.NAMES
+
+
+def test_nothing_is_left_behind_and_every_example_is_tested():
+    import gyromc as gm
+    from gyromc.engines import ENGINES
+    from gyromc.paper import CATALOGUE
+
+    assert not hasattr(gm.dynamics, "damped_rotation")
+    assert not hasattr(gm.targets, "StudentT")
+    assert "tamed" not in gm.schemes.SCHEMES
+    assert "cosine" not in gm.observables.PROFILES
+    assert "plain" not in ENGINES
+    assert "hfhr-mild" not in CATALOGUE
+    with_code = {title for title, blocks in EXAMPLES.items() if blocks}
+    assert with_code == {"A sampler", "A target", "A scheme", "An observable", "An engine", "An experiment"}
+    in_page = re.findall(r"^```python$", PAGE, re.MULTILINE)
+    assert len(in_page) == sum(map(len, EXAMPLES.values())), "a block without a file above it"

@@ -1,0 +1,36 @@
+"""The command line in this process: what a test that is not about processes uses, since starting JAX takes seconds."""
+
+import contextlib
+import io
+import sys
+import warnings
+from typing import NamedTuple
+
+from gyromc.app.cli import main
+
+
+class Done(NamedTuple):
+    """The result of a command, named as in `subprocess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def gyromc(*arguments, cwd=None) -> Done:
+    """`python -m gyromc` with these arguments; warnings are shown, as in a process of its own."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before = sys.argv
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(contextlib.chdir(cwd or "."))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("default")
+        stack.callback(setattr, sys, "argv", before)
+        sys.argv = ["gyromc", *map(str, arguments)]
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    return Done(code, out.getvalue(), err.getvalue())

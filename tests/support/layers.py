@@ -1,0 +1,78 @@
+"""The parts of gyromc in one total order, lowest first: a module imports only from its own part and from lower ones.
+
+`tests/test_architecture.py` enforces the order, and CONTRIBUTING.md shows it; `python tests/support/layers.py --write` rewrites
+the table there.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN = "<!-- the table of parts: written by tests/support/layers.py -->"
+END = "<!-- end of the table of parts -->"
+
+
+class Part(NamedTuple):
+    """A module or a package of gyromc, what it holds in one line, and the equations it implements."""
+
+    name: str
+    holds: str
+    equations: str = ""
+
+    @property
+    def path(self) -> str:
+        """As it appears in the source folder."""
+        return f"{self.name}/" if (ROOT / "src" / "gyromc" / self.name).is_dir() else f"{self.name}.py"
+
+
+LAYERS = [
+    Part("errors", "the exceptions and warnings"),
+    Part("checks", "reading and validating arguments"),
+    Part("csvfile", "CSV files as cells of text or as numbers"),
+    Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
+    Part("evaluation", "evaluating a function over many rows in chunks"),
+    Part("operators", "linear maps that keep their structure instead of a matrix"),
+    Part("dynamics", "samplers as values (D, Q)", "E1, E5"),
+    Part("targets", "U(θ): densities, separable potentials, regressions"),
+    Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),
+    Part("oracles", "unbiased gradients ĝ; their randomness is drawn apart from its use"),
+    Part("schemes", "one step of a chain", "E3"),
+    Part("flat", "any pytree of parameters as one vector"),
+    Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
+    Part("model", "a target over one vector, with what can be learnt of it before any dynamics"),
+    Part("starts", "where chains start"),
+    Part("plan", "the plan: the pieces plus the numbers, checked against each other"),
+    Part("prediction", "what a plan will deliver; never imports an engine", "E6–E11, T1–T3"),
+    Part("statistics", "sums without drift, batch means, R-hat, intervals"),
+    Part("results", "the `Run`: the averages of all chains and what they came from"),
+    Part("engines", "`run`: the loop, and the engines `scan` (any target), `lanes` (CPU), `pallas` (GPU)", "E4"),
+    Part("estimation", "`estimate`: the statistical error of a mean, and the bias of the step size beside it"),
+    Part("tuning", "the choice of dynamics, oracle, step size, burn-in and run length", "T4"),
+    Part("datasets", "data with checksum and licence"),
+    Part("regression", "Bayesian regression from X and y"),
+    Part("interop", "BlackJAX, NumPyro, ArviZ, scikit-learn; each is imported only when used"),
+    Part("sklearn", "an alias of `interop.sklearn`"),
+    Part("paper", "the twelve experiments as values; cache, claims, figures, report"),
+    Part("app", "the command line, plan files, fit from a file: no mathematics"),
+    Part("__main__", "`python -m gyromc`"),
+]
+
+
+def table() -> str:
+    rows = [f"| `{part.path}` | {part.holds} | {part.equations} |" for part in LAYERS]
+    return "\n".join(["| part | what it holds | equations |", "|---|---|---|", *rows])
+
+
+def with_table(page: str) -> str:
+    """The page with the table between its two markers."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python tests/support/layers.py --write")
+    PAGE.write_text(with_table(PAGE.read_text()))
