@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, require
+from gyromc.dependence import indices_read
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.flat import flatten, unraveler
@@ -26,6 +27,7 @@ from gyromc.targets import Target
 
 __all__ = ["Model"]
 
+MOST_FOLLOWED = 2000  # parameters
 NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
 
 
@@ -83,12 +85,13 @@ class Model:
         """∇h at every row of θ."""
         return over_rows(_value_gradient, np.asarray(rows, float), h, self.unravel)
 
-    def coordinates_of(self, h: Observable, spread: float = 3.0, points: int = 64) -> tuple[int, ...]:
-        """The coordinates of θ that h depends on: known for a ridge, else where ∇h is not zero at some of 64 random points."""
+    def coordinates_of(self, h: Observable) -> tuple[int, ...]:
+        """The coordinates of θ that h can depend on; all of them where there are too many to follow."""
         if isinstance(h, Ridge):
             return tuple(int(i) for i in np.flatnonzero(h.direction))
-        slopes = self.value_gradients(h, spread * np.random.default_rng(0).standard_normal((points, self.dim)))
-        return tuple(int(i) for i in np.flatnonzero(np.any(slopes != 0, axis=0)))
+        if self.dim > MOST_FOLLOWED:
+            return tuple(range(self.dim))
+        return indices_read(lambda theta: h(self.unravel(theta)), self.dim)
 
     @functools.cached_property
     def mode(self) -> np.ndarray:

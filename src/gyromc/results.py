@@ -17,6 +17,7 @@ import numpy as np
 
 from gyromc import extensions
 from gyromc.checks import require, whole
+from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.spread import observable_variances
 from gyromc.records import Column, Records
@@ -83,7 +84,7 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EngineState:
-    """Where a run stands: all that is needed to go on as if it had never stopped."""
+    """Where a run stands: all that is needed to continue as if it had never stopped."""
 
     step: int
     z: np.ndarray
@@ -185,10 +186,8 @@ class Run(Records[Average], Shown):
     failures: tuple[Failure, ...] = ()
     draws: Any = None
     engine_reason: str = ""
-    options: RunOptions | None = dataclasses.field(default=None, repr=False)
-    resume: Callable[[Plan, "Run"], "Run"] | None = dataclasses.field(
-        default=None, repr=False
-    )  # of a module: runs pickle
+    options: RunOptions | None = None
+    resume: Callable[[Plan, "Run"], "Run"] | None = None  # a function of a module, so that runs can be pickled
 
     _result = "run"
     averages = Column[np.ndarray]("μ̂(h), one number per chain; NaN for a chain that failed.")
@@ -244,18 +243,19 @@ class Run(Records[Average], Shown):
         return intervals.interval(row.mean, row.std_error, level, row.dof)
 
     def continue_(self, more_steps: int | None = None) -> "Run":
-        """Go on from where the chains stand; the result equals one longer run exactly.
+        """Continue from where the chains stand; the result equals one longer run exactly.
 
         **Arguments:**
 
         - `more_steps`: how many more states to average; left out: what an interrupted run still lacks.
         """
-        require(self.resume is not None, "This run holds no engine state to continue from.")
+        if self.resume is None:
+            raise InvalidInput("This run holds no engine state to continue from.")
         if more_steps is None:
             require(self.partial, "This run is complete: say how many `more_steps` to make.")
-            return self.resume(self.plan, self)  # type: ignore[misc]
+            return self.resume(self.plan, self)
         more = whole(more_steps, "more_steps", least=1)
-        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)  # type: ignore[misc]
+        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
 
     def to_datatree(self, names: Sequence[str] | None = None, predictive: Callable | None = None) -> "DataTree":
         """The kept draws, averages and data as an ArviZ DataTree; needs `pip install 'gyromc[arviz]'`.

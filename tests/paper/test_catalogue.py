@@ -30,7 +30,7 @@ def test_twelve_experiments_with_the_published_step_sizes():
     assert linear[2] == (0.025, 0.0125, 0.00625, 0.003125, 0.0015625)
     assert CATALOGUE["logistic-nld"].step_sizes == (0.01, 0.005, 0.0025, 0.00125)
     # 3 × 7 + 6 + 6 + 5 step sizes on Gaussian targets, two dynamics each: the 76 cells with exact answers.
-    gaussian = [e for e in CATALOGUE.values() if e.problem.finite_step]
+    gaussian = [e for e in CATALOGUE.values() if e.problem.gaussian]
     assert 2 * sum(len(e.step_sizes) for e in gaussian) == 76
     assert PROFILES["paper"].chains(CATALOGUE["logistic-nld"]) == 2000
 

@@ -138,7 +138,7 @@ def _cell(data: _Data, role: str, k: int) -> dict[str, Any]:
         paper = data.paper_errors()[role][k]
         cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
         cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if predicted["rmse"] is not None and data.experiment.problem.finite_step:
+    if predicted["rmse"] is not None and data.experiment.problem.gaussian:
         cell["z"] = float((value**2 - predicted["rmse"] ** 2) / (2 * value * se))
     even = data.experiment.problem.even
     if even is not None:
@@ -170,7 +170,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
     averages = np.sort(data.averages(role, eta)[np.isfinite(data.averages(role, eta))])
     center = float(averages.mean()) if data.reference is not None else data.truth(data.primary)
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
-    known = data.experiment.problem.finite_step
+    known = data.experiment.problem.gaussian
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
     scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
     qq = {
@@ -190,7 +190,7 @@ def _qq(data: _Data, role: str) -> dict[str, Any]:
         qq["predicted"] = {
             "center": truth,
             "scale": predicted,
-            "by": "the exact predicted RMSE" if data.experiment.problem.finite_step else "√(ηV) from theory",
+            "by": "the exact predicted RMSE" if data.experiment.problem.gaussian else "√(ηV) from theory",
             "scale_known": True,
             **dataclasses.asdict(normality((averages - truth) / predicted)),
         }
@@ -245,7 +245,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     cells = found["cells"]
     exact = (
         {role: [c["predicted"]["rmse"] for c in cells[role]] for role in pair}
-        if data.experiment.problem.finite_step
+        if data.experiment.problem.gaussian
         else {}
     )
     made = [
@@ -257,7 +257,7 @@ def _claims(data: _Data, found: Mapping[str, Any]) -> list[claims.Claim]:
     known = qq["nonreversible"]["paper"]["scale_known"]
     made.append(claims.normal_errors(_normalities(qq, "paper"), "normality", "paper", by, known))
     if all(role in theory for role in pair):
-        source = "paper" if data.experiment.problem.finite_step else "beyond"
+        source = "paper" if data.experiment.problem.gaussian else "beyond"
         made.insert(1, claims.asymptotic(errors, etas, {role: theory[role] for role in pair}, boot, source, exact))
     if own:
         made.append(

@@ -36,7 +36,7 @@ def forecast(
     """
     problem = experiment.problem
     names = [name for name in (problem.primary, problem.even) if name is not None]
-    exact = problem.finite_step
+    exact = problem.gaussian
     found = {}
     for role in experiment.roles:
         etas = step_sizes if exact else step_sizes[-1:]

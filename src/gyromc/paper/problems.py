@@ -48,7 +48,7 @@ class PaperProblem(abc.ABC):
         """U, h, oracle and reference as text."""
 
     @functools.cached_property
-    def finite_step(self) -> bool:
+    def gaussian(self) -> bool:
         """Whether exact finite-step errors are known: the target is Gaussian."""
         return self.target().gaussian() is not None
 
@@ -78,7 +78,7 @@ class Bowl(PaperProblem):
 
     @property
     def family(self):
-        return "quadratic" if self.beta == 0 else "nonquadratic"
+        return "quadratic" if self.gaussian else "nonquadratic"
 
     def target(self):
         return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)

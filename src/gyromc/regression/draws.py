@@ -88,14 +88,7 @@ class WeightedDraws:
         return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
 
     def predict(self, X) -> Predictions:
-        """What the posterior expects of y at each row of X.
-
-        **Arguments:**
-
-        - `X`: rows × columns, in the user's units.
-
-        **Returns:** `Predictions`.
-        """
+        """What the posterior expects of y at each row of X."""
         parts = [self._predict(rows) for rows in self._chunks(self._rows(X))]
         return Predictions(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 

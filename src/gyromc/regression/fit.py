@@ -104,14 +104,7 @@ class Fit:
         return self.posterior.weights
 
     def predict(self, X) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart.
-
-        **Arguments:**
-
-        - `X`: rows × columns, in the user's units and the fit's order.
-
-        **Returns:** `Predictions`; for classes with one column per class in a softmax model, P(y = 1) in a logistic one.
-        """
+        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart."""
         return self.posterior.predict(X)
 
 

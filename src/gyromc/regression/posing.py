@@ -26,15 +26,7 @@ class Posed:
 
 
 def pose(X: np.ndarray, y: np.ndarray, likelihood: Likelihood, prior_scale: float, intercept: bool) -> Posed:
-    """Standardise a regression.
-
-    **Arguments:**
-
-    - `X`, `y`: in the user's units.
-    - `likelihood`: of y given its linear predictors.
-    - `prior_scale`: of a coefficient, per standard deviation of its column (and of y, in a linear model).
-    - `intercept`: whether there is one.
-    """
+    """Standardise a regression."""
     linear = isinstance(likelihood, Normal)
     units = Units.of(X, y if linear else None, prior_scale, intercept)
     rows = units.rows(X)

@@ -43,17 +43,7 @@ class Sampled:
 
 
 def sample(posed: Posed, names: Sequence[str], relative_error: float, engine: str, progress, **options: Any) -> Sampled:
-    """Sample the posterior of a regression.
-
-    **Arguments:**
-
-    - `posed`: what to sample, and how its coordinates belong to the user's.
-    - `names`: of the coefficients, whose posterior means are averaged over every step.
-    - `relative_error`: the Monte Carlo error wanted, in posterior standard deviations.
-    - `engine`, `progress`: as for `gyromc.run`; further options as for `tuning.recipe.choose`.
-
-    **Returns:** a `Sampled` value.
-    """
+    """Sample the posterior of a regression."""
     whole, likelihood = posed.target, posed.target.likelihood
     prior_scale = float(whole.prior_precision) ** -0.5
     V = _spanned(whole.X)

@@ -57,23 +57,7 @@ class Score:
 
 
 def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, seed: int) -> np.ndarray:
-    """Choose the held-out rows: a share of every class, so that each class stays in the training rows.
-
-    **Arguments:**
-
-    - `labels`: class of each row, or `None` for numbers.
-    - `num_rows`: how many rows there are.
-    - `fraction`: the share to hold out, from 0 up to 0.9.
-    - `seed`: which split.
-
-    **Returns:** row numbers in order; none where the fraction is 0 or there are fewer than ten rows.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.scores import held_out_rows
-    assert held_out_rows(np.arange(100) % 2, 100, 0.25, seed=0).size == 26  # 13 of each class
-    ```
-    """
+    """Choose the held-out rows: a share of every class, so that each class stays in the training rows."""
     require(0 <= fraction <= 0.9, f"The test fraction must lie between 0 (none) and 0.9: got {fraction:g}.")
     if fraction == 0 or num_rows < LEAST_ROWS:
         return np.zeros(0, int)
@@ -84,13 +68,7 @@ def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, see
 
 
 def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[Score]:
-    """Brier score, log score and accuracy of predictive probabilities.
-
-    **Arguments:**
-
-    - `probabilities`: rows × classes; `labels`: the observed classes, as places 0, 1, ….
-    - `train`: the labels of the training rows, for the baseline.
-    """
+    """Brier score, log score and accuracy of predictive probabilities."""
     num_classes = probabilities.shape[1]
     hit = labels[:, None] == np.arange(num_classes)
     shares = (np.bincount(train, minlength=num_classes) + 0.5) / (train.size + 0.5 * num_classes)
@@ -143,13 +121,7 @@ def number_scores(
 
 
 def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Predicted probabilities in groups of similar size, with the observed frequencies.
-
-    **Arguments:**
-
-    - `probabilities`: rows × classes; two classes: those of the last class are judged, more: all, pooled.
-    - `labels`: the observed classes.
-    """
+    """Predicted probabilities in groups of similar size, with the observed frequencies."""
     classes = probabilities.shape[1]
     judged = range(classes - 1, classes) if classes == 2 else range(classes)
     p = np.concatenate([probabilities[:, c] for c in judged])

@@ -25,15 +25,6 @@ class RowSums:
 
     - `R`: at most (p+2) × (p+2), upper triangular.
     - `count`: the number of rows.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.sums import RowSums
-    X, y = np.arange(6.0).reshape(3, 2), np.ones(3)
-    whole = RowSums.empty(2).add(X, y)
-    parts = RowSums.empty(2).add(X[:1], y[:1]).add(X[1:], y[1:])
-    assert np.allclose(whole.R.T @ whole.R, parts.R.T @ parts.R) and parts.count == 3
-    ```
     """
 
     R: np.ndarray

@@ -48,12 +48,7 @@ class Units:
         return np.concatenate([np.full((len(Z), 1), self.intercept), Z], axis=1)
 
     def coefficients(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns.
-
-        **Arguments:**
-
-        - `basis`: outputs × q, how the outputs' weights come from Θ.
-        """
+        """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
         p = len(self.scale)
         one = np.diag(self.y_scale / self.scale)
         offset = np.zeros(p)

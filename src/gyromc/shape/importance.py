@@ -45,16 +45,7 @@ class Sample:
 
 
 def importance_sample(target: Target, center: Laplace, draws: int = DRAWS, seed: int = 0) -> Sample:
-    """A weighted sample of a law, proposed by its Laplace approximation, a little inflated.
-
-    **Arguments:**
-
-    - `target`: over vectors.
-    - `center`: mode and Hessian.
-    - `draws`, `seed`: how many proposals, and from which seed.
-
-    **Returns:** a `Sample`; look at `effective_size` before believing it.
-    """
+    """A weighted sample of a law, proposed by its Laplace approximation, a little inflated."""
     rng = np.random.default_rng(seed)
     d = len(center.mode)
     mean, root = center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(d))

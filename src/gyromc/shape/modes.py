@@ -81,15 +81,7 @@ def newton(
     hessian: Callable[[np.ndarray], np.ndarray],
     theta: np.ndarray,
 ) -> np.ndarray:
-    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite.
-
-    **Arguments:**
-
-    - `potential`, `gradient`, `hessian`: U, ∇U and ∇²U at a point.
-    - `theta`: where to begin; on a convex U any point will do.
-
-    **Returns:** the point where the predicted fall of U is lost in rounding, or where no step lowers U.
-    """
+    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite."""
     value = potential(theta)
     for _ in range(MOST_STEPS):
         g = gradient(theta)

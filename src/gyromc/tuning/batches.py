@@ -25,14 +25,7 @@ def choose_oracle(
     budget: float,
     seed: int,
 ) -> tuple[Oracle, float]:
-    """All rows, or mini-batches anchored at the mode, and the variance of their noise on ∇U in whitened coordinates.
-
-    **Arguments:**
-
-    - `target`, `mode`, `shape`: the posterior, its mode and its Gaussian approximation.
-    - `step_size`, `budget`: η, and the relative excess of variances that it causes; batches add a tenth to that.
-    - `seed`: of the rows and points at which the noise is looked at.
-    """
+    """All rows, or mini-batches anchored at the mode, and the variance of their noise on ∇U in whitened coordinates."""
     N, q = target.num_data, target.likelihood.outputs
     if N < LARGE_DATA or target.gaussian() is not None:
         return Exact(), 0.0

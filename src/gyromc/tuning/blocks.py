@@ -69,12 +69,7 @@ class Block:
         return largest_root(lambda eta: self.inflation(eta) - 1, excess, largest_stable_step(self.G))
 
     def dynamics(self, root: np.ndarray) -> Dynamics:
-        """The block in every direction of x = R⁻¹(θ - m), written in θ.
-
-        **Arguments:**
-
-        - `root`: R with RRᵀ = K⁻¹.
-        """
+        """The block in every direction of x = R⁻¹(θ - m), written in θ; R is the root, RRᵀ = K⁻¹."""
         D = as_operator(self.G[0, 0] * root @ root.T, "D")
         zero = Scaled(0.0, len(root))
         if len(self.G) == 1:
@@ -91,21 +86,7 @@ ROTATING = Block(np.array([[2.0, -1.0], [1.0, 0.2]]), "SGHFHRMC, preconditioned"
 
 
 def merits(spectrum: np.ndarray) -> dict[str, float]:
-    """Φ of the candidates on a Gaussian whose precision has these eigenvalues.
-
-    **Arguments:**
-
-    - `spectrum`: the eigenvalues of K, all positive.
-
-    **Returns:** Φ by the sampler's name; the smallest needs the fewest gradients.
-
-    ```python
-    import numpy as np
-    from gyromc.tuning.blocks import merits
-    found = merits(np.array([1.0, 1.0, 100.0]))
-    assert found["SGLD (D = I)"] > 20 and min(found.values()) < 1
-    ```
-    """
+    """Φ of the candidates on a Gaussian whose precision has these eigenvalues."""
     spectrum = np.sort(np.asarray(spectrum, float))
     plain = [np.array([[x]]) for x in spectrum]
     return {

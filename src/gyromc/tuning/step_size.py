@@ -21,15 +21,7 @@ NOISE_POINTS = 16
 
 
 def variance_excess(D: np.ndarray, Q: np.ndarray, precision: np.ndarray, noise: np.ndarray, step_size: float) -> float:
-    """By which factor, minus one, the chain's θ-covariance exceeds K⁻¹ in its worst direction on a Gaussian (T1).
-
-    **Arguments:**
-
-    - `D`, `Q`: on θ, or on (θ, r) when twice as large.
-    - `precision`: K of the target.
-    - `noise`: the oracle's covariance on ∇U.
-    - `step_size`: η.
-    """
+    """By which factor, minus one, the chain's θ-covariance exceeds K⁻¹ in its worst direction on a Gaussian (T1)."""
     d, G = len(precision), D + Q
     M = np.eye(len(G)) - step_size * G @ augment(precision, len(G) > d)
     W = 2 * step_size * D + step_size**2 * G[:, :d] @ noise @ G[:, :d].T
@@ -48,13 +40,7 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
 
 
 def plan_step_size(plan: Plan, budget: float) -> float:
-    """η, to three digits, at which the θ-variances of a Gaussian with the plan's curvature and oracle noise are off by `budget`.
-
-    **Arguments:**
-
-    - `plan`: its own step size is not used.
-    - `budget`: relative excess of the variance in the worst direction.
-    """
+    """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise."""
     center, D, Q = plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
