@@ -16,7 +16,7 @@ from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
-__all__ = ["find_mode", "newton"]
+__all__ = ["descend", "find_mode", "newton"]
 
 MOST_FOR_NEWTON = 500  # parameters whose Hessian is formed
 MOST_STEPS = 200
@@ -56,26 +56,26 @@ def _value_and_gradient(target: Target, x):
     return jax.value_and_grad(target.potential)(x)
 
 
-@eqx.filter_jit
-def _hessian(target: Target, x):
-    return jax.hessian(target.potential)(x)
+def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient: float = 1e-10):
+    """L-BFGS from a start, and the function of θ that returns U and ∇U: (SciPy's result, function)."""
+    pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, target)
+
+    def at(x) -> tuple[float, np.ndarray]:
+        with jax.enable_x64(True):
+            value, slope = _value_and_gradient(pieces, jnp.asarray(x))
+        return float(value), np.asarray(slope, float)
+
+    options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
+    return optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options), at
 
 
 def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
     """L-BFGS, then Newton's method where the Hessian is small enough to form."""
     with jax.enable_x64(True):
-        pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, target)
-
-        def at(x) -> tuple[float, np.ndarray]:
-            value, slope = _value_and_gradient(pieces, jnp.asarray(x))
-            return float(value), np.asarray(slope, float)
-
-        first = float(np.abs(at(start)[1]).max())
-        options = {"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10}
-        found = optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options)
-        x = found.x
+        found, at = descend(target, start)
+        first, x = float(np.abs(at(start)[1]).max()), found.x
         if x.size <= MOST_FOR_NEWTON and np.all(np.isfinite(x)):
-            hessian = lambda x: np.asarray(_hessian(pieces, jnp.asarray(x)))  # noqa: E731
+            hessian = lambda x: target.hessians(x[None])[0]  # noqa: E731
             x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
         left = float(np.abs(at(x)[1]).max())
     if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 from gyromc.shape.laplace import Laplace, inverse_root, laplace
-from gyromc.shape.modes import find_mode
+from gyromc.shape.modes import descend, find_mode
 from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
@@ -19,7 +19,7 @@ __all__ = ["Modes", "find_modes"]
 
 MOST_PARAMETERS = 200  # beyond, one descent costs too much to make a dozen
 RADII = (3.0, 12.0, 48.0)  # standard deviations of the approximation at the first mode
-EACH = 3  # starts at every radius, each with its mirror image
+EACH = 2  # starts at every radius, each with its mirror image
 AROUND_ORIGIN = 2.0
 LEAST_SHARE = 1e-6
 SAME = 1.0  # modes closer than this many standard deviations are one
@@ -66,11 +66,14 @@ def find_modes(target: Target, first: Laplace, seed: int = 0) -> Modes:
         return dataclasses.replace(one, searched=False)
     found = [first]
     for start in _starts(first, seed):
+        rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
+        if not np.all(np.isfinite(rough)) or any(_distance(rough, known) < SAME for known in found):
+            continue
         try:
-            center = laplace(target, find_mode(target, start))
+            center = laplace(target, find_mode(target, rough))
         except (InvalidInput, np.linalg.LinAlgError, FloatingPointError):
             continue  # a descent to infinity or onto a ridge: no mode there
-        if all(_distance(center, known) > SAME for known in found):
+        if all(_distance(center.mode, known) > SAME for known in found):
             found.append(center)
     mass = np.array(
         [-float(target.potentials(c.mode[None])[0]) - 0.5 * np.linalg.slogdet(c.precision)[1] for c in found]
@@ -91,7 +94,7 @@ def _starts(first: Laplace, seed: int) -> np.ndarray:
     return np.concatenate([first.mode + away, first.mode - away, half, -half, -first.mode[None]])
 
 
-def _distance(a: Laplace, b: Laplace) -> float:
-    """How far apart two modes are, in the smaller of their standard deviations."""
-    gap = a.mode - b.mode
-    return float(np.sqrt(max(gap @ a.precision @ gap, gap @ b.precision @ gap)))
+def _distance(theta: np.ndarray, center: Laplace) -> float:
+    """How far a point is from a mode, in standard deviations there."""
+    gap = theta - center.mode
+    return float(np.sqrt(gap @ center.precision @ gap))

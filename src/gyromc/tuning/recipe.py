@@ -7,12 +7,17 @@ follows from one 1 × 1 or 2 × 2 block, whatever K is.
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.errors import GyromcWarning
+from gyromc.flat import identity
 from gyromc.model import Model
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Oracle
@@ -167,6 +172,8 @@ def preconditioned_plan(
     assert preconditioned_plan(model, {"slope": gm.observables.linear([1.0])}).dynamics.name == "SGHFHRMC, preconditioned"
     ```
     """
+    if model.modes.several and "start" not in fields:
+        fields["start"] = _over_modes(model, num_chains, int(fields.get("seed", 0)))
     chosen: dict[str, Any] = {
         "dynamics": ROTATING.dynamics(symmetric_inverse_root(model.precision)),
         "oracle": oracle or Exact(),
@@ -188,6 +195,24 @@ def preconditioned_plan(
         A = (plan.dynamics.D + plan.dynamics.Q) @ augment(model.precision, plan.augmented)
         plan = plan.replace(burn_in=burn_in_steps(float(np.linalg.eigvals(A).real.min()), plan.eta, relaxations=10))
     return plan
+
+
+def _over_modes(model: Model, num_chains: int, seed: int) -> Any:
+    """Starts spread over several modes by their mass, and a warning: no chain can be trusted to move between them."""
+    shares = ", ".join(f"{100 * share:.2g} %" for share in model.modes.shares[:5])
+    warnings.warn(
+        f"The posterior has {len(model.modes.found)} modes or more (masses about {shares}, each taken as Gaussian). Chains start "
+        "at all of them, in these proportions, and may never move between them: the weights of the modes then come from this "
+        "approximation, not from the sampling. Compare chains by `run.r_hat`; remove the symmetry by an ordering or a sign "
+        "constraint, or use a sampler made for several modes (parallel tempering).",
+        GyromcWarning,
+        stacklevel=4,
+    )
+    points = model.modes.starts(num_chains, seed)
+    if model.target.dim is not None or model.unravel is identity:
+        return points
+    rows = jnp.asarray(points)
+    return lambda key: model.unravel(rows[jax.random.randint(key, (), 0, len(points))])
 
 
 def _reason(plan: Plan, block: Block, inflation: float, candidates, relative_error: float, limited: bool) -> str:
