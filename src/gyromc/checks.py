@@ -1,5 +1,8 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
+import contextlib
+import os
+import sys
 import warnings
 
 import numpy as np
@@ -26,11 +29,33 @@ def require_finite(array: np.ndarray, name: str) -> None:
         )
 
 
+def require_real(value, name: str) -> None:
+    """Raise for what a conversion to float64 would change silently: masked entries, complex numbers, dates and times."""
+    masked = int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
+    require(
+        masked == 0,
+        f"`{name}` has {masked} masked entries, which would be read as if they were not masked. Drop those rows, or fill them: "
+        f"`{name}.filled(value)`.",
+    )
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    require(kind != "c", f"`{name}` must be real: got complex numbers. Pass `{name}.real` if the imaginary part is zero.")
+    require(
+        kind not in ("M", "m"),
+        f"`{name}` holds dates or times, not numbers. Convert them, for example to days since the first: "
+        f"`({name} - {name}.min()) / np.timedelta64(1, 'D')`.",
+    )
+
+
 def numbers(value, name: str) -> np.ndarray:
-    """A float64 copy of anything numeric; raises unless every entry is finite."""
+    """A float64 copy of anything numeric; raises unless every entry is real and finite."""
+    require_real(value, name)
     try:
-        array = np.array(value, dtype=float)
-    except (TypeError, ValueError):
+        given = np.asarray(value)
+        require_real(given, name)
+        array = np.array(given, dtype=float)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
         raise InvalidInput(
             f"`{name}` must be numeric: got {type(value).__name__} that cannot be read as an array of numbers."
         ) from None
@@ -60,6 +85,26 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
         f"`{name}` must be a whole number from {least}{upto or ' up'}: got {value!r}.",
     )
     return int(value)
+
+
+def free_memory() -> int:
+    """Bytes that can be taken without swapping, as far as the system says."""
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
+
+
+def require_memory(size: int, what: str, remedy: str) -> None:
+    """Raise unless `size` bytes fit into four fifths of the free memory."""
+    free = free_memory()
+    require(
+        size < 0.8 * free,
+        f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
+    )
 
 
 def deprecated(old: str, new: str, stacklevel: int = 3) -> None:

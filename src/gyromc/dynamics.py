@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from gyromc.checks import positive, require
+from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
@@ -228,9 +228,9 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
     """
     d = _dimension(dim)
     require(d >= 2, f"A rotation needs at least two coordinates: got dim = {d}. Use `overdamped(1)`.")
-    rates = np.asarray(rate, float)
+    rates = numbers(rate, "rate")
     require(
-        rates.shape in ((), (d // 2,)) and np.all(np.isfinite(rates)),
+        rates.shape in ((), (d // 2,)),
         f"`rate` must be a finite number or {d // 2} of them, one per pair of coordinates: got shape {rates.shape}.",
     )
     return Rotations(np.broadcast_to(rates, (d // 2,)).copy(), d)
@@ -247,9 +247,8 @@ def _spectrum(C: Operator):
 
 
 def _dimension(dim) -> int:
-    if isinstance(dim, int | np.integer) and not isinstance(dim, bool):
-        require(dim >= 1, f"`dim` must be at least 1: got {dim}.")
-        return int(dim)
+    if isinstance(dim, int | float | np.integer | np.floating):  # np.float64(2.0) is a number, not a parameter
+        return whole(dim, "dim", least=1)
     leaves = jax.tree.leaves(dim)
     require(
         leaves and all(hasattr(leaf, "size") and hasattr(leaf, "shape") for leaf in leaves),

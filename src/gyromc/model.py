@@ -23,6 +23,7 @@ from gyromc.shape.gaussian import GaussianApproximation, nearest_gaussian
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
+from gyromc.shape.search import Modes, find_modes
 from gyromc.targets import Target
 
 __all__ = ["Model"]
@@ -103,6 +104,11 @@ class Model:
     def laplace(self) -> Laplace:
         """Mode and Hessian there; `InvalidInput` where there is no mode with a positive definite Hessian."""
         return laplace(self.flat_target, self.mode)
+
+    @functools.cached_property
+    def modes(self) -> Modes:
+        """All modes that descents from dispersed starts reach, the heaviest first."""
+        return find_modes(self.flat_target, self.laplace)
 
     @property
     def precision(self) -> np.ndarray:

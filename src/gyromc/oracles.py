@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import numbers, require, whole
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Batch", "ControlVariate", "Exact", "Gaussian", "Minibatch", "Oracle"]
@@ -78,9 +78,8 @@ class Gaussian(Oracle):
     tau: np.ndarray
 
     def __init__(self, tau: float):
-        value = np.asarray(tau, float)
-        require(value.ndim == 0 and np.isfinite(value) and value >= 0, f"`tau` must be a number ≥ 0: got {tau!r}.")
-        self.tau = value
+        self.tau = numbers(tau, "tau")
+        require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {tau!r}.")
 
     def draw(self, key, target, num_chains, dim, dtype):
         return jax.random.normal(key, (num_chains, dim), dtype)
@@ -188,9 +187,9 @@ class ControlVariate(Batch):
         if self.center is None:
             center = model.mode
         else:
-            center = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(self.center)])
+            center = np.concatenate([np.ravel(numbers(x, "center")) for x in jax.tree.leaves(self.center)])
         require(
-            center.shape == (dim,) and np.all(np.isfinite(center)),
+            center.shape == (dim,),
             f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",
         )
         with jax.enable_x64(True):

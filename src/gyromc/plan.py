@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import require, require_memory, whole
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import unraveler
@@ -110,7 +110,10 @@ class Plan:
         set_(step_size=eta, num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
         set_(seed=whole(seed, "seed", least=0, most=2**63 - 1), dtype=_dtype(dtype))
+        if callable(eta):
+            _check_schedule(eta, self.num_steps + self.burn_in)
         n = dynamics.size
+        _check_size(self.num_chains, n)
         template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
         dim = unraveler(template)[1]
         set_(model=Model(target, template, starts.point(dim)), starts=starts)
@@ -263,6 +266,38 @@ def _step_size(value) -> float:
         f"`step_size` must be positive and finite: got {eta:g}. Typical values are 0.001 to 0.1 of the target's scale.",
     )
     return eta
+
+
+def _check_schedule(schedule: Callable, total: int) -> None:
+    """Evaluate a schedule on shapes and at some steps, so that a wrong one is found before anything runs."""
+    try:
+        value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+    except Exception as error:
+        raise InvalidInput(
+            f"The schedule cannot be evaluated on a step number inside JAX: {type(error).__name__}: "
+            f"{(str(error) or 'no message').splitlines()[0]} Write it with `jax.numpy`, and `jnp.where` in place of `if`."
+        ) from error
+    require(
+        getattr(value, "shape", None) == (),
+        f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
+    )
+    steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
+    with jax.enable_x64(True):
+        found = np.array([float(schedule(jnp.asarray(k))) for k in steps])
+    wrong = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
+    if wrong.size:
+        raise InvalidInput(
+            f"A schedule must return positive, finite step sizes: at step {steps[wrong[0]]} it returns {found[wrong[0]]:g}."
+        )
+
+
+def _check_size(num_chains: int, state_size: int) -> None:
+    """Refuse a plan whose chains cannot be held, before any of them is made."""
+    require_memory(
+        4 * num_chains * state_size,
+        f"The state of {num_chains:,} chains with {state_size:,} numbers each",
+        "Take fewer chains or parameters.",
+    )
 
 
 def _num_steps(num_steps, step_size) -> int:

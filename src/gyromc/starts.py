@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import numbers, require, require_finite
+from gyromc.checks import numbers, require, require_finite, require_real
 from gyromc.flat import unraveler
 
 __all__ = ["Start", "read_start"]
@@ -50,6 +50,7 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
     unraveler(template)  # says what is wrong with a leaf before it is read
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        require_real(leaf, f"start{jax.tree_util.keystr(path)}")
         require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
     flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
     return template, Start(flat[None])

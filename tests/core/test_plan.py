@@ -78,7 +78,7 @@ WRONG = {
     "NaN in J": (lambda: gm.dynamics.nonreversible([[0.0, np.nan], [1.0, 0.0]]), r"1 entries are NaN.*\(0, 1\)"),
     "alpha negative": (lambda: gm.dynamics.hfhr(2, -1.0, 1.0), "`alpha` must be positive and finite: got -1"),
     "C not positive": (lambda: gm.dynamics.gaul([1.0, -1.0], 1.0, 1.0), "`C` must be positive definite.*-1"),
-    "dim zero": (lambda: gm.dynamics.overdamped(0), "`dim` must be at least 1: got 0"),
+    "dim zero": (lambda: gm.dynamics.overdamped(0), "`dim` must be a whole number from 1 up: got 0"),
     "dim a word": (lambda: gm.dynamics.overdamped("three"), "`dim` must be a positive integer"),
     "precision singular": (lambda: gm.targets.Quadratic([[1.0, 1.0], [1.0, 1.0]]), "smallest eigenvalue"),
     "precision not symmetric": (lambda: gm.targets.Quadratic([[1.0, 1.0], [0.0, 1.0]]), r"max \|P - Pᵀ\| = 1"),

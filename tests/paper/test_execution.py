@@ -19,7 +19,6 @@ from gyromc.paper.catalogue import select
 from gyromc.paper.execution import cells, execute
 from gyromc.paper.profiles import PROFILES
 from gyromc.paper.report import RESULTS
-from support.commands import interruptible_command
 from support.profiles import TINY
 
 
@@ -159,10 +158,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert _timeless(out) == _timeless(straight)
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    options = ("--profile", "paper", "--engine", "scan", "--out", tmp_path)
-    command = interruptible_command("reproduce", "nld-quadratic", *options)
-    running = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
+    sigint(signal.default_int_handler)
+    command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--engine", "scan"]
+    running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     _until_pieces(running, tmp_path / "cache", 2)
     running.send_signal(signal.SIGINT)
     said = running.communicate(timeout=100)[1]

@@ -9,16 +9,8 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, progress
 
 
-@pytest.fixture
-def hears():
-    """Set the handler of SIGINT for one test: the suite may run where the signal is ignored."""
-    before = signal.getsignal(signal.SIGINT)
-    yield lambda handler: signal.signal(signal.SIGINT, handler)
-    signal.signal(signal.SIGINT, before)
-
-
-def test_the_first_press_is_remembered_and_the_second_raised(hears, capsys):
-    hears(signal.default_int_handler)
+def test_the_first_press_is_remembered_and_the_second_raised(sigint, capsys):
+    sigint(signal.default_int_handler)
     with interruptible("stopping soon") as stop:
         stop.check()
         assert not stop
@@ -32,16 +24,16 @@ def test_the_first_press_is_remembered_and_the_second_raised(hears, capsys):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_ignored_signal_stays_ignored(hears):
-    hears(signal.SIG_IGN)
+def test_an_ignored_signal_stays_ignored(sigint):
+    sigint(signal.SIG_IGN)
     with interruptible() as stop:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         signal.raise_signal(signal.SIGINT)
     assert not stop
 
 
-def test_other_threads_change_no_handler(hears):
-    hears(signal.default_int_handler)
+def test_other_threads_change_no_handler(sigint):
+    sigint(signal.default_int_handler)
     found = []
 
     def work():

@@ -6,6 +6,7 @@ Newton's method; every other target first descends by L-BFGS, from gradients alo
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,13 +51,23 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
     return _descend(target, np.asarray(start, float), tolerance)
 
 
+@eqx.filter_jit  # compiled once for a target, whatever the number of descents
+def _value_and_gradient(target: Target, x):
+    return jax.value_and_grad(target.potential)(x)
+
+
+@eqx.filter_jit
+def _hessian(target: Target, x):
+    return jax.hessian(target.potential)(x)
+
+
 def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
     """L-BFGS, then Newton's method where the Hessian is small enough to form."""
     with jax.enable_x64(True):
-        value_and_gradient = jax.jit(jax.value_and_grad(target.potential))
+        pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, target)
 
         def at(x) -> tuple[float, np.ndarray]:
-            value, slope = value_and_gradient(jnp.asarray(x))
+            value, slope = _value_and_gradient(pieces, jnp.asarray(x))
             return float(value), np.asarray(slope, float)
 
         first = float(np.abs(at(start)[1]).max())
@@ -64,8 +75,8 @@ def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
         found = optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options)
         x = found.x
         if x.size <= MOST_FOR_NEWTON and np.all(np.isfinite(x)):
-            hessian = jax.jit(jax.hessian(target.potential))
-            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], lambda x: np.asarray(hessian(jnp.asarray(x))), x)
+            hessian = lambda x: np.asarray(_hessian(pieces, jnp.asarray(x)))  # noqa: E731
+            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
         left = float(np.abs(at(x)[1]).max())
     if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
         raise InvalidInput(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require, require_finite, whole
+from gyromc.checks import numbers, require, require_finite, require_real, whole
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
@@ -159,6 +159,7 @@ class FiniteSum(SumOverData):
                 np.ndim(leaf) >= 1,
                 f"Every array in `data` needs a first axis over observations: {where} is a single number.",
             )
+            require_real(leaf, where)
             require_finite(np.asarray(leaf), where)
             lengths[where] = np.shape(leaf)[0]
         require(
