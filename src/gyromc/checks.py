@@ -38,7 +38,9 @@ def require_real(value, name: str) -> None:
         f"`{name}.filled(value)`.",
     )
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    require(kind != "c", f"`{name}` must be real: got complex numbers. Pass `{name}.real` if the imaginary part is zero.")
+    require(
+        kind != "c", f"`{name}` must be real: got complex numbers. Pass `{name}.real` if the imaginary part is zero."
+    )
     require(
         kind not in ("M", "m"),
         f"`{name}` holds dates or times, not numbers. Convert them, for example to days since the first: "
