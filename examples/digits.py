@@ -246,7 +246,7 @@ def point(model: Model, split: Split, seed: int):
     curves = np.asarray(cross_validate(model, *split.labelled, grid, key_folds))
     best, last = np.unravel_index(int(curves.argmin()), curves.shape)
     places = split.test[0], split.unseen
-    test, unseen = train_and_predict(model, *split.labelled, grid[best], last + 1, key_final, *places)
+    test, unseen = train_and_predict(model, *split.labelled, grid[best], int(last) + 1, key_final, *places)
     chosen = dict(zip(("scale_out", "learning_rate"), map(float, grid[best]), strict=True))
     chosen |= {"epochs": int(last) + 1, "held_out_score": float(curves.min())}
     return np.asarray(test), np.asarray(unseen), chosen
@@ -255,7 +255,7 @@ def point(model: Model, split: Split, seed: int):
 def mode(model: Model, split: Split, seed: int):
     """The mode of the posterior that `bayes` samples, from several starts: probabilities for test and unseen images."""
     s = model.settings
-    longer = Model(dataclasses.replace(s, epochs=s.mode_epochs))
+    longer = model if s.mode_epochs == s.epochs else Model(dataclasses.replace(s, epochs=s.mode_epochs))
     setting, places = np.array([s.scale_out, s.mode_rate], np.float32), (split.test[0], split.unseen)
     found = train_and_predict(longer, *split.labelled, setting, s.mode_epochs, jax.random.key(seed), *places)
     return tuple(map(np.asarray, found))

@@ -28,6 +28,7 @@ def laplace(target: Target, mode: np.ndarray) -> Laplace:
     ```python
     import numpy as np
     import gyromc as gm
+    from gyromc.shape.laplace import laplace
     assert abs(laplace(gm.targets.CosinePerturbed(1, 0.5), np.zeros(1)).precision[0, 0] - 0.5) < 1e-9
     ```
     """
