@@ -92,7 +92,7 @@ def analyse(
         "sampler": experiment.sampler.label,
         "sampler_formula": experiment.sampler.formula,
         "formulas": dict(experiment.problem.formulas),
-        "parameters": dict(experiment.parameters),
+        "parameters": dataclasses.asdict(experiment.sampler),
         "choices": dict(experiment.choices),
         "roles": list(experiment.roles),
         "step_sizes": list(data.etas),

@@ -3,17 +3,18 @@
 Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the plan of one cell. Nothing is run here.
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gyromc import dynamics
 from gyromc.checks import require
 from gyromc.paper.problems import PaperProblem
-from gyromc.plan import Plan, paper_steps
+from gyromc.plan import Plan
 
 __all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
 
@@ -25,28 +26,26 @@ CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampler:
-    """A pair (D, Q) by its parameters."""
+class Sampler(abc.ABC):
+    """A pair (D, Q) by its parameters; `label` is its name in the paper."""
 
+    label: ClassVar[str]
+
+    @abc.abstractmethod
     def dynamics(self, dim: int) -> dynamics.Dynamics:
         """Return the pair (D, Q) for `dim` parameters."""
-        raise NotImplementedError
 
     @property
-    def label(self) -> str:
-        """Its name in the paper."""
-        raise NotImplementedError
-
-    @property
+    @abc.abstractmethod
     def formula(self) -> str:
-        """Its parameters as text."""
-        raise NotImplementedError
+        """The parameters as text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rotation(Sampler):
     """SGNLMC: J is `scale` times J₁ (d = 3) or times 2 × 2 blocks (`blocks`)."""
 
+    label = "SGNLMC"
     scale: float = 1.0
     blocks: bool = False
 
@@ -54,31 +53,21 @@ class Rotation(Sampler):
         return dynamics.nonreversible(dynamics.rotations(dim, self.scale) if self.blocks else self.scale * CYCLE)
 
     @property
-    def label(self):
-        return "SGNLMC"
-
-    @property
     def formula(self):
-        return (
-            "J = "
-            + ("" if self.scale == 1 else f"{self.scale:g} ")
-            + ("blockdiag([[0, -1], [1, 0]])" if self.blocks else "J₁")
-        )
+        factor = "" if self.scale == 1 else f"{self.scale:g} "
+        return f"J = {factor}{'blockdiag([[0, -1], [1, 0]])' if self.blocks else 'J₁'}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HighResolution(Sampler):
     """SGHFHRMC with α and γ."""
 
+    label = "SGHFHRMC"
     alpha: float
     gamma: float
 
     def dynamics(self, dim):
         return dynamics.hfhr(dim, self.alpha, self.gamma)
-
-    @property
-    def label(self):
-        return "SGHFHRMC"
 
     @property
     def formula(self):
@@ -89,16 +78,13 @@ class HighResolution(Sampler):
 class GradientAdjusted(Sampler):
     """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
 
+    label = "SGGAULMC"
     a: float
     gamma: float
     C: float | tuple[float, ...]
 
     def dynamics(self, dim):
-        return dynamics.gaul(np.broadcast_to(np.asarray(self.C, float), (dim,)).copy(), self.a, self.gamma)
-
-    @property
-    def label(self):
-        return "SGGAULMC"
+        return dynamics.gaul(np.full(dim, self.C), self.a, self.gamma)
 
     @property
     def formula(self):
@@ -144,13 +130,11 @@ class Experiment:
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
         """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
-        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
-        own = self.sampler.dynamics(dim)
-        roles = {"nonreversible": own, "reversible": own.reversible(), "sgld": dynamics.overdamped(dim)}
+        dim = self._pieces["target"].dim
+        own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
         if not own.augmented:
-            del roles["sgld"]
-            roles["reversible"] = dynamics.overdamped(dim)  # the same (D, Q): D = I, Q = 0
-        return roles
+            return {"nonreversible": own, "reversible": sgld}  # the same (D, Q): D = I, Q = 0
+        return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -158,7 +142,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """Return the plan of one cell.
+        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps.
 
         **Arguments:**
 
@@ -166,20 +150,16 @@ class Experiment:
         - `dynamics`: one of `ROLES`.
         - `num_chains`: R.
         - `changes`: any other field of `Plan`.
-
-        **Returns:** a `Plan` with N = ⌊η⁻²⌋ steps.
         """
-        require(
-            dynamics in ROLES,
-            f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.",
-        )
-        role = dynamics if dynamics in self.dynamics else "reversible"
-        pieces = {**self._pieces, "dynamics": self.dynamics[role], "seed": self.noise_seed(step_size)}
-        dim = self._pieces["target"].dim
-        start = None if self.start == 0 else np.full(dim, self.start)
-        return Plan(**{
-            **pieces, "start": start, "step_size": step_size, "num_chains": num_chains, "dtype": self.dtype, **changes,
-        })  # fmt: skip
+        require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
+        fields = {
+            **self._pieces,
+            "dynamics": self.dynamics.get(dynamics, self.dynamics["reversible"]),
+            "start": None if self.start == 0 else np.full(self._pieces["target"].dim, self.start),
+            "seed": self.noise_seed(step_size),
+            "dtype": self.dtype,
+        }
+        return Plan(**{**fields, "step_size": step_size, "num_chains": num_chains, **changes})
 
     def noise_seed(self, step_size: float) -> int:
         """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
@@ -188,19 +168,5 @@ class Experiment:
     @property
     def choices(self) -> Mapping[str, object]:
         """Every choice that the paper does not state."""
-        return {
-            **self.problem.choices,
-            "start": self.start,
-            "momentum_start": 0.0,
-            "seed": self.seed,
-            "dtype": self.dtype,
-        }
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The sampler's numbers."""
-        return dataclasses.asdict(self.sampler)
-
-    def chain_steps(self, step_sizes: tuple[float, ...], num_chains: int) -> int:
-        """Steps over all chains, dynamics and step sizes."""
-        return len(self.roles) * num_chains * sum(paper_steps(eta) for eta in step_sizes)
+        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        return {**dataclasses.asdict(self.problem), **own}
