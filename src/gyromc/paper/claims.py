@@ -65,15 +65,8 @@ class Claim:
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
     """A claim holds when every item does; the first item with the worst verdict decides."""
-    decisive = min(items, key=lambda item: list(Judgement).index(item.verdict))
-    return Claim(
-        key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
-    )
-
-
-def below_one(low: float, high: float) -> Judgement:
-    """The verdict on "< 1" from an interval."""
-    return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
+    worst = min(items, key=lambda item: list(Judgement).index(item.verdict))
+    return Claim(key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, tuple(items))
 
 
 def limit(
@@ -106,7 +99,8 @@ def smaller_error(
         ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
         ratio = float(np.sqrt(np.nanmean(ours**2) / np.nanmean(theirs**2)))
         bounds = interval(bootstrap.rmse(ours, k) / bootstrap.rmse(theirs, k), level)
-        items.append(Item(f"η = {eta:g}", ratio, bounds, below_one(*bounds)))
+        verdict = CONFIRMED if bounds[1] < 1 else REFUTED if bounds[0] > 1 else UNRESOLVED
+        items.append(Item(f"η = {eta:g}", ratio, bounds, verdict))
     name = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
     return _claim(
         key,
@@ -142,18 +136,17 @@ def asymptotic(
     )
 
 
+def _compared(z_scores: Mapping[tuple[str, float], float], values: Mapping[tuple[str, float], float]) -> list[Item]:
+    """One item by (role, η): a value, confirmed where it is within `MAX_Z` standard errors of its exact prediction."""
+    return [
+        Item(f"{at[0]}, η = {at[1]:g}", values[at], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}")
+        for at, z in z_scores.items()
+    ]
+
+
 def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
     """RMSE equals the exact finite-step prediction at every η, within `MAX_Z` standard errors."""
-    items = [
-        Item(
-            f"{role}, η = {eta:g}",
-            ratios[role, eta],
-            None,
-            CONFIRMED if abs(z) <= MAX_Z else REFUTED,
-            f"z = {z:+.2f}",
-        )
-        for (role, eta), z in z_scores.items()
-    ]
+    items = _compared(z_scores, ratios)
     worst = max(z_scores, key=lambda at: abs(z_scores[at]))
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
     p = float(stats.chi2.sf(chi2, len(z_scores)))
@@ -230,18 +223,11 @@ def even_bias(
     z_scores: Mapping[tuple[str, float], float], biases: Mapping[tuple[str, float], float], name: str
 ) -> Claim:
     """The discretisation bias of the even observable equals its exact prediction."""
-    items = [
-        Item(
-            f"{role}, η = {eta:g}", biases[role, eta], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}"
-        )
-        for (role, eta), z in z_scores.items()
-    ]
-    worst = max(z_scores.values(), key=abs)
     return _claim(
         "even-bias",
         f"The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
         "beyond",
         f"|z| ≤ {MAX_Z:g}",
-        f"largest |z| = {abs(worst):.2f}",
-        items,
+        f"largest |z| = {max(map(abs, z_scores.values())):.2f}",
+        _compared(z_scores, biases),
     )

@@ -16,10 +16,11 @@ from gyromc.checks import require
 from gyromc.paper.problems import PaperProblem
 from gyromc.plan import Plan
 
-__all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
+__all__ = ["ROLES", "ROLE_NAMES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
 
-ROLES = ("nonreversible", "reversible", "sgld")
+ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 """The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+ROLES = tuple(ROLE_NAMES)
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""

@@ -13,12 +13,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.measures import normal_scores, quantile_band
 from gyromc.show.pages import FIGURE_STYLE
 
 __all__ = ["Panel", "panels"]
 
-LABELS = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
@@ -86,11 +86,11 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
         bars = np.maximum([values - low, high - values], 0)
         ax.errorbar(
-            etas, values, bars, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role], zorder=3,
+            etas, values, bars, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=ROLE_NAMES[role], zorder=3,
         )  # fmt: skip
         _theory_lines(ax, etas, cells, role, own)
         rows += [_rmse_row(role, c, key) for c in cells]
-        ends.append((LABELS[role], values[0], values[-1]))
+        ends.append((ROLE_NAMES[role], values[0], values[-1]))
     ax.set_yscale("log")
     _step_size_axis(ax, etas)
     _decades(ax.yaxis)
@@ -187,10 +187,10 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
         shown = _thinned(z.size)
         ax.plot(
             scores[shown], z[shown], MARKERS[role], color=COLOURS[role], markersize=3.2, markerfacecolor="none",
-            markeredgewidth=0.8, label=LABELS[role],
+            markeredgewidth=0.8, label=ROLE_NAMES[role],
         )  # fmt: skip
         rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
-        summary.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
+        summary.append(f"{ROLE_NAMES[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
     ax.set_xlabel("standard normal quantile")
     ax.set_ylabel(f"error / {found['qq']['nonreversible']['paper']['by'].removeprefix('the ')}")
     _legend_below(ax)
@@ -222,13 +222,20 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
             continue
         bias, se = np.array([x["bias"] for x in e]), np.array([x["bias_std_error"] for x in e])
         ax.errorbar(
-            etas, bias, 1.96 * se, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role]
+            etas,
+            bias,
+            1.96 * se,
+            fmt=MARKERS[role],
+            color=COLOURS[role],
+            capsize=2.5,
+            elinewidth=1,
+            label=ROLE_NAMES[role],
         )
         predicted = [x["predicted_bias"] for x in e]
         if None not in predicted:
             ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
         rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
-        summary.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
+        summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
     _step_size_axis(ax, etas)
     ax.set_ylabel(f"mean of {even} less its expectation")
     _legend_below(ax)
@@ -252,7 +259,7 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
         for k, eta in enumerate(etas):
             ratio = np.array(found["rows"]["nonreversible"]["rmse"][k]) / np.array(found["rows"][rival]["rmse"][k])
             x = eta * 2 ** (0.28 * (j - (len(rivals) - 1) / 2) + rng.uniform(-0.09, 0.09, ratio.size))
-            label = f"against {LABELS[rival].removesuffix(' baseline')}" if k == 0 else None
+            label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}" if k == 0 else None
             ax.plot(x, ratio, MARKERS[rival], color=COLOURS[rival], markersize=3, alpha=0.6, linewidth=0, label=label)
             ax.plot(
                 x[chosen], ratio[chosen], "*", color="black", markersize=8, label="chosen row" if j == k == 0 else None
