@@ -84,7 +84,7 @@ def analyse(data: Measured) -> dict[str, Any]:
         "sampler": experiment.sampler.label,
         "sampler_formula": experiment.sampler.formula,
         "formulas": dict(experiment.problem.formulas),
-        "parameters": dataclasses.asdict(experiment.sampler),
+        "parameters": dict(experiment.sampler.parameters),
         "choices": dict(experiment.choices),
         "roles": list(roles),
         "step_sizes": list(data.etas),

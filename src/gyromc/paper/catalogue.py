@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gyromc.checks import whole
 from gyromc.errors import InvalidInput
-from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
+from gyromc.paper.experiment import Experiment, Sampler, gradient_adjusted, high_resolution, rotation
 from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
@@ -34,19 +34,19 @@ def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple
 
 
 _BASIC = {
-    "nld": Rotation(scale=1.0),
-    "hfhr": HighResolution(alpha=1.0, gamma=2.0),
-    "gaul": GradientAdjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
+    "nld": rotation(scale=1.0),
+    "hfhr": high_resolution(alpha=1.0, gamma=2.0),
+    "gaul": gradient_adjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
 }
 _LINEAR = {
-    "nld": (Rotation(scale=0.3377), _halvings(0.05, 6)),
-    "hfhr": (HighResolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
-    "gaul": (GradientAdjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
+    "nld": (rotation(scale=0.3377), _halvings(0.05, 6)),
+    "hfhr": (high_resolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
+    "gaul": (gradient_adjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
-    "nld": Rotation(scale=1.0113, blocks=True),
-    "hfhr": HighResolution(alpha=0.1, gamma=40.0),
-    "gaul": GradientAdjusted(a=0.1, gamma=73.5, C=5.0),
+    "nld": rotation(scale=1.0113, blocks=True),
+    "hfhr": high_resolution(alpha=0.1, gamma=40.0),
+    "gaul": gradient_adjusted(a=0.1, gamma=73.5, C=5.0),
 }
 
 CATALOGUE: Mapping[str, Experiment] = {

@@ -3,11 +3,10 @@
 Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the plan of one cell. Nothing is run here.
 """
 
-import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from gyromc.checks import require
 from gyromc.paper.problems import PaperProblem
 from gyromc.plan import Plan
 
-__all__ = ["ROLES", "ROLE_NAMES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
+__all__ = ["ROLES", "ROLE_NAMES", "Experiment", "Sampler", "gradient_adjusted", "high_resolution", "rotation"]
 
 ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 """The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
@@ -26,71 +25,37 @@ CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampler(abc.ABC):
-    """A pair (D, Q) by its parameters; `label` is its name in the paper."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampler:
+    """A sampler of the paper: its name there, its parameters as text and as numbers, and the pair (D, Q) for d parameters."""
 
-    label: ClassVar[str]
-
-    @abc.abstractmethod
-    def dynamics(self, dim: int) -> dynamics.Dynamics:
-        """Return the pair (D, Q) for `dim` parameters."""
-
-    @property
-    @abc.abstractmethod
-    def formula(self) -> str:
-        """The parameters as text."""
+    label: str
+    formula: str
+    parameters: Mapping[str, Any]
+    dynamics: Callable[[int], dynamics.Dynamics]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rotation(Sampler):
-    """SGNLMC: J is `scale` times J₁ (d = 3) or times 2 × 2 blocks (`blocks`)."""
+def rotation(scale: float = 1.0, blocks: bool = False) -> Sampler:
+    """SGNLMC: J is `scale` times J₁ (d = 3), or times 2 × 2 blocks if `blocks`."""
+    formula = f"J = {'' if scale == 1 else f'{scale:g} '}{'blockdiag([[0, -1], [1, 0]])' if blocks else 'J₁'}"
 
-    label = "SGNLMC"
-    scale: float = 1.0
-    blocks: bool = False
+    def pair(dim: int) -> dynamics.Dynamics:
+        return dynamics.nonreversible(dynamics.rotations(dim, scale) if blocks else scale * CYCLE)
 
-    def dynamics(self, dim):
-        return dynamics.nonreversible(dynamics.rotations(dim, self.scale) if self.blocks else self.scale * CYCLE)
-
-    @property
-    def formula(self):
-        factor = "" if self.scale == 1 else f"{self.scale:g} "
-        return f"J = {factor}{'blockdiag([[0, -1], [1, 0]])' if self.blocks else 'J₁'}"
+    return Sampler("SGNLMC", formula, {"scale": scale, "blocks": blocks}, pair)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HighResolution(Sampler):
+def high_resolution(alpha: float, gamma: float) -> Sampler:
     """SGHFHRMC with α and γ."""
-
-    label = "SGHFHRMC"
-    alpha: float
-    gamma: float
-
-    def dynamics(self, dim):
-        return dynamics.hfhr(dim, self.alpha, self.gamma)
-
-    @property
-    def formula(self):
-        return f"α = {self.alpha:g}, γ = {self.gamma:g}"
+    numbers = {"alpha": alpha, "gamma": gamma}
+    return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", numbers, lambda dim: dynamics.hfhr(dim, alpha, gamma))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GradientAdjusted(Sampler):
+def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
     """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
-
-    label = "SGGAULMC"
-    a: float
-    gamma: float
-    C: float | tuple[float, ...]
-
-    def dynamics(self, dim):
-        return dynamics.gaul(np.full(dim, self.C), self.a, self.gamma)
-
-    @property
-    def formula(self):
-        C = f"{self.C:g} I" if isinstance(self.C, int | float) else f"diag({', '.join(f'{c:g}' for c in self.C)})"
-        return f"a = {self.a:g}, γ = {self.gamma:g}, C = {C}"
+    matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
+    formula, numbers = f"a = {a:g}, γ = {gamma:g}, C = {matrix}", {"a": a, "gamma": gamma, "C": C}
+    return Sampler("SGGAULMC", formula, numbers, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
