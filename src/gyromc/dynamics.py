@@ -72,6 +72,24 @@ class Dynamics(eqx.Module):
         """Whether Q = 0."""
         return self.rotation.is_zero()
 
+    def has_momentum(self, dim: int, owner: str) -> bool:
+        """Whether the state is (θ, r) rather than θ; raises unless it fits the `dim` parameters of `owner`."""
+        n = self.size
+        if self.augmented is None:
+            require(
+                n in (dim, 2 * dim),
+                f"`dynamics` must act on θ ({dim} × {dim}) or on (θ, r) ({2 * dim} × {2 * dim}), {owner} having {dim} "
+                f"parameters: got {n} × {n}.",
+            )
+            return n == 2 * dim
+        made_for = n // 2 if self.augmented else n
+        require(
+            made_for == dim,
+            f"`dynamics` ({self.name}) is made for {made_for} parameters, but {owner} has {dim}. Build it for {dim}; "
+            "`overdamped`, `hfhr` and `rotations` take the parameters themselves and count.",
+        )
+        return self.augmented
+
     def reversible(self) -> "Dynamics":
         """The reversible baseline: the same D, and Q = 0.
 

@@ -117,7 +117,7 @@ class Plan:
         template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
         dim = unraveler(template)[1]
         set_(model=Model(target, template, starts.point(dim)), starts=starts)
-        set_(augmented=_augmented(dynamics, dim, target))
+        set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
         require(
             starts.r is None or self.augmented,
             f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
@@ -329,24 +329,6 @@ def _dimensions(target: Target, dynamics: Dynamics) -> tuple[int, ...]:
         return (target.dim,)
     n = dynamics.size
     return {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
-
-
-def _augmented(dynamics: Dynamics, dim: int, target: Target) -> bool:
-    n, name = dynamics.size, type(target).__name__
-    if dynamics.augmented is None:
-        require(
-            n in (dim, 2 * dim),
-            f"`dynamics` must act on θ ({dim} × {dim}) or on (θ, r) ({2 * dim} × {2 * dim}), the target ({name}) having "
-            f"{dim} parameters: got {n} × {n}.",
-        )
-        return n == 2 * dim
-    expected = 2 * dim if dynamics.augmented else dim
-    require(
-        n == expected,
-        f"`dynamics` ({dynamics.name}) is made for {n // 2 if dynamics.augmented else n} parameters, but the target ({name}) "
-        f"has {dim}. Build it for {dim}.",
-    )
-    return dynamics.augmented
 
 
 def _observables(observables) -> dict[str, Observable]:

@@ -123,7 +123,7 @@ def test_what_a_run_lacks_is_named(run):
         gnp.summary(with_plan(observables={"one": lambda p: p["rate"]}))
     with pytest.raises(gm.InvalidInput, match=r"No element 'beta'.* rate"):
         gnp.summary(run)["beta"]
-    with pytest.raises(gm.InvalidInput, match="no NumPyro model"):
+    with pytest.raises(gm.InvalidInput, match="not a NumPyro model"):
         gnp.draws(
             with_plan(
                 target=gm.targets.Quadratic([1.0]),

@@ -16,7 +16,6 @@ import numpy as np
 
 from gyromc.checks import require, whole
 from gyromc.csvfile import read_numbers
-from gyromc.errors import InvalidInput
 
 __all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
 
@@ -83,16 +82,14 @@ def heart(path: str | Path | None = None) -> HeartTable:
     assert heart().predictors.shape == (270, 13)
     ```
     """
-    if path is None:
-        content = resources.files("gyromc.datasets").joinpath("statlog_heart.csv").read_bytes()
-    else:
-        content = Path(path).read_bytes()
+    file = resources.files("gyromc.datasets").joinpath("statlog_heart.csv") if path is None else Path(path)
+    content = file.read_bytes()
     found = hashlib.sha256(content).hexdigest()
-    if found != HEART.sha256:
-        raise InvalidInput(
-            f"The heart data differ from the published file: SHA-256 is {found}, expected {HEART.sha256}. "
-            "Reinstall the package, or fetch the file again."
-        )
+    require(
+        found == HEART.sha256,
+        f"The heart data differ from the published file: SHA-256 is {found}, expected {HEART.sha256}. "
+        "Reinstall the package, or fetch the file again.",
+    )
     columns, table = read_numbers(content, "statlog_heart.csv")
     return HeartTable(columns[:-1], table[:, :-1], table[:, -1].astype(int))
 
@@ -120,19 +117,19 @@ def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
     rng = np.random.default_rng(seed)
     test = []
     for label, count in _shares(table.disease, num_test).items():
-        rows = np.flatnonzero(table.disease == label)
-        test.append(rng.choice(rows, size=count, replace=False))
+        test.append(rng.choice(np.flatnonzero(table.disease == label), size=count, replace=False))
     test_rows = np.sort(np.concatenate(test))
     train_rows = np.setdiff1d(np.arange(num_rows), test_rows)
-    train, held_out = table.predictors[train_rows], table.predictors[test_rows]
+    train = table.predictors[train_rows]
     mean, scale = train.mean(axis=0), train.std(axis=0, ddof=ddof)
     require(
         np.all(scale > 0), "A predictor is constant in the training rows: pass another `seed` or a smaller `num_test`."
     )
+    design = np.column_stack([np.ones(num_rows), (table.predictors - mean) / scale])
     return Split(
-        X_train=_design(train, mean, scale),
+        X_train=design[train_rows],
         y_train=table.disease[train_rows],
-        X_test=_design(held_out, mean, scale),
+        X_test=design[test_rows],
         y_test=table.disease[test_rows],
         train_rows=train_rows,
         test_rows=test_rows,
@@ -148,7 +145,3 @@ def _shares(labels: np.ndarray, total: int) -> dict[int, int]:
     shares = np.floor(exact).astype(int)
     shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
     return {int(value): int(share) for value, share in zip(values, shares, strict=True)}
-
-
-def _design(predictors: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return np.column_stack([np.ones(len(predictors)), (predictors - mean) / scale])

@@ -63,7 +63,7 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     """
     if _is_number(J):
         rate = float(numbers(J, "J"))
-        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), False)
+        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)))
     return kernel(families.nonreversible(J))(grad_estimator)
 
 
@@ -88,7 +88,7 @@ def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAl
     ```
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), True)
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma))
 
 
 def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
@@ -112,7 +112,7 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlg
     """
     if _is_number(C):
         families.gaul(as_operator(C, "C", size=1), a, gamma)  # raises now, not at the first step
-        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma), True)
+        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma))
     return kernel(families.gaul(C, a, gamma))(grad_estimator)
 
 
@@ -146,40 +146,35 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
         "`kernel(dynamics, scheme)(grad_estimator)`.",
     )
     found = schemes.find(scheme)
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, dynamics.augmented, found)
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable, augmented: bool | None, scheme: schemes.Scheme = schemes.euler
+    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
-    require(
-        callable(grad_estimator),
-        f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
-    )
+    _require_function(grad_estimator, "grad_estimator")
     family = functools.lru_cache(maxsize=8)(family)
 
     def init(position, rng_key=None):
         position = _checked_position(position)
         theta = ravel(position)
-        if not _has_momentum(family(theta.size), theta.size, augmented):
+        if not family(theta.size).has_momentum(theta.size, "the position"):
             return position
         r = jnp.zeros_like(theta) if rng_key is None else jax.random.normal(rng_key, theta.shape, theta.dtype)
         return AugmentedState(position, _like(r, position))
 
     def step(rng_key, state, minibatch, step_size, temperature=1.0):
-        given = state.position if isinstance(state, AugmentedState) else state
-        position = _checked_position(given)
+        position = _checked_position(state.position if isinstance(state, AugmentedState) else state)
         theta = ravel(position)
         dynamics = cast(family(theta.size), theta.dtype)
-        with_momentum = _has_momentum(dynamics, theta.size, augmented)
+        with_momentum = dynamics.has_momentum(theta.size, "the position")
         _check_state(state, with_momentum, dynamics.name)
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
 
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
-        gradient = -ravel(log_gradient, theta.dtype)  # BlackJAX's gradient is that of log π = -U
-        z = theta
+        z, gradient = theta, -ravel(log_gradient, theta.dtype)  # BlackJAX's gradient is that of log π = -U
         if with_momentum:
             r = ravel(state.momentum, theta.dtype)
             z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])  # ∇H = (∇U, r)
@@ -190,6 +185,10 @@ def _algorithm(
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
+
+
+def _require_function(value, name: str) -> None:
+    require(callable(value), f"`{name}` must be a function of (position, minibatch): got {type(value).__name__}.")
 
 
 def _is_number(value) -> bool:
@@ -203,36 +202,15 @@ def _checked_position(position):
     return jax.tree.map(jnp.asarray, position)
 
 
-def _has_momentum(dynamics: Dynamics, d: int, augmented: bool | None) -> bool:
-    n = dynamics.size
-    if augmented is None:
-        require(
-            n in (d, 2 * d),
-            f"`dynamics` must act on θ ({d} × {d}) or on (θ, r) ({2 * d} × {2 * d}), the position having {d} numbers: "
-            f"got {n} × {n}.",
-        )
-        return n == 2 * d
-    made_for = n // 2 if augmented else n
-    require(
-        made_for == d,
-        f"`dynamics` ({dynamics.name}) is made for {made_for} parameters, but the position has {d}. Build it for {d}; "
-        "`overdamped`, `hfhr` and `rotations` take the position itself and count.",
-    )
-    return augmented
-
-
 def _check_state(state, with_momentum: bool, name: str) -> None:
+    wanted = (
+        "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
+        if with_momentum
+        else "θ alone: its state is the position. Pass `state.position`"
+    )
+    require(isinstance(state, AugmentedState) == with_momentum, f"{name} moves {wanted}; got {type(state).__name__}.")
     if with_momentum:
-        require(
-            isinstance(state, AugmentedState),
-            f"{name} moves (θ, r): `state` must be the `AugmentedState` that `init(position)` gives, got {type(state).__name__}.",
-        )
         _same_shapes(state.momentum, state.position, "`state.momentum`", "Start again from `init(position)`.")
-    else:
-        require(
-            not isinstance(state, AugmentedState),
-            f"{name} moves θ alone: its state is the position, got an AugmentedState. Pass `state.position`.",
-        )
 
 
 def _check_gradient(gradient, position) -> None:
@@ -346,13 +324,8 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
     assert gm.run(plan).engine == "scan"
     ```
     """
-    require(
-        callable(grad_estimator),
-        f"`grad_estimator` must be a function of (position, minibatch): got {type(grad_estimator).__name__}.",
-    )
-    require(
-        logdensity_estimator is None or callable(logdensity_estimator),
-        f"`logdensity_estimator` must be a function of (position, minibatch): got {type(logdensity_estimator).__name__}.",
-    )
+    _require_function(grad_estimator, "grad_estimator")
+    if logdensity_estimator is not None:
+        _require_function(logdensity_estimator, "logdensity_estimator")
     rows = FiniteSum(grad_estimator, grad_estimator, data).data  # runs the same checks of the data
     return EstimatedTarget(grad_estimator, rows, logdensity_estimator)

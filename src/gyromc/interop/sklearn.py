@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import deprecated, positive
-from gyromc.errors import InvalidInput
+from gyromc.checks import deprecated, positive, require
 from gyromc.regression.draws import Predictions, WeightedDraws
 from gyromc.regression.fit import relative_error
 from gyromc.regression.posing import Posed, pose
@@ -53,28 +52,23 @@ class _BayesianRegression(BaseEstimator):
         self.dynamics = dynamics
         self.random_state = random_state
 
-    def _sample(self, posed: Posed, num_outputs: int) -> None:
-        """Sample the posterior, keep it as arrays, and read coef_ and the like off it."""
+    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> None:
+        """Sample the posterior and store it as arrays, with `coef_` and the like; `shape` is that of the outputs."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
-        error = relative_error(self.effort)
         options = {"num_draws": self.num_draws, "dynamics": self.dynamics, "seed": int(seed)}
-        found = sample(posed, names, error, "auto", False, **options)
+        found = sample(posed, names, relative_error(self.effort), "auto", False, **options)
         self.posterior_, self.reason_ = found.posterior, found.choice.reason
         self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
-        first = int(self.fit_intercept)
-        columns = {
-            "": found.mean,
-            "std_": found.posterior.spreads(),
-            "std_error_": found.std_error,
-            "bias_": found.bias,
-        }
+        spreads = found.posterior.spreads()
+        columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
         for name, values in columns.items():
-            table = values.reshape(num_outputs, -1)
-            setattr(self, f"coef_{name}", table[:, first:])
-            setattr(self, f"intercept_{name}", table[:, 0] if first else np.zeros(num_outputs))
+            table = values.reshape(*shape, -1)
+            intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
+            setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
+            setattr(self, f"intercept_{name}", intercept)
 
     @property
     def coef_mc_error_(self) -> np.ndarray:
@@ -83,12 +77,7 @@ class _BayesianRegression(BaseEstimator):
         return self.coef_std_error_  # type: ignore[attr-defined]  # set by `fit`
 
     def predictions(self, X) -> Predictions:
-        """Predictions with Monte Carlo error, posterior spread and noise kept apart (`gyromc.regression.draws.Predictions`).
-
-        **Arguments:**
-
-        - `X`: rows × columns.
-        """
+        """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""
         check_is_fitted(self)
         return self.posterior_.predict(validate_data(self, X, reset=False, dtype=np.float64))
 
@@ -139,21 +128,14 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
         before = RowSums.empty(rows[0].shape[1]) if fresh else self.sums_
         self.sums_ = before.add(rows[0], np.asarray(rows[1], float))
         posed = self.sums_.pose(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
-        self._sample(posed, 1)
+        self._sample(posed, ())
         self.noise_scale_ = posed.units.noise * posed.units.y_scale
-        for name in (
-            f"{part}_{what}" for part in ("coef", "intercept") for what in ("", "std_", "std_error_", "bias_")
-        ):
-            setattr(self, name, getattr(self, name)[0])  # one output: no axis for it
         return self
 
     def predict(self, X, return_std: bool = False):
-        """The posterior expectation of y at each row; with `return_std` also the predictive standard deviation, noise included.
+        """The posterior expectation of y at each row of X.
 
-        **Arguments:**
-
-        - `X`: rows × columns.
-        - `return_std`: whether to return (mean, standard deviation).
+        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
         """
         found = self.predictions(X)
         return (found.mean, found.sd) if return_std else found.mean
@@ -185,25 +167,20 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
         check_classification_targets(rows[1])
         self.classes_, code = np.unique(rows[1], return_inverse=True)
         count = len(self.classes_)
-        if count < 2:
-            raise InvalidInput(
-                f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
-                "Add rows of another class."
-            )
-        likelihood = Bernoulli() if count == 2 else Categorical(count)
-        posed = pose(
-            rows[0], code.astype(float), likelihood, positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        require(
+            count > 1,
+            f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
+            "Add rows of another class.",
         )
-        self._sample(posed, 1 if count == 2 else count)
+        likelihood, scale = Bernoulli() if count == 2 else Categorical(count), positive(self.prior_scale, "prior_scale")
+        posed = pose(rows[0], code.astype(float), likelihood, scale, bool(self.fit_intercept))
+        self._sample(posed, (1 if count == 2 else count,))
         return self
 
     def predict_proba(self, X, return_std: bool = False):
-        """The posterior predictive probability of each class at each row: rows × classes, in the order of `classes_`.
+        """The posterior predictive probability of each class at each row of X: rows × classes, in the order of `classes_`.
 
-        **Arguments:**
-
-        - `X`: rows × columns.
-        - `return_std`: whether to return (probabilities, their posterior standard deviations).
+        With `return_std` (probabilities, their posterior standard deviations).
         """
         found = self.predictions(X)
         if len(self.classes_) > 2:
@@ -222,12 +199,9 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
         return np.log(p[:, 1]) - np.log(p[:, 0]) if len(self.classes_) == 2 else np.log(p)
 
     def predict(self, X, return_std: bool = False):
-        """The most probable class at each row; with `return_std` also the posterior standard deviation of its probability.
+        """The most probable class at each row of X.
 
-        **Arguments:**
-
-        - `X`: rows × columns.
-        - `return_std`: whether to return (classes, standard deviations).
+        With `return_std` (classes, posterior standard deviations of their probabilities).
         """
         p, spread = self.predict_proba(X, return_std=True)
         best = p.argmax(axis=1)

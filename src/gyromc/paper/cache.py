@@ -9,7 +9,9 @@ import hashlib
 import json
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,14 +47,9 @@ class Piece:
 
 
 def fingerprint(plan: Plan, engine: str) -> str:
-    """Return a name for the content of a plan: equal plans have equal names.
+    """Return 32 hexadecimal digits that name the content of a plan and the engine: equal plans have equal names.
 
-    **Arguments:**
-
-    - `plan`: built from values of `gyromc`. The content of functions cannot be compared, so plans that hold any are refused.
-    - `engine`: the name of the engine that runs it.
-
-    **Returns:** 32 hexadecimal digits.
+    The content of functions cannot be compared, so a plan that holds any is refused.
     """
     digest = hashlib.sha256()
 
@@ -88,12 +85,7 @@ def _content(module, name: str) -> list[object]:
 
 
 class Cache:
-    """Pieces in a directory, one file each.
-
-    **Arguments:**
-
-    - `directory`: made when it does not exist; refused when it cannot be written.
-    """
+    """Results in a directory, one file each; the directory is made, or refused when it cannot be written."""
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
@@ -105,50 +97,39 @@ class Cache:
 
     def load(self, key: str, plan: Plan) -> Piece | None:
         """Return the piece, or None where there is none; a damaged one is reported and counts as none."""
-        path = self.path(key)
-        if not path.exists():
-            return None
-        try:
+
+        def read(path: Path) -> Piece:
             with np.load(path, allow_pickle=False) as entry:
-                header = json.loads(str(entry["header"]))
-                averages = entry["averages"]
-            if header["key"] != key or averages.shape != (plan.num_chains, len(plan.observables)):
+                header, averages = json.loads(str(entry["header"])), entry["averages"]
+            if header.pop("key") != key or averages.shape != (plan.num_chains, len(plan.observables)):
                 raise ValueError("its content belongs to another plan")
-            return Piece(
-                tuple(header["names"]), averages, header["engine"], header["wall_time"], tuple(header["failures"])
-            )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            return _damaged(path, error)
+            names, failures = tuple(header.pop("names")), tuple(header.pop("failures"))
+            return Piece(names=names, averages=averages, failures=failures, **header)
+
+        return _read(self.path(key), read)
+
+    def store(self, key: str, piece: Piece) -> None:
+        """Store a piece; when this returns, it is on disk."""
+        header = {"key": key, **dataclasses.asdict(piece)}
+        averages = header.pop("averages")
+        text = np.array(json.dumps(header))
+        write_atomically(self.path(key), lambda file: np.savez_compressed(file, header=text, averages=averages))
 
     def load_json(self, key: str) -> dict | None:
         """Return the plain values stored under this key, or None."""
-        path = self.directory / f"{key}.json"
-        if not path.exists():
-            return None
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            return _damaged(path, error)
+        return _read(self.directory / f"{key}.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
 
     def store_json(self, key: str, value: dict) -> None:
         """Store plain values."""
         write_atomically(self.directory / f"{key}.json", json_text(value))
 
-    def store(self, key: str, piece: Piece) -> None:
-        """Store a piece; when this returns, it is on disk."""
-        header = {
-            "key": key,
-            "names": piece.names,
-            "engine": piece.engine,
-            "wall_time": piece.wall_time,
-            "failures": piece.failures,
-        }
-        write_atomically(
-            self.path(key),
-            lambda file: np.savez_compressed(file, header=np.array(json.dumps(header)), averages=piece.averages),
-        )
 
-
-def _damaged(path: Path, error: Exception) -> None:
-    message = f"The cache entry {path} is damaged ({error}): it is computed again."
-    warnings.warn(message, GyromcWarning, stacklevel=3)
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    """Return what the reader finds in a file; None, with a warning for a damaged file, where there is nothing."""
+    if not path.exists():
+        return None
+    try:
+        return reader(path)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        message = f"The cache entry {path} is damaged ({error}): it is computed again."
+        warnings.warn(message, GyromcWarning, stacklevel=3)

@@ -8,9 +8,9 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 
-from gyromc.checks import require, whole
+from gyromc.checks import whole
 from gyromc.errors import InvalidInput
-from gyromc.paper.experiment import Experiment, GradientAdjusted, HighResolution, Rotation, Sampler
+from gyromc.paper.experiment import Experiment, Sampler, gradient_adjusted, high_resolution, rotation
 from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
 
 __all__ = ["CATALOGUE", "select"]
@@ -20,32 +20,33 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
 
 
+_WHERE = {
+    "quadratic": "on a quadratic potential",
+    "nonquadratic": "on a non-quadratic potential",
+    "linear": "for Bayesian linear regression",
+    "logistic": "for Bayesian logistic regression",
+}
+
+
 def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
-    where = {
-        "quadratic": "on a quadratic potential",
-        "nonquadratic": "on a non-quadratic potential",
-        "linear": "for Bayesian linear regression",
-        "logistic": "for Bayesian logistic regression",
-    }[problem.family]
-    return Experiment(
-        name=name, title=f"{sampler.label} {where}", problem=problem, sampler=sampler, step_sizes=step_sizes
-    )
+    title = f"{sampler.label} {_WHERE[problem.family]}"
+    return Experiment(name=name, title=title, problem=problem, sampler=sampler, step_sizes=step_sizes)
 
 
 _BASIC = {
-    "nld": Rotation(scale=1.0),
-    "hfhr": HighResolution(alpha=1.0, gamma=2.0),
-    "gaul": GradientAdjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
+    "nld": rotation(scale=1.0),
+    "hfhr": high_resolution(alpha=1.0, gamma=2.0),
+    "gaul": gradient_adjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
 }
 _LINEAR = {
-    "nld": (Rotation(scale=0.3377), _halvings(0.05, 6)),
-    "hfhr": (HighResolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
-    "gaul": (GradientAdjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
+    "nld": (rotation(scale=0.3377), _halvings(0.05, 6)),
+    "hfhr": (high_resolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
+    "gaul": (gradient_adjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
-    "nld": Rotation(scale=1.0113, blocks=True),
-    "hfhr": HighResolution(alpha=0.1, gamma=40.0),
-    "gaul": GradientAdjusted(a=0.1, gamma=73.5, C=5.0),
+    "nld": rotation(scale=1.0113, blocks=True),
+    "hfhr": high_resolution(alpha=0.1, gamma=40.0),
+    "gaul": gradient_adjusted(a=0.1, gamma=73.5, C=5.0),
 }
 
 CATALOGUE: Mapping[str, Experiment] = {
@@ -61,20 +62,7 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """The experiments with these names (default: all), with noise derived from `seed`.
-
-    **Arguments:**
-
-    - `names`: keys of `CATALOGUE`; the error for an unknown name suggests the nearest.
-    - `seed`: a whole number.
-
-    **Returns:** experiments, in the catalogue's order.
-
-    ```python
-    from gyromc.paper.catalogue import select
-    assert [e.name for e in select(["linear-nld"])] == ["linear-nld"]
-    ```
-    """
+    """Return the experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
     wanted = list(names)
     for name in wanted:
         if name not in CATALOGUE:
@@ -82,5 +70,4 @@ def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise InvalidInput(f"Unknown experiment {name!r}.{hint} There are: {', '.join(CATALOGUE)}.")
     seed = whole(seed, "seed", least=0, most=10**12)
-    require(CATALOGUE, "The catalogue is empty.")
     return tuple(dataclasses.replace(e, seed=seed) for e in CATALOGUE.values() if not wanted or e.name in wanted)

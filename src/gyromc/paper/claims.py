@@ -33,6 +33,9 @@ SLOPE_POINTS = 4
 QQ_TOLERANCE = 0.10
 MAX_Z = 4.0
 
+Errors = Mapping[str, Sequence[np.ndarray]]  # by dynamics: one array over chains for each step size
+Cells = Mapping[tuple[str, float], float]  # by (dynamics, step size)
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:
@@ -65,36 +68,33 @@ class Claim:
 
 def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
     """A claim holds when every item does; the first item with the worst verdict decides."""
-    decisive = min(items, key=lambda item: list(Judgement).index(item.verdict))
-    return Claim(
-        key, statement, source, relation, decisive.value, decisive.interval, level, decisive.verdict, tuple(items)
-    )
+    worst = min(items, key=lambda item: list(Judgement).index(item.verdict))
+    return Claim(key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, tuple(items))
 
 
-def below_one(low: float, high: float) -> Judgement:
-    """The verdict on "< 1" from an interval."""
-    return CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
+def _limit(
+    where: str, value: float, bounds: tuple[float, float], goal: float, tolerance: float,
+    earlier: float | None, at: str, exact: float | None,
+) -> Item:  # fmt: skip
+    """Judge "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
-
-def limit(
-    value: float, bounds: tuple[float, float], goal: float, tolerance: float, earlier: float | None, exact: float | None = None
-) -> Judgement:  # fmt: skip
-    """The verdict on "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
-
-    A value that equals the exact finite-step prediction does not refute a limit.
+    `earlier` is the value `at` larger steps. A value that equals the exact finite-step prediction does not refute a limit.
     """
     low, high = bounds
-    if goal - tolerance <= low and high <= goal + tolerance:
-        return CONFIRMED
-    if exact is not None and low <= exact <= high:
-        return UNRESOLVED
     away = low > goal + tolerance or high < goal - tolerance
     stuck = earlier is not None and abs(value - goal) >= 0.8 * abs(earlier - goal)
-    return REFUTED if away and stuck else UNRESOLVED
+    foretold = exact is not None and low <= exact <= high
+    if goal - tolerance <= low and high <= goal + tolerance:
+        verdict = CONFIRMED
+    else:
+        verdict = REFUTED if away and stuck and not foretold else UNRESOLVED
+    notes = [] if earlier is None else [f"{earlier:.3f} {at}"]
+    notes += [] if exact is None else [f"exact theory at these step sizes: {exact:.3f}"]
+    return Item(where, value, bounds, verdict, "; ".join(notes))
 
 
 def smaller_error(
-    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap, baseline: str = "reversible",
+    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, baseline: str = "reversible",
     key: str = "smaller-error", source: str = "paper", about: str = "",
 ) -> Claim:  # fmt: skip
     """(i) At every η the RMSE is below the baseline's: paired bootstrap intervals, simultaneous over the step sizes."""
@@ -106,7 +106,8 @@ def smaller_error(
         ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
         ratio = float(np.sqrt(np.nanmean(ours**2) / np.nanmean(theirs**2)))
         bounds = interval(bootstrap.rmse(ours, k) / bootstrap.rmse(theirs, k), level)
-        items.append(Item(f"η = {eta:g}", ratio, bounds, below_one(*bounds)))
+        verdict = CONFIRMED if bounds[1] < 1 else REFUTED if bounds[0] > 1 else UNRESOLVED
+        items.append(Item(f"η = {eta:g}", ratio, bounds, verdict))
     name = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
     return _claim(
         key,
@@ -119,8 +120,8 @@ def smaller_error(
 
 
 def asymptotic(
-    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], variances: Mapping[str, float],
-    bootstrap: Bootstrap, source: str, exact_rmse: Mapping[str, Sequence[float]],
+    errors: Errors, etas: Sequence[float], variances: Mapping[str, float], bootstrap: Bootstrap,
+    source: str, exact_rmse: Mapping[str, Sequence[float]],
 ) -> Claim:  # fmt: skip
     """(ii) RMSE/√(ηV) → 1."""
     items = []
@@ -129,9 +130,8 @@ def asymptotic(
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
         predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
-        verdict = limit(ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, predicted)
-        note = _note(earlier, "at the step size before", predicted)
-        items.append(Item(f"{role}, η = {etas[-1]:g}", ratios[-1], bounds, verdict, note))
+        at, before = f"{role}, η = {etas[-1]:g}", "at the step size before"
+        items.append(_limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted))
     return _claim(
         "asymptotic",
         "RMSE/√(ηV) tends to 1 as η decreases.",
@@ -142,18 +142,17 @@ def asymptotic(
     )
 
 
-def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
-    """RMSE equals the exact finite-step prediction at every η, within `MAX_Z` standard errors."""
-    items = [
-        Item(
-            f"{role}, η = {eta:g}",
-            ratios[role, eta],
-            None,
-            CONFIRMED if abs(z) <= MAX_Z else REFUTED,
-            f"z = {z:+.2f}",
-        )
-        for (role, eta), z in z_scores.items()
+def _compared(z_scores: Cells, values: Cells) -> list[Item]:
+    """One item by (role, η): a value, confirmed where it is within `MAX_Z` standard errors of its exact prediction."""
+    return [
+        Item(f"{at[0]}, η = {at[1]:g}", values[at], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}")
+        for at, z in z_scores.items()
     ]
+
+
+def exact(z_scores: Cells, ratios: Cells) -> Claim:
+    """RMSE equals the exact finite-step prediction at every η, within `MAX_Z` standard errors."""
+    items = _compared(z_scores, ratios)
     worst = max(z_scores, key=lambda at: abs(z_scores[at]))
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
     p = float(stats.chi2.sf(chi2, len(z_scores)))
@@ -169,15 +168,9 @@ def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str
     return dataclasses.replace(claim, value=ratios[worst])
 
 
-def _note(earlier: float | None, where: str, predicted: float | None) -> str:
-    parts = [] if earlier is None else [f"{earlier:.3f} {where}"]
-    return "; ".join(parts if predicted is None else [*parts, f"exact theory at these step sizes: {predicted:.3f}"])
-
-
 def half_slope(
-    errors: Mapping[str, Sequence[np.ndarray]], etas: Sequence[float], bootstrap: Bootstrap,
-    exact_rmse: Mapping[str, Sequence[float]],
-) -> Claim:  # fmt: skip
+    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, exact_rmse: Mapping[str, Sequence[float]]
+) -> Claim:
     """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
     last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
     small = [etas[k] for k in last]
@@ -190,8 +183,8 @@ def half_slope(
         earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
         value = float(slope(small, values))
         predicted = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
-        verdict = limit(value, bounds, 0.5, SLOPE_TOLERANCE, earlier, predicted)
-        items.append(Item(role, value, bounds, verdict, _note(earlier, "over the two largest step sizes", predicted)))
+        before = "over the two largest step sizes"
+        items.append(_limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted))
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",
@@ -226,22 +219,13 @@ def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str
     )
 
 
-def even_bias(
-    z_scores: Mapping[tuple[str, float], float], biases: Mapping[tuple[str, float], float], name: str
-) -> Claim:
+def even_bias(z_scores: Cells, biases: Cells, name: str) -> Claim:
     """The discretisation bias of the even observable equals its exact prediction."""
-    items = [
-        Item(
-            f"{role}, η = {eta:g}", biases[role, eta], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}"
-        )
-        for (role, eta), z in z_scores.items()
-    ]
-    worst = max(z_scores.values(), key=abs)
     return _claim(
         "even-bias",
         f"The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
         "beyond",
         f"|z| ≤ {MAX_Z:g}",
-        f"largest |z| = {abs(worst):.2f}",
-        items,
+        f"largest |z| = {max(map(abs, z_scores.values())):.2f}",
+        _compared(z_scores, biases),
     )

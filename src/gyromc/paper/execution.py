@@ -62,49 +62,31 @@ def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
 
 
 def execute(
-    todo: Sequence[Cell],
-    cache: Cache,
-    engine: str = "auto",
-    fresh: bool = False,
-    shown: Progress | None = None,
+    todo: Sequence[Cell], cache: Cache, engine: str = "auto", fresh: bool = False, shown: Progress | None = None
 ) -> Outcome:
-    """Compute what is not in the cache; return everything.
+    """Compute what is not in the cache, or everything if `fresh`; return everything. Cells with equal plans are computed once.
 
-    **Arguments:**
-
-    - `todo`: the cells; those with equal plans are computed once.
-    - `cache`: where finished pieces are stored.
-    - `engine`: as in `gyromc.run`.
-    - `fresh`: compute again what the cache holds.
-    - `shown`: where progress is shown; nowhere when left out.
-
-    **Returns:** an `Outcome`. Ctrl-C raises `Interrupted`; every finished piece is stored.
+    Ctrl-C raises `Interrupted`; every finished piece is stored.
     """
     found: dict[str, Piece] = {}
     pieces: dict[tuple[str, str, float], Piece] = {}
     notes: list[str] = []
-    computed = reused = 0
-    shown = shown or Progress()
+    computed, shown = 0, shown or Progress()
     for number, cell in enumerate(todo):
         name = engines.choose(cell.plan, engine)[0]
         key, weight = fingerprint(cell.plan, name), expected_seconds(cell, engine)
         shown.describe(f"{cell} ({number + 1} of {len(todo)})")
-        if key in found:
+        piece = found.get(key) or (None if fresh else cache.load(key, cell.plan))
+        if piece is not None:
             shown.advance(weight)
         else:
-            piece = None if fresh else cache.load(key, cell.plan)
-            if piece is not None:
-                reused += 1
-                shown.advance(weight)
-            else:
-                piece = _compute(cell, name, lambda share, weight=weight: shown.advance(share * weight), notes)
-                if piece is None:
-                    raise Interrupted(f"{number} of {len(todo)} pieces are kept in {cache.directory}")
-                cache.store(key, piece)
-                computed += 1
-            found[key] = piece
-        pieces[cell.index] = found[key]
-    return Outcome(pieces, computed, reused, tuple(notes))
+            piece = _compute(cell, name, lambda share, weight=weight: shown.advance(share * weight), notes)
+            if piece is None:
+                raise Interrupted(f"{number} of {len(todo)} pieces are kept in {cache.directory}")
+            cache.store(key, piece)
+            computed += 1
+        pieces[cell.index] = found[key] = piece
+    return Outcome(pieces, computed, len(found) - computed, tuple(notes))
 
 
 def _compute(cell: Cell, engine: str, advance: Callable[[float], object], notes: list[str]) -> Piece | None:

@@ -5,7 +5,7 @@ Input: names and numbers. Output: `Experiment.plan(step_size, dynamics)`, the pl
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,97 +13,49 @@ import numpy as np
 from gyromc import dynamics
 from gyromc.checks import require
 from gyromc.paper.problems import PaperProblem
-from gyromc.plan import Plan, paper_steps
+from gyromc.plan import Plan
 
-__all__ = ["ROLES", "Experiment", "GradientAdjusted", "HighResolution", "Rotation", "Sampler"]
+__all__ = ["ROLES", "ROLE_NAMES", "Experiment", "Sampler", "gradient_adjusted", "high_resolution", "rotation"]
 
-ROLES = ("nonreversible", "reversible", "sgld")
+ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 """The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+ROLES = tuple(ROLE_NAMES)
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
-    """A pair (D, Q) by its parameters."""
+    """A sampler of the paper: its name there, its parameters as text and as numbers, and the pair (D, Q) for d parameters."""
 
-    def dynamics(self, dim: int) -> dynamics.Dynamics:
-        """Return the pair (D, Q) for `dim` parameters."""
-        raise NotImplementedError
-
-    @property
-    def label(self) -> str:
-        """Its name in the paper."""
-        raise NotImplementedError
-
-    @property
-    def formula(self) -> str:
-        """Its parameters as text."""
-        raise NotImplementedError
+    label: str
+    formula: str
+    parameters: Mapping[str, Any]
+    dynamics: Callable[[int], dynamics.Dynamics]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rotation(Sampler):
-    """SGNLMC: J is `scale` times J₁ (d = 3) or times 2 × 2 blocks (`blocks`)."""
+def rotation(scale: float = 1.0, blocks: bool = False) -> Sampler:
+    """SGNLMC: J is `scale` times J₁ (d = 3), or times 2 × 2 blocks if `blocks`."""
+    formula = f"J = {'' if scale == 1 else f'{scale:g} '}{'blockdiag([[0, -1], [1, 0]])' if blocks else 'J₁'}"
 
-    scale: float = 1.0
-    blocks: bool = False
+    def pair(dim: int) -> dynamics.Dynamics:
+        return dynamics.nonreversible(dynamics.rotations(dim, scale) if blocks else scale * CYCLE)
 
-    def dynamics(self, dim):
-        return dynamics.nonreversible(dynamics.rotations(dim, self.scale) if self.blocks else self.scale * CYCLE)
-
-    @property
-    def label(self):
-        return "SGNLMC"
-
-    @property
-    def formula(self):
-        return (
-            "J = "
-            + ("" if self.scale == 1 else f"{self.scale:g} ")
-            + ("blockdiag([[0, -1], [1, 0]])" if self.blocks else "J₁")
-        )
+    return Sampler("SGNLMC", formula, {"scale": scale, "blocks": blocks}, pair)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HighResolution(Sampler):
+def high_resolution(alpha: float, gamma: float) -> Sampler:
     """SGHFHRMC with α and γ."""
-
-    alpha: float
-    gamma: float
-
-    def dynamics(self, dim):
-        return dynamics.hfhr(dim, self.alpha, self.gamma)
-
-    @property
-    def label(self):
-        return "SGHFHRMC"
-
-    @property
-    def formula(self):
-        return f"α = {self.alpha:g}, γ = {self.gamma:g}"
+    numbers = {"alpha": alpha, "gamma": gamma}
+    return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", numbers, lambda dim: dynamics.hfhr(dim, alpha, gamma))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GradientAdjusted(Sampler):
+def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
     """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
-
-    a: float
-    gamma: float
-    C: float | tuple[float, ...]
-
-    def dynamics(self, dim):
-        return dynamics.gaul(np.broadcast_to(np.asarray(self.C, float), (dim,)).copy(), self.a, self.gamma)
-
-    @property
-    def label(self):
-        return "SGGAULMC"
-
-    @property
-    def formula(self):
-        C = f"{self.C:g} I" if isinstance(self.C, int | float) else f"diag({', '.join(f'{c:g}' for c in self.C)})"
-        return f"a = {self.a:g}, γ = {self.gamma:g}, C = {C}"
+    matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
+    formula, numbers = f"a = {a:g}, γ = {gamma:g}, C = {matrix}", {"a": a, "gamma": gamma, "C": C}
+    return Sampler("SGGAULMC", formula, numbers, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,13 +96,11 @@ class Experiment:
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
         """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
-        dim = self._pieces["target"].dim  # type: ignore[attr-defined]
-        own = self.sampler.dynamics(dim)
-        roles = {"nonreversible": own, "reversible": own.reversible(), "sgld": dynamics.overdamped(dim)}
+        dim = self._pieces["target"].dim
+        own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
         if not own.augmented:
-            del roles["sgld"]
-            roles["reversible"] = dynamics.overdamped(dim)  # the same (D, Q): D = I, Q = 0
-        return roles
+            return {"nonreversible": own, "reversible": sgld}  # the same (D, Q): D = I, Q = 0
+        return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -158,7 +108,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """Return the plan of one cell.
+        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps.
 
         **Arguments:**
 
@@ -166,20 +116,16 @@ class Experiment:
         - `dynamics`: one of `ROLES`.
         - `num_chains`: R.
         - `changes`: any other field of `Plan`.
-
-        **Returns:** a `Plan` with N = ⌊η⁻²⌋ steps.
         """
-        require(
-            dynamics in ROLES,
-            f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.",
-        )
-        role = dynamics if dynamics in self.dynamics else "reversible"
-        pieces = {**self._pieces, "dynamics": self.dynamics[role], "seed": self.noise_seed(step_size)}
-        dim = self._pieces["target"].dim
-        start = None if self.start == 0 else np.full(dim, self.start)
-        return Plan(**{
-            **pieces, "start": start, "step_size": step_size, "num_chains": num_chains, "dtype": self.dtype, **changes,
-        })  # fmt: skip
+        require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
+        fields = {
+            **self._pieces,
+            "dynamics": self.dynamics.get(dynamics, self.dynamics["reversible"]),
+            "start": None if self.start == 0 else np.full(self._pieces["target"].dim, self.start),
+            "seed": self.noise_seed(step_size),
+            "dtype": self.dtype,
+        }
+        return Plan(**{**fields, "step_size": step_size, "num_chains": num_chains, **changes})
 
     def noise_seed(self, step_size: float) -> int:
         """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
@@ -188,19 +134,5 @@ class Experiment:
     @property
     def choices(self) -> Mapping[str, object]:
         """Every choice that the paper does not state."""
-        return {
-            **self.problem.choices,
-            "start": self.start,
-            "momentum_start": 0.0,
-            "seed": self.seed,
-            "dtype": self.dtype,
-        }
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The sampler's numbers."""
-        return dataclasses.asdict(self.sampler)
-
-    def chain_steps(self, step_sizes: tuple[float, ...], num_chains: int) -> int:
-        """Steps over all chains, dynamics and step sizes."""
-        return len(self.roles) * num_chains * sum(paper_steps(eta) for eta in step_sizes)
+        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        return {**dataclasses.asdict(self.problem), **own}

@@ -11,14 +11,15 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.measures import normal_scores, quantile_band
 from gyromc.show.pages import FIGURE_STYLE
 
 __all__ = ["Panel", "panels"]
 
-LABELS = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
@@ -39,13 +40,7 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment: `rmse`, `qq`, and `bias` or `rows`.
-
-    **Arguments:**
-
-    - `name`: of the experiment.
-    - `found`: its part of results.json.
-    """
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, and `bias` or `rows`."""
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
@@ -70,10 +65,9 @@ def _step_size_axis(ax, etas) -> None:
     ax.margins(x=0.08)
 
 
-def _decades(axis) -> None:
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
-    axis.set_minor_formatter(NullFormatter())
+def _error_bars(ax, etas, values, bars, role: str) -> None:
+    style = {"fmt": MARKERS[role], "color": COLOURS[role], "capsize": 2.5, "elinewidth": 1, "zorder": 3}
+    ax.errorbar(etas, values, bars, label=ROLE_NAMES[role], **style)
 
 
 def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
@@ -85,31 +79,30 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
         values = np.array([c[key] for c in cells])
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
         bars = np.maximum([values - low, high - values], 0)
-        ax.errorbar(
-            etas, values, bars, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role], zorder=3,
-        )  # fmt: skip
+        _error_bars(ax, etas, values, bars, role)
         _theory_lines(ax, etas, cells, role, own)
         rows += [_rmse_row(role, c, key) for c in cells]
-        ends.append((LABELS[role], values[0], values[-1]))
+        last = f"{values[-1]:.3g} at η = {etas[-1]:g}"
+        ends.append(f"{ROLE_NAMES[role]} {values[0]:.3g} at η = {etas[0]:g} and {last}")
     ax.set_yscale("log")
     _step_size_axis(ax, etas)
-    _decades(ax.yaxis)
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_ylabel("RMSE of a time average")
     _slope_guide(ax, etas)
     _legend(ax, found, own)
-    what = "; ".join(
-        f"{label} {first:.3g} at η = {etas[0]:g} and {last:.3g} at η = {etas[-1]:g}" for label, first, last in ends
-    )
-    alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {what}."
-    columns = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
-               "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
-    return Panel(name, "rmse", figure, alt, _rmse_caption(found, own), columns, rows)
+    alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {'; '.join(ends)}."
+    return Panel(name, "rmse", figure, alt, _rmse_caption(found, own), RMSE_COLUMNS, rows)
+
+
+RMSE_COLUMNS = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
+                "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
 
 
 def _rmse_row(role: str, c: dict[str, Any], key: str) -> tuple:
-    predicted = c["predicted"]["rmse"]
     return (role, c["step_size"], c["num_steps"], c["num_chains"], c[key], *c[f"{key}_interval"], c["bias"], c["std"],
-            predicted, c["asymptotic_rmse"], c["z"], c["rmse"] if key != "rmse" else None)  # fmt: skip
+            c["predicted"]["rmse"], c["asymptotic_rmse"], c["z"], c["rmse"] if key != "rmse" else None)  # fmt: skip
 
 
 def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
@@ -132,25 +125,22 @@ def _slope_guide(ax, etas) -> None:
     x = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
     base = low * (high / low) ** 0.06
     ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
-    ax.annotate(
-        "slope ½", (x[0], base), xytext=(-5, 2), textcoords="offset points", fontsize=7, ha="right", va="center"
-    )
+    place = {"xytext": (-5, 2), "textcoords": "offset points", "ha": "right", "va": "center"}
+    ax.annotate("slope ½", (x[0], base), fontsize=7, **place)
 
 
 def _legend(ax, found: dict[str, Any], own: bool) -> None:
-    from matplotlib.lines import Line2D
-
     handles, labels = ax.get_legend_handles_labels()
-    cells = found["cells"]["nonreversible"]
-    if cells[0]["asymptotic_rmse"] is not None:
-        handles.append(Line2D([], [], color="#333333", linestyle=(0, (2, 2)), linewidth=0.9))
-        labels.append("√(ηV), theory")
-    if cells[0]["z"] is not None:
-        handles.append(Line2D([], [], color="#333333", linewidth=1.1))
-        labels.append("exact, finite η")
-    if own:
-        handles.append(Line2D([], [], color="#333333", marker="o", markerfacecolor="none", markersize=8, linestyle=""))
-        labels.append("independent reference")
+    first = found["cells"]["nonreversible"][0]
+    lines: list[tuple[bool, str, dict[str, Any]]] = [
+        (first["asymptotic_rmse"] is not None, "√(ηV), theory", {"linestyle": (0, (2, 2)), "linewidth": 0.9}),
+        (first["z"] is not None, "exact, finite η", {"linewidth": 1.1}),
+        (own, "independent reference", {"marker": "o", "markerfacecolor": "none", "markersize": 8, "linestyle": ""}),
+    ]
+    for present, label, style in lines:
+        if present:
+            handles.append(Line2D([], [], color="#333333", **style))
+            labels.append(label)
     _legend_below(ax, handles, labels)
 
 
@@ -163,19 +153,19 @@ def _legend_below(ax, handles=None, labels=None) -> None:
 
 
 def _rmse_caption(found: dict[str, Any], own: bool) -> str:
-    chains = found["cells"]["nonreversible"][0]["num_chains"]
-    text = f"RMSE of {chains} chains with 95 % bootstrap intervals."
+    first = found["cells"]["nonreversible"][0]
     if own:
-        return text + " Filled: about the paper's own reference; open: about the independent one."
-    return text + (
-        " Solid: exact for finite η; dotted: √(ηV)." if found["cells"]["nonreversible"][0]["z"] is not None
-        else " Dotted: √(ηV) with V from the Poisson equation."
-    )  # fmt: skip
+        lines = "Filled: about the paper's own reference; open: about the independent one."
+    elif first["z"] is not None:
+        lines = "Solid: exact for finite η; dotted: √(ηV)."
+    else:
+        lines = "Dotted: √(ηV) with V from the Poisson equation."
+    return f"RMSE of {first['num_chains']} chains with 95 % bootstrap intervals. {lines}"
 
 
 def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
     figure, ax = _axes(f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}")
-    rows, summary = [], []
+    rows, summary, by = [], [], found["qq"]["nonreversible"]["paper"]["by"]
     for role in ("reversible", "nonreversible"):
         q = found["qq"][role]
         z = (np.array(q["averages"]) - q["paper"]["center"]) / q["paper"]["scale"]
@@ -187,18 +177,15 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
         shown = _thinned(z.size)
         ax.plot(
             scores[shown], z[shown], MARKERS[role], color=COLOURS[role], markersize=3.2, markerfacecolor="none",
-            markeredgewidth=0.8, label=LABELS[role],
+            markeredgewidth=0.8, label=ROLE_NAMES[role],
         )  # fmt: skip
         rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
-        summary.append(f"{LABELS[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
+        summary.append(f"{ROLE_NAMES[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
     ax.set_xlabel("standard normal quantile")
-    ax.set_ylabel(f"error / {found['qq']['nonreversible']['paper']['by'].removeprefix('the ')}")
+    ax.set_ylabel(f"error / {by.removeprefix('the ')}")
     _legend_below(ax)
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
-    caption = (
-        f"Errors divided by {found['qq']['nonreversible']['paper']['by']}; the grey band holds all points of a normal sample "
-        "with probability 95 %."
-    )
+    caption = f"Errors divided by {by}; the grey band holds all points of a normal sample with probability 95 %."
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
 
 
@@ -221,14 +208,12 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
         if any(x["bias"] is None for x in e):
             continue
         bias, se = np.array([x["bias"] for x in e]), np.array([x["bias_std_error"] for x in e])
-        ax.errorbar(
-            etas, bias, 1.96 * se, fmt=MARKERS[role], color=COLOURS[role], capsize=2.5, elinewidth=1, label=LABELS[role]
-        )
+        _error_bars(ax, etas, bias, 1.96 * se, role)
         predicted = [x["predicted_bias"] for x in e]
         if None not in predicted:
             ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
         rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
-        summary.append(f"{LABELS[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
+        summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
     _step_size_axis(ax, etas)
     ax.set_ylabel(f"mean of {even} less its expectation")
     _legend_below(ax)
@@ -236,9 +221,8 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
     caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
     caption += ", lines predictions." if known else "."
     alt = f"Bias of {even} against step size for {name}: {'; '.join(summary) or 'expectation not known'}."
-    return Panel(
-        name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
-    )
+    columns = ("dynamics", "step_size", "bias", "std_error", "predicted_bias")
+    return Panel(name, "bias", figure, alt, caption, columns, rows)
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
@@ -252,11 +236,10 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
         for k, eta in enumerate(etas):
             ratio = np.array(found["rows"]["nonreversible"]["rmse"][k]) / np.array(found["rows"][rival]["rmse"][k])
             x = eta * 2 ** (0.28 * (j - (len(rivals) - 1) / 2) + rng.uniform(-0.09, 0.09, ratio.size))
-            label = f"against {LABELS[rival].removesuffix(' baseline')}" if k == 0 else None
+            label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}" if k == 0 else None
             ax.plot(x, ratio, MARKERS[rival], color=COLOURS[rival], markersize=3, alpha=0.6, linewidth=0, label=label)
-            ax.plot(
-                x[chosen], ratio[chosen], "*", color="black", markersize=8, label="chosen row" if j == k == 0 else None
-            )
+            label = "chosen row" if j == k == 0 else None
+            ax.plot(x[chosen], ratio[chosen], "*", color="black", markersize=8, label=label)
             rows += [(rival, eta, i, float(r)) for i, r in enumerate(ratio)]
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))

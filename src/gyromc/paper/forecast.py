@@ -8,56 +8,39 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 import gyromc
 from gyromc.paper.cache import Cache, fingerprint
 from gyromc.paper.experiment import Experiment
 from gyromc.plan import Plan, paper_steps
-from gyromc.show.numbers import plain
 
 __all__ = ["forecast"]
 
+CONSTANTS = ("variance", "reversible_variance", "method", "strict")
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+
 
 def forecast(
-    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int = 6, cache: Cache | None = None
+    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int, cache: Cache
 ) -> dict[str, Any]:
-    """Predict by role: the constants that do not depend on η, and one entry per step size.
+    """Predict by role: the constants that do not depend on η, and `cells`, one entry by observable per step size.
 
-    **Arguments:**
-
-    - `experiment`: of the catalogue.
-    - `step_sizes`: the η to predict for.
-    - `num_chains`: R of the plans.
-    - `digits`: of V, where the Poisson equation is solved.
-    - `cache`: stores slow predictions; default: none.
-
-    **Returns:** `{role: {"variance": …, "method": …, "verdicts": […], "cells": [{"h": {"rmse": …}}, …]}}`.
+    Where the errors are not exact, the prediction at the smallest η is converted to the others. `digits` are those of V where
+    the Poisson equation is solved.
     """
     problem = experiment.problem
     names = [name for name in (problem.primary, problem.even) if name is not None]
-    exact = problem.gaussian
     found = {}
     for role in experiment.roles:
-        etas = step_sizes if exact else step_sizes[-1:]
+        etas = step_sizes if problem.gaussian else step_sizes[-1:]
         predicted = []
         for eta in etas:
             plan = experiment.plan(eta, role, num_chains=num_chains)
             plan = plan.replace(observables={name: plan.observables[name] for name in names})
-            predicted.append(_predict(plan, digits, None if exact else cache))
-        last = predicted[-1]
-        cells = [p["observables"] for p in predicted]
-        if not exact:
+            predicted.append(_predict(plan, digits, None if problem.gaussian else cache))
+        cells = [p.pop("observables") for p in predicted]
+        if not problem.gaussian:
             cells = [{name: _scaled(cells[0][name], etas[0], eta) for name in names} for eta in step_sizes]
-        found[role] = {
-            **{
-                key: last["observables"][names[0]][key]
-                for key in ("variance", "reversible_variance", "method", "strict")
-            },
-            "largest_step_size": last["largest_step_size"],
-            "verdicts": last["verdicts"],
-            "cells": cells,
-        }
+        found[role] = {**{key: cells[-1][names[0]][key] for key in CONSTANTS}, **predicted[-1], "cells": cells}
     return found
 
 
@@ -67,28 +50,15 @@ def _predict(plan: Plan, digits: int, cache: Cache | None) -> dict[str, Any]:
     kept = cache.load_json(key) if cache is not None else None
     if kept is not None:
         return kept
-    p = gyromc.predict(plan, digits=digits)
+    predicted = gyromc.predict(plan, digits=digits).to_dict()
+    for row in predicted["observables"].values():
+        row["strict"] = row["strict_reduction"] and row["strict_reduction"]["strict"]
     found = {
         "observables": {
-            name: {
-                "variance": plain(p.variance[name]),
-                "reversible_variance": plain(p.reversible_variance[name]),
-                "method": p.method[name],
-                "strict": None if p.strict_reduction[name] is None else bool(p.strict_reduction[name]),
-                "expectation": plain(p.expectation[name]),
-                "rmse": plain(p.rmse[name]),
-                "rmse_method": p.rmse_method[name],
-                "bias": plain(p.bias[name]),
-                "bias_method": p.bias_method[name],
-                "std": plain(p.std[name]),
-            }
-            for name in plan.observables
+            name: {key: row[key] for key in (*CONSTANTS, *ERRORS)} for name, row in predicted["observables"].items()
         },
-        "largest_step_size": plain(p.largest_step_size),
-        "verdicts": [
-            {"name": v.name, "status": v.status.value, "sentence": v.sentence, "numbers": _plain(v.numbers)}
-            for v in p.verdicts
-        ],
+        "largest_step_size": predicted["largest_step_size"],
+        "verdicts": predicted["verdicts"],
     }
     if cache is not None:
         cache.store_json(key, found)
@@ -105,16 +75,3 @@ def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
     N = paper_steps(eta)
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
     return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
-
-
-def _plain(value):
-    """Convert numbers, strings and containers of them for JSON."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(v) for v in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | float | np.number):
-        return float(value) if np.isfinite(value) else None
-    return value if value is None else str(value)

@@ -22,14 +22,7 @@ def rmse(errors: np.ndarray) -> tuple[float, float]:
 
 
 class Bootstrap:
-    """Resampled chains: the same resamples for every dynamics, so that comparisons are paired.
-
-    **Arguments:**
-
-    - `num_chains`: R.
-    - `draws`: the number of resamples.
-    - `seed`: of the resampling.
-    """
+    """Resampled chains: the same `draws` resamples for every dynamics, so that comparisons are paired."""
 
     def __init__(self, num_chains: int, draws: int = 2000, seed: int = 0):
         rng = np.random.default_rng(seed)
@@ -80,28 +73,23 @@ def normality(z: np.ndarray) -> Normality:
 
     Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
     estimated, only a wrong shape.
-
-    **Arguments:**
-
-    - `z`: errors divided by their claimed scale.
     """
     z = np.sort(z[np.isfinite(z)])
     n = z.size
-    q = normal_scores(n)
-    line = np.polyfit(q, z, 1)
     ks = stats.kstest(z, "norm")
     statistic, p = anderson_darling(z)
-    half_slope, half_mean = 1.96 * z.std() / math.sqrt(2 * n), 1.96 * z.std() / math.sqrt(n)
+    slope, intercept = map(float, np.polyfit(normal_scores(n), z, 1))
+    half_slope, half_mean = float(1.96 * z.std() / math.sqrt(2 * n)), float(1.96 * z.std() / math.sqrt(n))
     return Normality(
         num=n,
         ks_statistic=float(ks.statistic),
         ks_p=float(ks.pvalue),
         ad_statistic=statistic,
         ad_p=p,
-        slope=float(line[0]),
-        slope_interval=(float(line[0] - half_slope), float(line[0] + half_slope)),
-        intercept=float(line[1]),
-        intercept_interval=(float(line[1] - half_mean), float(line[1] + half_mean)),
+        slope=slope,
+        slope_interval=(slope - half_slope, slope + half_slope),
+        intercept=intercept,
+        intercept_interval=(intercept - half_mean, intercept + half_mean),
     )
 
 
@@ -117,8 +105,7 @@ def anderson_darling(z: np.ndarray) -> tuple[float, float]:
     """
     z = np.sort(z)
     n = z.size
-    u = stats.norm.cdf((z - z.mean()) / z.std(ddof=1))
-    u = np.clip(u, 1e-300, 1 - 1e-16)
+    u = np.clip(stats.norm.cdf((z - z.mean()) / z.std(ddof=1)), 1e-300, 1 - 1e-16)
     i = np.arange(1, n + 1)
     a = float(-n - np.mean((2 * i - 1) * (np.log(u) + np.log1p(-u[::-1])))) * (1 + 0.75 / n + 2.25 / n**2)
     if a >= 0.6:
@@ -137,19 +124,11 @@ def quantile_band(n: int, level: float = 0.95, simulations: int = 600) -> tuple[
     """Return a band that holds all of n sorted N(0, 1) values with probability `level`.
 
     Each order statistic has a Beta law; one local level for all of them is found by (seeded) simulation.
-
-    **Arguments:**
-
-    - `n`: the number of values.
-    - `level`: the probability that none leaves the band.
-    - `simulations`: the number of samples for the local level.
-
-    **Returns:** the lower and the upper edge.
     """
     rng = np.random.default_rng(n)
     i = np.arange(1, n + 1)
     ordered = np.sort(rng.random((simulations, n)), axis=1)
     below = special.betainc(i, n + 1 - i, ordered)
     local = np.quantile(np.min(np.minimum(below, 1 - below), axis=1), 1 - level)
-    edges = special.betaincinv(i, n + 1 - i, local), special.betaincinv(i, n + 1 - i, 1 - local)
-    return special.ndtri(edges[0]), special.ndtri(edges[1])
+    low, high = (special.ndtri(special.betaincinv(i, n + 1 - i, at)) for at in (local, 1 - local))
+    return low, high

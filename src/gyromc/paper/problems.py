@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +24,15 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperProblem(abc.ABC):
-    """A target with its oracle and observables; `primary` names the one the paper plots, `even` the one that shows bias."""
+    """A target with its oracle and observables.
+
+    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None; `family` is
+    `quadratic`, `nonquadratic`, `linear` or `logistic`.
+    """
+
+    family: ClassVar[str]
+    primary: ClassVar[str] = "h"
+    even: ClassVar[str | None] = "even"
 
     @abc.abstractmethod
     def target(self) -> targets.Target:
@@ -31,16 +40,11 @@ class PaperProblem(abc.ABC):
 
     @abc.abstractmethod
     def oracle(self) -> oracles.Oracle:
-        """The gradient oracle."""
+        """Return the gradient oracle."""
 
     @abc.abstractmethod
     def observables(self) -> Mapping[str, observables.Observable]:
         """Return all observables of one run, by name."""
-
-    @property
-    @abc.abstractmethod
-    def family(self) -> str:
-        """`quadratic`, `nonquadratic`, `linear` or `logistic`."""
 
     @property
     @abc.abstractmethod
@@ -51,21 +55,6 @@ class PaperProblem(abc.ABC):
     def gaussian(self) -> bool:
         """Whether exact finite-step errors are known: the target is Gaussian."""
         return self.target().gaussian() is not None
-
-    @property
-    def primary(self) -> str:
-        """The name of the observable in the paper's panels."""
-        return "h"
-
-    @property
-    def even(self) -> str | None:
-        """The name of an observable whose mean shows the O(η) bias, or None."""
-        return "even"
-
-    @property
-    def choices(self) -> Mapping[str, object]:
-        """Every field, as stored in the results."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,10 +100,7 @@ class SyntheticRegression(PaperProblem):
     batch_size: int = 16
     prior_scale: float = 2.0
     coefficients: tuple[float, ...] = (1.0, -1.0, 0.5)
-
-    @property
-    def family(self):
-        return "linear"
+    family = "linear"
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
@@ -148,13 +134,15 @@ class HeartDisease(PaperProblem):
     test_row: int = 0
     batch_size: int = 32
     prior_scale: float = 1.0
+    family = "logistic"
+    even = None
 
     def __post_init__(self):
         whole(self.test_row, "test_row", least=0, most=self.num_test - 1)
 
     @property
-    def family(self):
-        return "logistic"
+    def primary(self):
+        return f"row {self.test_row}"
 
     @functools.cached_property
     def split(self) -> datasets.Split:
@@ -168,20 +156,7 @@ class HeartDisease(PaperProblem):
         return oracles.Minibatch(self.batch_size)
 
     def observables(self):
-        return {self.row_name(i): observables.predictive(x) for i, x in enumerate(self.split.X_test)}
-
-    @staticmethod
-    def row_name(row: int) -> str:
-        """The observable's name for a test row."""
-        return f"row {row}"
-
-    @property
-    def primary(self):
-        return self.row_name(self.test_row)
-
-    @property
-    def even(self):
-        return None
+        return {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
 
     @property
     def formulas(self):
@@ -197,13 +172,7 @@ class HeartDisease(PaperProblem):
 
 
 def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
-    """A copy of a problem with other choices.
-
-    **Arguments:**
-
-    - `problem`: the problem to copy.
-    - `choices`: fields to change, for example `test_row=5`.
-    """
+    """Return a copy of a problem with other values of its fields, for example `test_row=5`."""
     known = {f.name for f in dataclasses.fields(problem)}
     unknown = sorted(set(choices) - known)
     require(

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from gyromc.paper.experiment import Experiment
+from gyromc.plan import paper_steps
 
 __all__ = ["PROFILES", "Profile", "seconds"]
 
@@ -32,7 +33,8 @@ class Profile:
 
     def chain_steps(self, experiment: Experiment) -> int:
         """Return the steps over all chains, dynamics and step sizes."""
-        return experiment.chain_steps(self.step_sizes(experiment), self.chains(experiment))
+        steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
+        return len(experiment.roles) * self.chains(experiment) * steps
 
 
 _FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")

@@ -11,6 +11,7 @@ from typing import Any
 import gyromc
 from gyromc.datasets import HEART
 from gyromc.paper import claims
+from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, duration, number
 from gyromc.show.pages import Picture, environment, image
@@ -32,7 +33,6 @@ COLUMNS = {
 SHORT = {claims.CONFIRMED: "confirmed", claims.UNRESOLVED: "not resolved", claims.REFUTED: "refuted"}
 SIGNS = {claims.CONFIRMED: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
 CLASSES = {claims.CONFIRMED: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
-ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
 FORMATS = ("svg", "png", "pdf", "csv")
 PAPER_KINDS = ("rmse", "qq")
@@ -43,7 +43,7 @@ SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
 def write_report(
     results: Mapping[str, Any], directory: Path, shown: Progress | None = None, formats: tuple[str, ...] = FORMATS
 ) -> Path:
-    """Draw the figures and write report.html.
+    """Draw the figures and write report.html; return its path.
 
     **Arguments:**
 
@@ -51,8 +51,6 @@ def write_report(
     - `directory`: where report.html and the folder `figures` go.
     - `shown`: where progress is shown; nowhere when left out.
     - `formats`: which files to write for each figure; the page itself needs none of them.
-
-    **Returns:** the path of report.html.
     """
     directory, shown = Path(directory), shown or Progress()
     require_writable(directory)
@@ -86,35 +84,26 @@ def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str,
 
 
 def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) -> str:
-    """Return the page as text.
-
-    **Arguments:**
-
-    - `results`: the content of results.json.
-    - `pictures`: the pictures of each experiment.
-    """
+    """Return the page as text, with the pictures of each experiment."""
     experiments = results["experiments"]
-    return (
-        environment("gyromc.paper")
-        .get_template("report.html.j2")
-        .render(
-            results=results,
-            experiments=experiments,
-            pictures=pictures,
-            columns=COLUMNS,
-            verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
-            counts=_counts(experiments),
-            z_table=_z_table(experiments),
-            short=SHORT,
-            signs=SIGNS,
-            classes=CLASSES,
-            role_names=ROLE_NAMES,
-            status_classes=STATUS_CLASSES,
-            heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
-            tolerances=claims,
-            version=gyromc.__version__,
-            paper_kinds=PAPER_KINDS,
-        )
+    template = environment("gyromc.paper").get_template("report.html.j2")
+    return template.render(
+        results=results,
+        experiments=experiments,
+        pictures=pictures,
+        columns=COLUMNS,
+        verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
+        counts=_counts(experiments),
+        z_table=_z_table(experiments),
+        short=SHORT,
+        signs=SIGNS,
+        classes=CLASSES,
+        role_names=ROLE_NAMES,
+        status_classes=STATUS_CLASSES,
+        heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
+        tolerances=claims,
+        version=gyromc.__version__,
+        paper_kinds=PAPER_KINDS,
     )
 
 
@@ -135,12 +124,9 @@ def markdown(results: Mapping[str, Any]) -> str:
             for c in (verdicts.get(key) for key in COLUMNS)
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    table = _z_table(results["experiments"])
-    if table:
-        lines += [
-            "",
-            f"Exact predictions: {table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}.",
-        ]
+    if table := _z_table(results["experiments"]):
+        summary = f"{table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}"
+        lines += ["", f"Exact predictions: {summary}."]
     return "\n".join(lines) + "\n"
 
 
@@ -155,20 +141,19 @@ def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.Judgement, 
 
 def _z_table(experiments: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the z-scores against exact predictions, one row per experiment and dynamics; None where there are none."""
-    rows = []
-    for name, found in experiments.items():
-        for role, cells in found["cells"].items():
-            if cells[0]["z"] is not None:
-                rows.append({"name": name, "role": role, "cells": cells})
+    rows = [
+        {"name": name, "role": role, "cells": cells}
+        for name, found in experiments.items()
+        for role, cells in found["cells"].items()
+        if cells[0]["z"] is not None
+    ]
     if not rows:
         return None
-    every = [c["z"] for row in rows for c in row["cells"]]
     paper = [c["z"] for row in rows if row["role"] != "sgld" for c in row["cells"]]
     return {
         "rows": rows,
         "width": max(len(row["cells"]) for row in rows),
         "num": len(paper),
-        "num_all": len(every),
         "worst": max(map(abs, paper)),
         "beyond": sum(abs(z) > claims.MAX_Z for z in paper),
         "mean_square": sum(z * z for z in paper) / len(paper),

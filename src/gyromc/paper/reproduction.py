@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gyromc.checks import require
-from gyromc.paper.analysis import analyse
+from gyromc.paper.analysis import Measured, analyse
 from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import select
 from gyromc.paper.execution import Outcome, cells, execute, expected_seconds
@@ -24,8 +24,9 @@ from gyromc.paper.forecast import forecast
 from gyromc.paper.measures import Bootstrap
 from gyromc.paper.problems import HeartDisease
 from gyromc.paper.profiles import PROFILES, Profile
-from gyromc.paper.reference import Reference, predictive_reference
+from gyromc.paper.reference import predictive_reference
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
+from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
@@ -135,26 +136,21 @@ def _findings(
     seed: int,
 ) -> dict[str, Any]:
     """Analyse each experiment; return the findings by name."""
-    bootstrap = functools.lru_cache(lambda chains: Bootstrap(chains, profile.bootstrap, seed))
-    references: dict[HeartDisease, Reference] = {}
+
+    @functools.cache
+    def bootstrap(chains: int) -> Bootstrap:
+        return Bootstrap(chains, profile.bootstrap, seed)
+
+    @functools.cache
+    def reference(problem: HeartDisease) -> Expectation:
+        return predictive_reference(problem.target(), problem.split.X_test, profile.reference_draws, seed)
+
     found = {}
-    for experiment in experiments:
-        shown.describe(f"{experiment.name}: predictions and claims")
-        etas, problem = profile.step_sizes(experiment), experiment.problem
-        reference = None
-        if isinstance(problem, HeartDisease):
-            if problem not in references:
-                references[problem] = predictive_reference(
-                    problem.target(), problem.split.X_test, profile.reference_draws, seed
-                )
-            reference = references[problem]
-        found[experiment.name] = analyse(
-            experiment,
-            etas,
-            {(role, eta): outcome.pieces[experiment.name, role, eta] for role in experiment.roles for eta in etas},
-            forecasts[experiment.name].result(),
-            reference,
-            bootstrap(profile.chains(experiment)),
-        )
+    for e in experiments:
+        shown.describe(f"{e.name}: predictions and claims")
+        pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
+        known = reference(e.problem) if isinstance(e.problem, HeartDisease) else None
+        predicted, resampled = forecasts[e.name].result(), bootstrap(profile.chains(e))
+        found[e.name] = analyse(Measured(e, profile.step_sizes(e), pieces, predicted, known, resampled))
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

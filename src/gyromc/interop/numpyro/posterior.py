@@ -14,7 +14,7 @@ import numpy as np
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from gyromc.checks import require
-from gyromc.flat import Unravel
+from gyromc.flat import unraveler
 from gyromc.interop.numpyro.checking import check
 from gyromc.interop.numpyro.handlers import DrivePlates, OnlyPart
 from gyromc.interop.numpyro.reading import Structure, arguments, on_device, read
@@ -31,14 +31,6 @@ def _slope(part: Callable, target: "Posterior", params):
     return jax.grad(lambda p: part(target, p))(params)
 
 
-def _potential(target, params):
-    return target.potential(params)
-
-
-def _prior(target, params):
-    return target.prior(params)
-
-
 class Posterior(Target):
     """A model's posterior; parameters are {site: unconstrained array}, or one vector of them all, sites in alphabetical order."""
 
@@ -46,15 +38,14 @@ class Posterior(Target):
     args: tuple
     kwargs: dict
     structure: Structure = eqx.field(static=True)
-    unravel: Unravel
+    unravel: Callable
     size: int = eqx.field(static=True)
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict, structure: Structure):
         self.model, self.args, self.kwargs, self.structure = model, args, kwargs, structure
-        template = {name: jax.ShapeDtypeStruct(shape, FLOAT) for name, shape in structure.shapes.items()}
-        leaves, treedef = jax.tree.flatten(template)
-        self.unravel = Unravel(treedef, tuple(leaf.shape for leaf in leaves))
-        self.size = sum(int(np.prod(leaf.shape)) for leaf in leaves)
+        self.unravel, self.size = unraveler(
+            {name: jax.ShapeDtypeStruct(shape, FLOAT) for name, shape in structure.shapes.items()}
+        )
 
     @property
     def dim(self) -> int:
@@ -75,7 +66,7 @@ class Posterior(Target):
         return potential_energy(self.on(None), *self.given(), self.by_site(params))
 
     def gradient(self, params):
-        return _slope(_potential, on_device(self), params)
+        return _slope(Posterior.potential, on_device(self), params)
 
     def constrained(self, params, deterministic: bool = True, batch_ndims: int = 0) -> dict[str, Any]:
         """The values of the latent and, optionally, the deterministic sites at unconstrained parameters."""
@@ -103,30 +94,28 @@ class Posterior(Target):
 
     def by_site(self, params) -> dict[str, Any]:
         """The parameters by site name; raises `InvalidInput` for names or shapes that are not the model's."""
+        shapes = self.structure.shapes
+        expected = "{" + ", ".join(f"{name!r}: {shape}" for name, shape in shapes.items()) + "}"
         if not isinstance(params, dict):
             require(
                 np.shape(params) == (self.size,),
-                f"The parameters of this model are {self._expected()}, or one vector of {self.size} numbers: "
+                f"The parameters of this model are {expected}, or one vector of {self.size} numbers: "
                 f"got {type(params).__name__} of shape {np.shape(params)}.",
             )
             return self.unravel(params)
-        missing, extra = set(self.sites) - set(params), set(params) - set(self.sites)
+        missing, extra = sorted(set(shapes) - set(params)), sorted(map(str, set(params) - set(shapes)))
         require(
             not missing and not extra,
-            f"The parameters must be given for the model's latent sites, {self._expected()}"
-            f"{'; missing: ' + ', '.join(sorted(missing)) if missing else ''}"
-            f"{'; unknown: ' + ', '.join(sorted(map(str, extra))) if extra else ''}. Begin with `target.start`.",
+            f"The parameters must be given for the model's latent sites, {expected}; missing: "
+            f"{', '.join(missing) or 'none'}; unknown: {', '.join(extra) or 'none'}. Begin with `target.start`.",
         )
-        for name, shape in self.structure.shapes.items():
+        for name, shape in shapes.items():
             require(
                 np.shape(params[name]) == shape,
                 f"Site {name!r} has unconstrained shape {shape}: got {np.shape(params[name])}. "
                 "Parameters are given in the unconstrained space; begin with `target.start`.",
             )
         return params
-
-    def _expected(self) -> str:
-        return "{" + ", ".join(f"{name!r}: {shape}" for name, shape in self.structure.shapes.items()) + "}"
 
 
 class SubsampledPosterior(Posterior, SumOverData):
@@ -159,7 +148,7 @@ class SubsampledPosterior(Posterior, SumOverData):
         return jax.grad(self.likelihood)(params, index)
 
     def prior_gradient(self, params):
-        return _slope(_prior, on_device(self), params)
+        return _slope(SubsampledPosterior.prior, on_device(self), params)
 
     def weighted_gradient(self, params, index, weight):
         return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)  # one pass over the batch
@@ -171,9 +160,9 @@ def _portion(batch: int, num_data: int) -> int:
     A plate with as many indices as rows uses its data in order and ignores the indices, which is wrong for a batch drawn with
     replacement. Such batches are split into equal parts.
     """
-    if batch < num_data or num_data == 1:
-        return batch if num_data > 1 else 1
-    return max(part for part in range(1, num_data) if batch % part == 0)
+    if batch < num_data:
+        return batch
+    return max((part for part in range(1, num_data) if batch % part == 0), default=1)
 
 
 def target(model: Callable, *args: Any, **kwargs: Any) -> Posterior:

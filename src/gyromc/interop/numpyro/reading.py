@@ -110,7 +110,8 @@ def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
         here, observations = traced(jax.random.key(0), args, kwargs)
         elsewhere, _ = traced(jax.random.key(1), args, kwargs)
     for name, observation in observations.items():
-        _check_observed(name, observation)
+        if observation is not None:
+            _check_observed(name, observation)
     transforms = {name: _fixed_transform(here[name], elsewhere[name]) for name in here}
     return dataclasses.replace(found[0], transforms=transforms)
 
@@ -124,16 +125,15 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
     except InvalidInput:
         raise
     except Exception as error:  # anything the user's function raises; it becomes the cause
-        concrete = "Tracer" in type(error).__name__ or "Concret" in type(error).__name__
-        raise InvalidInput(
-            f"The model `{_called(model)}` cannot be traced with the arguments given ({_described(args, kwargs)}): "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
-            + (
+        remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
+        if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
+            remedy = (
                 "JAX sees arrays without their values: pass sizes, such as a number of groups, as arguments of their own, and "
                 "branch on no array."
-                if concrete
-                else "Pass what you would pass to `numpyro.infer.MCMC.run`."
             )
+        raise InvalidInput(
+            f"The model `{_called(model)}` cannot be traced with the arguments given ({_described(args, kwargs)}): "
+            f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}. {remedy}"
         ) from error
 
 
@@ -216,18 +216,16 @@ def _known_support(distribution) -> bool:
     )
 
 
-def _check_observed(name: str, observation: Observation | None) -> None:
+def _check_observed(name: str, observation: Observation) -> None:
     """Raise unless every observed value lies in the support of its distribution."""
-    if observation is None:
-        return
-    value, bad = np.asarray(observation.value), np.argwhere(np.atleast_1d(~np.asarray(observation.inside)))
+    bad = np.argwhere(np.atleast_1d(~np.asarray(observation.inside)))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        first = np.atleast_1d(value)[where]
+        first = np.atleast_1d(np.asarray(observation.value))[where]
+        remedy = "Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded."
         raise InvalidInput(
             f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({observation.support}), the "
-            f"first at {where}: {first}. "
-            + ("Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded.")
+            f"first at {where}: {first}. {remedy}"
         )
 
 

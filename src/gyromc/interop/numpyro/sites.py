@@ -43,10 +43,7 @@ class SiteElement(Observable):
             f"Site {self.site!r} has unconstrained shape {self.shape}: the parameters give {found} for it. "
             "Begin with `target.start`.",
         )
-        if self.everything is not None:
-            value = self.everything(params)[self.site]
-        else:
-            value = self.transform(params[self.site])
+        value = self.everything(params)[self.site] if self.everything else self.transform(params[self.site])
         return jnp.asarray(value)[self.index] ** self.power
 
 
@@ -79,21 +76,14 @@ def observables(
     names = _chosen(target, sites)
     with jax.enable_x64(True):  # shapes only
         shapes = jax.eval_shape(target.constrained, {k: jnp.asarray(v) for k, v in target.start.items()})
-    traced_once = jax.jit(lambda params: target.constrained(params))
-
-    def everything(params):  # for elements that need the whole model
-        return traced_once(params)
-
-    def element(site: str, index: tuple[int, ...], power: int) -> SiteElement:
-        transform = target.structure.transforms.get(site)
-        shape = target.structure.shapes.get(site)
-        return SiteElement(site, index, power, transform, None if transform else everything, target.unravel, shape)
-
+    everything = jax.jit(lambda params: target.constrained(params))  # for elements that need the whole model
     found = {}
     for power in (1, 2) if squares else (1,):
         for site in names:
+            transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
+            how = (transform, None if transform else everything, target.unravel, shape)
             for index in np.ndindex(shapes[site].shape):
-                found[element_name(site, index, power)] = element(site, index, power)
+                found[element_name(site, index, power)] = SiteElement(site, index, power, *how)
     return found
 
 
@@ -114,10 +104,7 @@ def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]
     **Returns:** arrays by site name.
     """
     target = _posterior(run)
-    require(
-        run.draws is not None,
-        "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth state.",
-    )
+    require(run.draws is not None, "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth.")
     return target.reported(run.draws, _chosen(target, sites))
 
 
@@ -160,9 +147,8 @@ def _posterior(run: Run) -> Posterior:
 
 def _chosen(target: Posterior, sites: Sequence[str] | None) -> tuple[str, ...]:
     require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
-    structure = target.structure
-    usual = (*target.sites, *structure.deterministic)
-    known = (*usual, *structure.on_rows)
+    usual = (*target.sites, *target.structure.deterministic)
+    known = (*usual, *target.structure.on_rows)
     wanted = usual if sites is None else ((sites,) if isinstance(sites, str) else tuple(sites))
     unknown = [name for name in wanted if name not in known]
     require(
