@@ -20,7 +20,7 @@ from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.spread import observable_variances
-from gyromc.records import Column, Records
+from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import intervals
@@ -28,8 +28,6 @@ from gyromc.statistics.errors import ChainAverages, ErrorMethod
 
 if TYPE_CHECKING:
     from xarray import DataTree
-
-__all__ = ["Average", "Cause", "EngineState", "Failure", "PosteriorSpread", "Run", "RunOptions"]
 
 ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
@@ -55,10 +53,6 @@ class Failure:
     def reason(self) -> str:
         """The cause as text."""
         return self.cause.value.format(", ".join(self.observables))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Chain, step and reason as plain values, for JSON."""
-        return {"chain": self.chain, "step": self.step, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"chain {self.chain} at step {self.step}: {self.reason}"
@@ -104,19 +98,12 @@ class EngineState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PosteriorSpread:
-    """Var_μ(h) of every observable of a plan, computed when first read.
-
-    **Arguments:**
-
-    - `plan`: its target and observables.
-    - `draws`: kept states, shaped like the parameters, or None; `last`: the last θ of each chain that did not fail.
-    - `good`: which chains did not fail.
-    """
+    """Var_μ(h) of every observable of a plan, computed when first read."""
 
     plan: Plan
-    draws: Any
-    last: np.ndarray
-    good: np.ndarray
+    draws: Any  # kept states, shaped like the parameters, or None
+    last: np.ndarray  # the last θ of each chain that did not fail
+    good: np.ndarray  # which chains did not fail
 
     @functools.cached_property
     def variances(self) -> dict[str, float]:
@@ -124,23 +111,16 @@ class PosteriorSpread:
         rows = self.last if len(self.last) >= ENOUGH_CHAINS else None
         if self.draws is not None:
             rows = flat_draws(self.draws, self.good)
-        found = observable_variances(self.plan, rows)
-        return {name: math.nan if value is None else value for name, value in found.items()}
+        return observable_variances(self.plan, rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Average(ChainAverages):
-    """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`.
-
-    **Arguments**, besides those of `ChainAverages`:
-
-    - `name`: of the observable; `time`: over which each chain was averaged.
-    - `posterior`: the spread of the posterior, for `ess`.
-    """
+    """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`."""
 
     name: str = ""
-    time: float = math.nan
-    posterior: PosteriorSpread | None = None
+    time: float = math.nan  # over which each chain was averaged
+    posterior: PosteriorSpread | None = None  # for `ess`
 
     @property
     def variance(self) -> float:
@@ -274,22 +254,14 @@ class Run(Records[Average], Shown):
             "steps_done": self.steps_done,
             "observables": {
                 name: {
-                    "mean": plain(row.mean),
-                    "std_error": plain(row.std_error),
+                    **plain_attributes(row, "mean", "std_error", "variance", "r_hat"),
                     "interval_95": [plain(end) for end in row.interval],
-                    "variance": plain(row.variance),
-                    "r_hat": plain(row.r_hat),
                 }
                 for name, row in self.items()
             },
-            "error_method": self.error_method,
-            "engine": self.engine,
-            "engine_reason": self.engine_reason,
-            "gradient_evaluations": self.gradient_evaluations,
-            "wall_time": self.wall_time,
-            "compile_time": self.compile_time,
-            "partial": self.partial,
-            "failures": [failure.to_dict() for failure in self.failures],
+            **plain_attributes(self, "error_method", "engine", "engine_reason", "gradient_evaluations"),
+            **plain_attributes(self, "wall_time", "compile_time", "partial"),
+            "failures": [plain_attributes(failure, "chain", "step", "reason") for failure in self.failures],
         }
 
     def shown(self) -> Sequence[Table | str]:
@@ -326,11 +298,8 @@ def _averages(run: Run) -> dict[str, Average]:
     state, plan, good = run.state, run.plan, ~run.diverged
     time = sum(state.clock)
     by_time = plan.weighting == "step_size"
-    if run.steps_done:
-        with np.errstate(invalid="ignore"):
-            averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
-    else:
-        averages = np.full_like(state.sums, math.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):  # with no step done, 0/0: there is no average
+        averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
     marks = sorted(state.snapshots)
     durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
     weights = durations if by_time else np.diff(marks, prepend=0).astype(float)

@@ -70,16 +70,12 @@ def estimate(
         bias, second_step_size = BiasSource.AUTO, True
     source = bias if isinstance(bias, Run | Mapping) else _bias_source(bias)
     intervals.check_level(level)
-    require(
-        run.steps_done > 0 and not np.all(run.diverged),
-        "This run has nothing to estimate from: "
-        + ("every chain failed." if run.steps_done else "no state was averaged."),
-    )
+    lacking = "every chain failed" if run.steps_done else "no state was averaged"
+    require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
     found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
-    rows = {
-        name: Estimate(row, found[name], bias_of[name], run.gradient_evaluations, level) for name, row in run.items()
-    }
+    cost = run.gradient_evaluations
+    rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
     sentences = list(_warnings(run, rows, bias_wanted=source is not BiasSource.NONE))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
@@ -108,14 +104,11 @@ def _error(run: Run, average: Average, method: ErrorMethod | None) -> MonteCarlo
 
 
 def _biases(
-    run: Run,
-    source: BiasSource | Run | Mapping[str, Bias],
-    second_step_size: bool,
-    known: Mapping[str, MonteCarloError],
+    run: Run, source: BiasSource | Run | Mapping[str, Bias], second: bool, known: Mapping[str, MonteCarloError]
 ) -> Mapping[str, Bias]:
     names = list(run)
     require(
-        not second_step_size or source in (BiasSource.AUTO, BiasSource.PREDICT),
+        not second or source in (BiasSource.AUTO, BiasSource.PREDICT),
         '`second_step_size=True` measures the bias: leave `bias` out, or pass `bias="predict"` to measure only what cannot '
         "be predicted.",
     )
@@ -128,10 +121,10 @@ def _biases(
         return given
     if source is BiasSource.NONE:
         return {name: Bias(None, "not asked for") for name in names}
-    if not second_step_size:
-        return biases.predicted_or_not(run) if source is BiasSource.AUTO else _predicted(run)
     if source is BiasSource.AUTO:
-        return biases.measured(run, names)
+        return biases.measured(run, names) if second else biases.predicted_or_not(run)
+    if not second:
+        return _predicted(run)
     found = biases.predicted_or_not(run)
     lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
     return {**found, **biases.measured(run, lacking)} if lacking else found

@@ -17,20 +17,12 @@ from gyromc.shape.importance import Sample
 from gyromc.statistics.errors import ChainAverages, ErrorMethod, MonteCarloError, of_mean
 from gyromc.statistics.variances import Spread, lugsail_variance
 
-__all__ = ["plug_in_error"]
-
 MOST_DRAWS = 20_000
 FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 
 
 def plug_in_error(run: Run, average: Average) -> MonteCarloError:
-    """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain.
-
-    **Arguments:**
-
-    - `run`: with kept draws and a constant step size.
-    - `average`: of one observable; it says what the draws are worth.
-    """
+    """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
     require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
     plan, rows = run.plan, flat_draws(run.draws, ~run.diverged)

@@ -16,14 +16,13 @@ from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import augment, augment_vector, linear_chain, why_not_linear
-from gyromc.prediction.exact.law import ridge_mean, why_not_law
+from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
 from gyromc.shape.importance import Sample
-from gyromc.shape.laplace import Laplace
 
 MOST_PARAMETERS = 60  # for an importance sample
 HEALTHY = 0.05  # effective size, as a share of the draws
@@ -67,16 +66,13 @@ class Answer:
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Shared:
     """What several observables of one plan share, computed when first asked for."""
 
-    def __init__(self, plan: Plan, sample: Sample | None, digits: int):
-        self.plan, self.sample, self.digits = plan, sample, digits
-
-    @functools.cached_property
-    def center(self) -> Laplace:
-        """The Laplace approximation."""
-        return self.plan.model.laplace
+    plan: Plan
+    sample: Sample | None  # the user's
+    digits: int
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -156,18 +152,18 @@ def _ridge_on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | Non
     V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
     spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
     mu = mehler.expectation(h.rho, shift, spread)
-    strict = Reduction(
-        bool(V < V0 * (1 - 1e-9)), math.nan, V / V0
-    )  # V and V_0 to 10 digits decide, without the integral
+    strict = Reduction(V < V0 * (1 - 1e-9), math.nan, V / V0)  # V and V_0 to 10 digits decide, without the integral
     base = Answer(V, V0, Method(Kind.MEHLER), mu, Method(Kind.CLOSED_FORM), strict_reduction=strict)
     return _with_law(plan, _asymptotic(plan, base), h)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     """The answer with the bias that the law of the chain's states gives, where that can be followed."""
-    if why_not_linear(plan) is not None or why_not_law(linear_chain(plan)) is not None:
+    if why_not_linear(plan) is not None:
         return found
     chain = linear_chain(plan)
+    if not chain.additive and chain.n > MOST_STATE:
+        return found
     assert found.expectation is not None
     bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
     exact = chain.additive or h.is_square
@@ -229,10 +225,9 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer:
     """The closed form with the Hessian at the mode and h linearised there."""
-    plan = shared.plan
-    V, V0, integral = laplace_constants(plan, h)
-    Q = plan.dynamics.Q
-    return _asymptotic(plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=reduction(integral, Q, V, V0)))
+    V, V0, integral = laplace_constants(shared.plan, h)
+    strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
+    return _asymptotic(shared.plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
@@ -258,20 +253,20 @@ def _asymptotic(
     eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
     if bias_slope is None or not plan.scheme.is_euler:
-        text = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
+        text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
         return dataclasses.replace(base, std=std, rmse=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
-    start = 0.0 if transient is None or plan.burn_in else transient / (N * eta)
-    bias = eta * bias_slope + start
+    bias, bias_error, known = eta * bias_slope, eta * slope_error, Kind.FIRST_ORDER.value
+    if bias_error:
+        known += f" (se {bias_error:.1g})"
+    if transient is None or plan.burn_in:
+        known += ", start left out"
+    else:
+        bias += transient / (N * eta)
     return dataclasses.replace(
         base,
         bias=bias,
-        bias_error=eta * slope_error,
-        bias_method=Method(
-            Kind.FIRST_ORDER,
-            Kind.FIRST_ORDER.value
-            + (f" (se {eta * slope_error:.1g})" if slope_error else "")
-            + (", start left out" if transient is None or plan.burn_in else ""),
-        ),
+        bias_error=bias_error,
+        bias_method=Method(Kind.FIRST_ORDER, known),
         std=std,
         rmse=math.hypot(bias, std),
         rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)"),

@@ -1,7 +1,7 @@
 """The posterior variance Var_μ(h) of every observable; effective sample sizes are computed from it.
 
 Input: a plan and, optionally, draws of θ. Output: a variance by observable name: by quadrature for ρ(aᵀθ) on a Gaussian
-target, from the draws otherwise, None where neither is available.
+target, from the draws otherwise, NaN where neither is available.
 """
 
 import math
@@ -16,35 +16,17 @@ from gyromc.prediction.exact.closed_forms import precision_solve
 MOST_ROWS = 20_000
 
 
-def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str, float | None]:
-    """Var_μ(h) of every observable of a plan.
-
-    **Arguments:**
-
-    - `plan`: with the target and the observables.
-    - `rows`: draws of θ, one per row; at most 20 000 of them are used, evenly spread.
-
-    **Returns:** the variance by name, None where it is not known.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.spread import observable_variances
-    plan = gm.Plan(target=gm.targets.Quadratic([4.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.1,
-                   observables={"x": gm.observables.linear([1.0])})
-    assert abs(observable_variances(plan)["x"] - 0.25) < 1e-12
-    ```
-    """
+def observable_variances(plan: Plan, rows: np.ndarray | None = None) -> dict[str, float]:
+    """Var_μ(h) of every observable of a plan, from at most `MOST_ROWS` of the rows; NaN where it is not known."""
     known = plan.flat_target.gaussian()
     if rows is not None and len(rows) > MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(int)]
-    found: dict[str, float | None] = {}
+    found = dict.fromkeys(plan.observables, math.nan)
     for name, h in plan.observables.items():
         if known is not None and isinstance(h, Ridge) and np.any(h.direction):
             found[name] = _on_gaussian(h, *known)
         elif rows is not None:
             found[name] = float(np.var(plan.model.values(h, rows), ddof=1))
-        else:
-            found[name] = None
     return found
 
 

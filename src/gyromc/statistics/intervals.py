@@ -6,8 +6,6 @@ from scipy import stats
 
 from gyromc.checks import require
 
-__all__ = ["check_level", "combined_dof", "interval"]
-
 
 def check_level(level: float) -> None:
     """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""

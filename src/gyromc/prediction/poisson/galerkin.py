@@ -11,7 +11,7 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson.basis import SPACING, Axis, line, plane
@@ -47,8 +47,6 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
     """Why the Poisson equation is not solved for this observable, or None."""
     if plan.flat_target.separable() is None and plan.dim > 2:
         return f"{type(plan.target).__name__} is not separable and has more than two parameters"
-    if not isinstance(plan.oracle, Exact | Gaussian) and plan.flat_target.separable() is None and plan.dim > 2:
-        return "the oracle's noise depends on the state"
     depends = plan.model.coordinates_of(h)
     if not depends:
         return "the observable is constant"
@@ -82,13 +80,7 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     """Solve the Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or a size limit.
 
-    **Arguments:**
-
-    - `plan`: its target is separable or has at most two parameters.
-    - `h`: the observable.
-    - `digits`: how many digits V and V_0 must have.
-
-    **Returns:** a `Galerkin` value. Raises `InvalidInput` with the reason for any other plan.
+    Raises `InvalidInput` with the reason where `why_not_galerkin` returns one.
 
     ```python
     import gyromc as gm
@@ -109,14 +101,11 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
             break
         now = _at_degree(plan, h, depends, chosen, degree)
         if before is not None:
-            gap = max(
-                abs(now.variance - before.variance), abs(now.reversible_variance - before.reversible_variance), 1e-15
-            )
-            before = dataclasses.replace(now, error=gap)
-            if gap <= 0.5 * 10.0**-digits * now.variance:
-                break
-        else:
-            before = now
+            gaps = now.variance - before.variance, now.reversible_variance - before.reversible_variance
+            now = dataclasses.replace(now, error=max(*map(abs, gaps), 1e-15))
+        before = now
+        if now.error <= 0.5 * 10.0**-digits * now.variance:
+            break
     assert before is not None
     return before
 
