@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import plain
 
-__all__ = ["Column", "Forwarded", "Records", "Renamed", "UnknownName", "plain_attributes"]
-
 Row = TypeVar("Row")
 Value = TypeVar("Value")
 
@@ -40,23 +38,6 @@ class Records(Mapping[str, Row]):
 
     A subclass provides `rows`, as a field or as a property, and lists the attributes of its rows as `Column`s. `_entry` and
     `_result` are the words for one row and for the whole in messages. Two results are equal only if they are the same object.
-
-    ```python
-    import dataclasses
-    from gyromc.records import Column, Records
-
-    @dataclasses.dataclass(frozen=True)
-    class Length:
-        mean: float
-
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Lengths(Records[Length]):
-        rows: dict[str, Length]
-        mean = Column[float]("The mean length.")
-
-    lengths = Lengths({"x": Length(2.0)})
-    assert lengths["x"].mean == lengths.mean["x"] == 2.0
-    ```
     """
 
     rows: Mapping[str, Row]

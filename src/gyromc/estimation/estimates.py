@@ -12,10 +12,7 @@ from gyromc.estimation.bias import Bias
 from gyromc.records import Column, Forwarded, Records, Renamed, plain_attributes
 from gyromc.results import Average, Run
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError
-from gyromc.statistics.intervals import combined_dof, interval
-
-__all__ = ["Estimate", "Estimates"]
+from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (
@@ -29,14 +26,8 @@ KEYS = (
 class Estimate(WithError):
     """What a run says about one μ(h).
 
-    **Attributes:**
-
-    - `mean`, `std_error`, `dof`, `method`, `reason`: over chains; the error is statistical alone.
-    - `interval`: of the given `level`, for the mean without its bias taken off.
-    - `bias`, `bias_error`, `bias_method`: the discretisation bias; None where it is not known.
-    - `corrected`: the interval after taking the bias off, with the error of that correction in it.
-    - `recommended`: `corrected` where the bias is known and not negligible, else `interval`; `verdict` says why.
-    - `variance`: V(h) as the error implies it; `r_hat`; `ess` and `ess_per_gradient`, NaN where Var_μ(h) is not known.
+    `mean` with its `std_error` and `interval`, which are statistical alone; `bias`, None where it is not known; `corrected`, the
+    interval after taking the bias off; and `recommended`, the one of the two to report: `verdict` says why.
     """
 
     average: Average
@@ -46,10 +37,14 @@ class Estimate(WithError):
     level: float = 0.95
 
     name = Forwarded[str]("average.name", "The observable's name.")
-    mean = Forwarded[float]("average.mean", "The mean over the chains that did not fail.")
     r_hat = Forwarded[float]("average.r_hat", "Split R-hat: 1 when the halves of all chains agree.")
     bias = Forwarded[float | None]("discretisation.value", "The expected mean minus μ(h).")
     bias_method = Forwarded[str]("discretisation.method", "How `bias` is known.")
+
+    @property
+    def mean(self) -> float:
+        """The mean over the chains that did not fail."""
+        return self.average.mean
 
     @property
     def variance(self) -> float:
@@ -83,11 +78,11 @@ class Estimate(WithError):
 
     @property
     def corrected(self) -> tuple[float, float]:
-        """The interval after taking the bias off; NaN where it is not known."""
+        """The interval after taking the bias off, with the error of that correction in it; NaN where it is not known."""
         own = (self.discretisation.amplification * self.std_error) ** 2, self.dof
         other = self.discretisation.error**2, self.discretisation.dof
         dof = combined_dof(own, other) if self.dof > 0 else 0
-        return interval(self.corrected_mean, self.corrected_error, self.level, dof)
+        return student_interval(self.corrected_mean, self.corrected_error, self.level, dof)
 
     @property
     def bias_matters(self) -> bool:
@@ -101,7 +96,7 @@ class Estimate(WithError):
 
     @property
     def recommended(self) -> tuple[float, float]:
-        """The interval to report."""
+        """The interval to report: `corrected` where the bias is known and not negligible, else `interval`."""
         return self.corrected if self.bias_matters else self.interval
 
     @property
@@ -126,13 +121,8 @@ class Estimate(WithError):
 class Estimates(Records[Estimate], Shown):
     """One `Estimate` per observable, by name, and what concerns all of them.
 
-    `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row.
-
-    **Attributes:**
-
-    - `run`: what they were estimated from; `level`: of the intervals.
-    - `warnings`: what may be wrong and what to do about it, a list of sentences; empty when all is well.
-    - `divergences`: how many chains failed and were left out; `gradient_evaluations`: by the run, failed chains included.
+    `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row. `run` is what they were
+    estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do; none when all is well.
     """
 
     run: Run
@@ -154,7 +144,9 @@ class Estimates(Records[Estimate], Shown):
     method = Column[ErrorMethod]("How `std_error` is known.")
     bias_method = Column[str]("How `bias` is known.")
     verdict = Column[str]("What to do about the bias, in a sentence.")
-    gradient_evaluations = Forwarded[int]("run.gradient_evaluations", "Gradients the run computed.")
+    gradient_evaluations = Forwarded[int](
+        "run.gradient_evaluations", "Gradients the run computed, failed chains included."
+    )
     notes = Renamed("warnings")
 
     @property

@@ -67,7 +67,7 @@ def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
         _oracle(plan),
         *(_observable(plan, name, h) for name, h in plan.observables.items()),
         _length(plan),
-        _step(plan, stable),
+        _step(stable),
     ]
 
 
@@ -99,9 +99,7 @@ def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
     if published is not None:
         yield published
     if known.far is None:
-        yield Verdict(
-            "drift", NOT_CERTIFIED, "The growth of ∇U far out is not known, so the drift cannot be judged.", {}
-        )
+        yield Verdict("drift", NOT_CERTIFIED, "The growth of ∇U far out is not known, so the drift cannot be judged.")
         return
     G, P = plan.dynamics.D + plan.dynamics.Q, augment(known.far, plan.augmented)
     A = G @ P
@@ -176,7 +174,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
     quadratic = plan.flat_target.gaussian() is not None
     if isinstance(h, Ridge) and h.is_linear and quadratic:
         return Verdict(
-            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {}
+            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation."
         )
     if isinstance(h, Ridge):
         why = "on a potential that is not quadratic" if not quadratic else "beyond the linear case"
@@ -187,9 +185,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
 
 def _length(plan: Plan) -> Verdict:
     if plan.scheduled:
-        return Verdict(
-            "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
-        )
+        return Verdict("number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.")
     N, own = plan.num_steps, paper_steps(plan.eta)
     time = N * plan.eta
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
@@ -202,14 +198,14 @@ def _length(plan: Plan) -> Verdict:
     return Verdict("number of steps", NOT_CERTIFIED, sentence, numbers)
 
 
-def _step(plan: Plan, stable: Stability | None) -> Verdict:
+def _step(stable: Stability | None) -> Verdict:
     if stable is None:
         return Verdict(
-            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known.", {}
+            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known."
         )
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
-    if stable.stable:
-        status = HOLDS if stable.how.exact else NOT_CERTIFIED
-        return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)
-    return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)
+    if not stable.stable:
+        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)
+    status = HOLDS if stable.how.exact else NOT_CERTIFIED
+    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)

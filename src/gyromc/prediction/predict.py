@@ -35,25 +35,15 @@ COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 class Prediction(Records[Answer], Shown):
     """What a plan will deliver: a mapping of observables to rows, and what concerns the plan as a whole.
 
-    `pred["x"].variance` and `pred.variance["x"]` are the same number, and so for every attribute of a row.
-
-    **Attributes:**
-
-    - `variance`, `reversible_variance`: the fluctuation constants V and V_0; `method` says how they are known.
-    - `rmse`, `std`, `bias`: of ONE chain's average, about the true μ(h); `rmse_method`, `bias_method`.
-    - `mean`, `std_error`: what `run.mean` is expected to be, and its standard deviation.
-    - `expectation`: μ(h); `expectation_method`.
-    - `strict_reduction`: whether V < V_0, and the integral that decides it.
-    - `stable`, `stability_radius`, `largest_step_size`: of the second moments.
-    - `verdicts`: on every assumption; `notes`: what else should be known.
-
-    What is not known is NaN, but None in `bias` and `expectation`.
+    `pred["x"].variance` and `pred.variance["x"]` are the same number, and so for every attribute below that is a `Column`.
+    `rmse`, `std` and `bias` are those of ONE chain's average, about the true μ(h); `mean` and `std_error` are what `run.mean` is
+    expected to be, and its standard deviation. What is not known is NaN, but None in `bias` and `expectation`.
     """
 
     plan: Plan
     rows: Mapping[str, Answer]
     stability: Stability | None
-    verdicts: list[Verdict]
+    verdicts: list[Verdict]  # on every assumption of the theory
 
     _result = "prediction"
     variance = Column[float]("The fluctuation constant V(h).")

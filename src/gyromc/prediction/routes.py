@@ -15,7 +15,7 @@ from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
-from gyromc.prediction.exact.chain import augment, augment_vector, linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
@@ -98,7 +98,7 @@ class Shared:
 def answer(shared: Shared, name: str) -> Answer:
     """The answer of the first route that has one, with the reasons of those before it as notes."""
     h, notes = shared.plan.observables[name], []
-    for route in (_gaussian, _ridge_on_gaussian, _poisson, _sampled, _laplace):
+    for route in (_on_gaussian, _poisson, _sampled, _laplace):
         try:
             found = route(shared, name, h)
         except InvalidInput as error:
@@ -113,48 +113,41 @@ def _matrices(plan: Plan, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     return plan.dynamics.D, plan.dynamics.Q, augment(K, plan.augmented)
 
 
-def _gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
-    """Closed forms for uᵀθ and (uᵀθ)² on a Gaussian target, with exact finite-step moments where there are some."""
+def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """Closed forms for uᵀθ and (uᵀθ)², Mehler's formula for other ρ(uᵀθ); exact finite-step moments where there are some."""
     plan = shared.plan
     known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
+    if known is None or not isinstance(h, Ridge):
         return None
-    K, mean = known
-    D, Q, P = _matrices(plan, K)
-    zero, u, shift = np.zeros_like(Q), augment_vector(h.direction, plan.augmented), float(h.direction @ mean)
+    D, Q, P = _matrices(plan, known[0])
+    zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ known[1])
+    closed = how = Method(Kind.CLOSED_FORM)
     if h.is_linear:
-        form, slope, mu = None, u, shift
+        mu = shift
         V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
-    else:
+        strict = reduction(closed_forms.strictness_integral(D, Q, P, None, u), Q, V, V0)
+    elif h.is_square:
         form, slope = np.outer(u, u), 2 * shift * u
         mu = shift**2 + float(u @ closed_forms.precision_solve(P, u))
         V, V0 = (closed_forms.quadratic_fluctuation_constant(D, q, P, form, slope) for q in (Q, zero))
-    integral = closed_forms.strictness_integral(D, Q, P, form, slope)
-    closed, strict = Method(Kind.CLOSED_FORM), reduction(integral, Q, V, V0)
-    base = Answer(V, V0, closed, mu, closed, strict_reduction=strict)
+        strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
+    elif np.any(u):
+        how = Method(Kind.MEHLER)
+        mu = mehler.expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
+        V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
+        strict = Reduction(V < V0 * (1 - 1e-9), math.nan, V / V0)  # V and V_0 to 10 digits decide, without the integral
+    else:
+        return None
+    base = Answer(V, V0, how, mu, closed, strict_reduction=strict)
     if name in shared.exact:
-        moments = shared.exact[name]
+        moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias = math.sqrt(moments.variance), moments.mean - mu
-        exact, rmse = Method(Kind.EXACT), math.hypot(bias, std)
+        rmse = math.hypot(bias, std)
         return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse=rmse, rmse_method=exact)
     found = _with_law(plan, _asymptotic(plan, base), h)
+    if how.kind is Kind.MEHLER:
+        return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
-
-
-def _ridge_on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
-    """Mehler's formula for ρ(aᵀθ) on a Gaussian target of any dimension."""
-    plan = shared.plan
-    known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or not np.any(h.direction):
-        return None
-    D, Q, P = _matrices(plan, known[0])
-    u, shift = augment_vector(h.direction, plan.augmented), float(h.direction @ known[1])
-    V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
-    spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
-    mu = mehler.expectation(h.rho, shift, spread)
-    strict = Reduction(V < V0 * (1 - 1e-9), math.nan, V / V0)  # V and V_0 to 10 digits decide, without the integral
-    base = Answer(V, V0, Method(Kind.MEHLER), mu, Method(Kind.CLOSED_FORM), strict_reduction=strict)
-    return _with_law(plan, _asymptotic(plan, base), h)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
@@ -234,7 +227,7 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
     D, Q, P = _matrices(plan, center.precision)
-    u = augment_vector(plan.model.value_gradients(h, center.mode[None])[0], plan.augmented)
+    u = lift(plan.model.value_gradients(h, center.mode[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 

@@ -10,10 +10,11 @@ import functools
 import math
 
 import numpy as np
+from scipy import stats
 
+from gyromc.checks import require
 from gyromc.records import Forwarded
 from gyromc.statistics import agreement, variances
-from gyromc.statistics.intervals import interval
 from gyromc.statistics.variances import Spread
 
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
@@ -64,7 +65,7 @@ class WithError:
     @property
     def interval(self) -> tuple[float, float]:
         """The Student interval of `mean`, of the given `level`; the bias is not part of it."""
-        return interval(self.mean, self.std_error, self.level, self.dof)
+        return student_interval(self.mean, self.std_error, self.level, self.dof)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -167,3 +168,21 @@ def of_mean(found: Spread, chains: int, method: ErrorMethod, reason: str) -> Mon
     if not found.variance >= 0:
         return MonteCarloError(math.nan, chains, 0, method, reason)
     return MonteCarloError(found.variance, chains, found.dof, method, reason)
+
+
+def check_level(level: float) -> None:
+    """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""
+    require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+
+
+def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:
+    """The two-sided Student interval of the given level around a mean; NaN with no degrees of freedom."""
+    half = float(stats.t.ppf(0.5 + level / 2, dof)) * std_error if dof > 0 else math.nan
+    return mean - half, mean + half
+
+
+def combined_dof(*parts: tuple[float, float]) -> float:
+    """The degrees of freedom of a sum of independent variances, each (variance, dof), by Welch and Satterthwaite."""
+    total = sum(v for v, _ in parts)
+    spent = sum(v**2 / dof for v, dof in parts if v > 0)
+    return total**2 / spent if spent > 0 else math.inf

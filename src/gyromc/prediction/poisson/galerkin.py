@@ -15,7 +15,7 @@ from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson.basis import SPACING, Axis, line, plane
-from gyromc.prediction.poisson.equation import Generator, Solution, coefficients
+from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
@@ -145,37 +145,23 @@ def oracle_covariance(plan: Plan) -> np.ndarray:
 def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
     normal = functools.partial(line, potential=lambda t: t**2 / 2, slope=lambda t: t, around=(0.0, 1.0))
     momenta = [normal(i, degree=min(degree, MOMENTUM_DEGREE)) for i in chosen if i >= plan.dim]
-    potentials = plan.flat_target.separable()
-    theta = [i for i in chosen if i < plan.dim]
+    potentials, around = plan.flat_target.separable(), [(0.0, 1.0)] * plan.dim
+    if potentials is None and plan.dim == 2:
+        return [_plane_axis(plan, degree), *momenta]
+    if potentials is None or plan.flat_target.gaussian() is not None:
+        center = plan.model.laplace
+        around = [(float(m), float(p) ** -0.5) for m, p in zip(center.mode, np.diag(center.precision), strict=True)]
     if potentials is None:
-        return [_plane_axis(plan, degree), *momenta] if plan.dim == 2 else [_single_axis(plan, degree), *momenta]
+        potentials = [lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])]
     spacing = SPACING if dimensions < 4 else 2 * SPACING
-    around = _around(plan)
-    return [
-        *(line(i, potentials[i], functools.partial(_slope, plan, i), degree, around[i], spacing) for i in theta),
-        *momenta,
-    ]
+    slopes = [functools.partial(_slope, plan, i) for i in range(plan.dim)]
+    theta = [line(i, potentials[i], slopes[i], degree, around[i], spacing) for i in chosen if i < plan.dim]
+    return [*theta, *momenta]
 
 
 def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i′, from the target's own gradient."""
     return plan.flat_target.gradients(np.repeat(t[:, None], plan.dim, axis=1))[:, i]
-
-
-def _around(plan: Plan) -> list[tuple[float, float]]:
-    """A guess of the center and scale of each factor."""
-    known = plan.flat_target.gaussian()
-    if known is None:
-        return [(0.0, 1.0)] * plan.dim
-    return [(float(m), float(p) ** -0.5) for m, p in zip(known[1], np.diag(known[0]), strict=True)]
-
-
-def _single_axis(plan: Plan, degree: int) -> Axis:
-    """The basis of a target of one parameter."""
-    potential = lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])  # noqa: E731
-    slope = lambda t: plan.flat_target.gradients(np.asarray(t)[:, None])[:, 0]  # noqa: E731
-    center = plan.model.laplace
-    return line(0, potential, slope, degree, (float(center.mode[0]), float(center.precision[0, 0]) ** -0.5))
 
 
 def _plane_axis(plan: Plan, degree: int) -> Axis:
@@ -184,20 +170,24 @@ def _plane_axis(plan: Plan, degree: int) -> Axis:
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
     energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
     for reach in 2.0 ** np.arange(3, 8):
-        line_nodes = np.linspace(-reach, reach, 65 if reach < 16 else 257)
-        x = np.stack(np.meshgrid(line_nodes, line_nodes, indexing="ij"), axis=-1)
-        energy = energy_of(x.reshape(-1, 2)).reshape(x.shape[:2])
+        coarse = 65 if reach < 16 else 257
+        energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
         edge = np.concatenate([energy[0], energy[-1], energy[:, 0], energy[:, -1]])
         if np.min(edge) - np.min(energy) > 45 + degree * np.log(reach):
             break
     else:
         raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
-    fine = np.linspace(-reach, reach, int(2 * reach / 0.1) + 1)
-    x = np.stack(np.meshgrid(fine, fine, indexing="ij"), axis=-1).reshape(-1, 2)
+    x = _square(reach, int(2 * reach / 0.1) + 1)
     energy = energy_of(x)
     near = energy - np.min(energy) < 45 + degree * np.log(reach)
     density = np.exp(np.min(energy) - energy[near])
     return plane((0, 1), center.mode + x[near] @ root.T, density / density.sum(), degree)
+
+
+def _square(reach: float, count: int) -> np.ndarray:
+    """A grid of count × count points on [-reach, reach]², one row each."""
+    side = np.linspace(-reach, reach, count)
+    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.ndarray, list[Axis]]:
@@ -206,13 +196,10 @@ def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.n
     counts = [len(axis.weights) for axis in used]
     if np.prod(counts) > MOST_NODES:
         raise InvalidInput(f"The observable depends on {len(used)} coordinates: too many for a grid.")
-    points = [axis.nodes for axis in used]
     rows = np.zeros((int(np.prod(counts)), plan.dim))
-    for number, (axis, nodes) in enumerate(zip(used, points, strict=True)):
-        index = np.broadcast_to(
-            np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts
-        )
-        rows[:, list(axis.coordinates)] = nodes[index.ravel()]
+    grid = np.meshgrid(*map(np.arange, counts), indexing="ij", copy=False)
+    for axis, index in zip(used, grid, strict=True):
+        rows[:, list(axis.coordinates)] = axis.nodes[index.ravel()]
     return plan.model.values(h, rows).reshape(counts), used
 
 
@@ -238,7 +225,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         for i, (number, partial) in generator.partials.items():
             if not (np.any(G[j] * D[:, i]) or noise[j, i]):
                 continue
-            second = np.moveaxis(np.tensordot(partial, first, axes=(1, number)), 0, number)
+            second = along(number, partial, first)
             total -= noise[j, i] * generator.mean(second, {})
             total -= sum(
                 G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})
