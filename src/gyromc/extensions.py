@@ -8,18 +8,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["EXTENSIONS", "load"]
-
-EXTENSIONS = {"to_datatree": "gyromc.interop.arviz"}
-"""The module of each function."""
+EXTENSIONS = {"to_datatree": "gyromc.interop.arviz"}  # the module of each function
 
 
 def load(name: str) -> Callable[..., Any]:
-    """Import the function of that name.
-
-    ```python
-    from gyromc.extensions import load
-    assert load("to_datatree").__module__ == "gyromc.interop.arviz"
-    ```
-    """
+    """Import the function of that name."""
     return getattr(import_module(EXTENSIONS[name]), name)

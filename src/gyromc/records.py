@@ -1,16 +1,16 @@
 """Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number.
 
-`Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Renamed` keeps the old
-name of an attribute working for one release.
+`Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Forwarded` is an
+attribute of a part of a row, and `Renamed` keeps the old name of an attribute working for one release.
 """
 
+import operator
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from gyromc.errors import InvalidInput
-
-__all__ = ["Column", "Records", "Renamed", "UnknownName"]
+from gyromc.show.numbers import plain
 
 Row = TypeVar("Row")
 Value = TypeVar("Value")
@@ -22,28 +22,22 @@ class UnknownName(InvalidInput, KeyError):
     __str__ = Exception.__str__
 
 
+def plain_attributes(row: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a row by name, for JSON: NaN and infinities become None, pairs lists, enumerations text."""
+    return {name: _plain(getattr(row, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [plain(x) for x in value]
+    return str(value) if isinstance(value, str) else value if isinstance(value, bool) else plain(value)
+
+
 class Records(Mapping[str, Row]):
     """A mapping of names to rows.
 
     A subclass provides `rows`, as a field or as a property, and lists the attributes of its rows as `Column`s. `_entry` and
     `_result` are the words for one row and for the whole in messages. Two results are equal only if they are the same object.
-
-    ```python
-    import dataclasses
-    from gyromc.records import Column, Records
-
-    @dataclasses.dataclass(frozen=True)
-    class Length:
-        mean: float
-
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Lengths(Records[Length]):
-        rows: dict[str, Length]
-        mean = Column[float]("The mean length.")
-
-    lengths = Lengths({"x": Length(2.0)})
-    assert lengths["x"].mean == lengths.mean["x"] == 2.0
-    ```
     """
 
     rows: Mapping[str, Row]
@@ -87,6 +81,20 @@ class Column(Generic[Value]):
         found = {name: getattr(row, self.name) for name, row in instance.rows.items()}
         instance.__dict__[self.name] = found  # read instead of this descriptor from now on
         return found
+
+
+class Forwarded(Generic[Value]):
+    """An attribute of a part of an object, such as `error.std_error`, read under its own name."""
+
+    def __init__(self, path: str, doc: str):
+        self.read, self.__doc__ = operator.attrgetter(path), doc
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Value:
+        return self if instance is None else self.read(instance)
 
 
 class Renamed:

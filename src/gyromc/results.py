@@ -18,19 +18,18 @@ import numpy as np
 from gyromc import extensions
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
+from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.spread import observable_variances
-from gyromc.records import Column, Records
+from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics import intervals
-from gyromc.statistics.errors import ChainAverages, ErrorMethod
+from gyromc.statistics.errors import ChainAverages, ErrorMethod, check_level, student_interval
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
-__all__ = ["Average", "Cause", "EngineState", "Failure", "PosteriorSpread", "Run", "RunOptions"]
-
+MOST_ROWS = 20_000  # for the variance of an observable over the posterior
 ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
 
@@ -55,10 +54,6 @@ class Failure:
     def reason(self) -> str:
         """The cause as text."""
         return self.cause.value.format(", ".join(self.observables))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Chain, step and reason as plain values, for JSON."""
-        return {"chain": self.chain, "step": self.step, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"chain {self.chain} at step {self.step}: {self.reason}"
@@ -104,43 +99,35 @@ class EngineState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PosteriorSpread:
-    """Var_μ(h) of every observable of a plan, computed when first read.
-
-    **Arguments:**
-
-    - `plan`: its target and observables.
-    - `draws`: kept states, shaped like the parameters, or None; `last`: the last θ of each chain that did not fail.
-    - `good`: which chains did not fail.
-    """
+    """Var_μ(h) of every observable of a plan, computed when first read."""
 
     plan: Plan
-    draws: Any
-    last: np.ndarray
-    good: np.ndarray
+    draws: Any  # kept states, shaped like the parameters, or None
+    last: np.ndarray  # the last θ of each chain that did not fail
+    good: np.ndarray  # which chains did not fail
 
     @functools.cached_property
     def variances(self) -> dict[str, float]:
         """By a formula, from the kept draws, or from the last states of many chains; NaN where there is none of them."""
+        known, found = self.plan.flat_target.gaussian(), dict.fromkeys(self.plan.observables, math.nan)
         rows = self.last if len(self.last) >= ENOUGH_CHAINS else None
         if self.draws is not None:
             rows = flat_draws(self.draws, self.good)
-        found = observable_variances(self.plan, rows)
-        return {name: math.nan if value is None else value for name, value in found.items()}
+        for name, h in self.plan.observables.items():
+            if known is not None and isinstance(h, Ridge) and np.any(h.direction):
+                found[name] = ridge_moments(h, *known)[1]
+            elif rows is not None:
+                found[name] = float(np.var(self.plan.model.values(h, spaced(rows, MOST_ROWS)), ddof=1))
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Average(ChainAverages):
-    """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`.
-
-    **Arguments**, besides those of `ChainAverages`:
-
-    - `name`: of the observable; `time`: over which each chain was averaged.
-    - `posterior`: the spread of the posterior, for `ess`.
-    """
+    """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`."""
 
     name: str = ""
-    time: float = math.nan
-    posterior: PosteriorSpread | None = None
+    time: float = math.nan  # over which each chain was averaged
+    posterior: PosteriorSpread | None = None  # for `ess`
 
     @property
     def variance(self) -> float:
@@ -162,19 +149,14 @@ class Average(ChainAverages):
 class Run(Records[Average], Shown):
     """What a run of a plan returned: a mapping of observables to rows, and data about the run as a whole.
 
-    `run["x"].mean` and `run.mean["x"]` are the same number, and so for every attribute of a row.
+    `run["x"].mean` and `run.mean["x"]` are the same number, and so for every `Column`.
 
-    **Attributes:**
+    **Attributes**, besides the columns:
 
     - `plan`: what was asked for; `engine`: which engine ran it; `engine_reason`: why that one.
-    - `averages[name]`: μ̂(h) of each chain; NaN for a chain that failed.
-    - `mean`, `std_error`, `variance`: by name, over chains; `interval(name, level)`; `error_method`.
-    - `r_hat`, `ess`: by name, whether the chains agree and how many independent draws they are worth.
-    - `blocks[name]`: chains × blocks, averages over equal stretches of each chain that did not fail.
     - `failures`: the chains that failed, with step and reason; `partial`: whether it was interrupted.
-    - `steps_done`: how many states were averaged; `gradient_evaluations`; `wall_time` and `compile_time` in seconds.
+    - `wall_time`, `compile_time`: in seconds; `state`: where the chains stand, for `continue_(more_steps)`.
     - `draws`: kept states, chains × draws, shaped like the parameters; `None` unless asked for.
-    - `state`: where the chains stand; `continue_(more_steps)` continues from there.
     """
 
     plan: Plan
@@ -231,23 +213,15 @@ class Run(Records[Average], Shown):
         return str(methods.pop()) if len(methods) == 1 else "mixed"
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
-        """The two-sided confidence interval of `mean[name]`, from Student's distribution.
-
-        **Arguments:**
-
-        - `name`: which observable.
-        - `level`: the coverage, between 0 and 1.
-        """
+        """The two-sided confidence interval of `mean[name]`, from Student's distribution; `level` is its coverage."""
         row = self[name]
-        intervals.check_level(level)
-        return intervals.interval(row.mean, row.std_error, level, row.dof)
+        check_level(level)
+        return student_interval(row.mean, row.std_error, level, row.dof)
 
     def continue_(self, more_steps: int | None = None) -> "Run":
-        """Continue from where the chains stand; the result equals one longer run exactly.
+        """Average `more_steps` more states of each chain; left out: what an interrupted run still lacks.
 
-        **Arguments:**
-
-        - `more_steps`: how many more states to average; left out: what an interrupted run still lacks.
+        The result equals one longer run exactly.
         """
         if self.resume is None:
             raise InvalidInput("This run holds no engine state to continue from.")
@@ -258,13 +232,7 @@ class Run(Records[Average], Shown):
         return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
 
     def to_datatree(self, names: Sequence[str] | None = None, predictive: Callable | None = None) -> "DataTree":
-        """The kept draws, averages and data as an ArviZ DataTree; needs `pip install 'gyromc[arviz]'`.
-
-        **Arguments:**
-
-        - `names`: of the parameters; left out: `theta`, or the paths of a pytree.
-        - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution.
-        """
+        """The kept draws, averages and data as an ArviZ DataTree: see `gyromc.interop.arviz.to_datatree`."""
         return extensions.load("to_datatree")(self, names, predictive)
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,22 +242,14 @@ class Run(Records[Average], Shown):
             "steps_done": self.steps_done,
             "observables": {
                 name: {
-                    "mean": plain(row.mean),
-                    "std_error": plain(row.std_error),
+                    **plain_attributes(row, "mean", "std_error", "variance", "r_hat"),
                     "interval_95": [plain(end) for end in row.interval],
-                    "variance": plain(row.variance),
-                    "r_hat": plain(row.r_hat),
                 }
                 for name, row in self.items()
             },
-            "error_method": self.error_method,
-            "engine": self.engine,
-            "engine_reason": self.engine_reason,
-            "gradient_evaluations": self.gradient_evaluations,
-            "wall_time": self.wall_time,
-            "compile_time": self.compile_time,
-            "partial": self.partial,
-            "failures": [failure.to_dict() for failure in self.failures],
+            **plain_attributes(self, "error_method", "engine", "engine_reason", "gradient_evaluations"),
+            **plain_attributes(self, "wall_time", "compile_time", "partial"),
+            "failures": [plain_attributes(failure, "chain", "step", "reason") for failure in self.failures],
         }
 
     def shown(self) -> Sequence[Table | str]:
@@ -326,11 +286,8 @@ def _averages(run: Run) -> dict[str, Average]:
     state, plan, good = run.state, run.plan, ~run.diverged
     time = sum(state.clock)
     by_time = plan.weighting == "step_size"
-    if run.steps_done:
-        with np.errstate(invalid="ignore"):
-            averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
-    else:
-        averages = np.full_like(state.sums, math.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):  # with no step done, 0/0: there is no average
+        averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
     marks = sorted(state.snapshots)
     durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
     weights = durations if by_time else np.diff(marks, prepend=0).astype(float)
@@ -360,3 +317,8 @@ def flat_draws(draws: Any, good: np.ndarray) -> np.ndarray:
     """The kept draws of the chains that did not fail, as rows of θ, in float64."""
     leaves = [np.asarray(x, float)[good] for x in jax.tree.leaves(draws)]
     return np.concatenate([x.reshape(x.shape[0] * x.shape[1], -1) for x in leaves], axis=1)
+
+
+def spaced(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, evenly spread."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]

@@ -22,8 +22,6 @@ from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
 from gyromc.targets import SumOverData
 
-__all__ = ["Bias", "BiasSource", "from_runs", "from_step_sizes", "hinted", "measured", "predicted", "predicted_or_not"]
-
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
 
@@ -64,10 +62,9 @@ def predicted(run: Run) -> dict[str, Bias]:
     plan = run.plan if run.steps_done == run.plan.num_steps else run.plan.replace(num_steps=max(1, run.steps_done))
     pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
     limit = pred.largest_step_size
-    found = {}
+    found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
-            found[name] = _unknown(hinted("no formula gives it"))
             continue
         remainder = 0.0 if row.bias_method.exact or not limit > 0 else abs(row.bias) * plan.eta / limit
         found[name] = Bias(row.bias, f"predicted, {row.bias_method}", math.hypot(row.bias_error, remainder))
@@ -98,52 +95,33 @@ def _unknown(why: str) -> Bias:
 
 
 def from_step_sizes(difference: float, error: float, dof: float, ratio: float, relative_step: float = 0.0) -> Bias:
-    """The bias at η from a mean at `ratio`·η, by extrapolation to first order.
+    """The bias at η from the mean at `ratio`·η, with its `error` and `dof`, minus the mean at η, to first order.
 
-    **Arguments:**
-
-    - `difference`: the mean at `ratio`·η minus the mean at η.
-    - `error`, `dof`: standard error of the former, and its degrees of freedom.
-    - `relative_step`: η over the largest stable step size, the likely size of the second order against the first, which the
-      extrapolation gets wrong by `ratio` times itself.
-
-    ```python
-    from gyromc.estimation.bias import from_step_sizes
-    assert abs(from_step_sizes(0.1, 0.01, 30, 2.0).value - 0.1) < 1e-12
-    ```
+    `relative_step` is η over the largest stable step size, the likely size of the second order against the first, which the
+    extrapolation gets wrong by `ratio` times itself.
     """
     value = difference / (ratio - 1)
-    return Bias(
-        value=value,
-        method=f"two step sizes, η and {ratio:g}η",
-        error=math.hypot(error / abs(ratio - 1), ratio * relative_step * value),
-        amplification=ratio / (ratio - 1),
-        dof=dof,
-    )
+    error = math.hypot(error / abs(ratio - 1), ratio * relative_step * value)
+    return Bias(value, f"two step sizes, η and {ratio:g}η", error, ratio / (ratio - 1), dof)
 
 
 def measured(run: Run, names: list[str]) -> dict[str, Bias]:
     """The biases from a second run of the same time at another step size; unknown, with the reason, where there can be none."""
     if run.plan.scheduled:
         return {name: _unknown("the step size is a schedule") for name in names}
-    other = _at_another_step_size(run, names)
-    try:
-        return from_runs(run, run_plan(other, engine=run.engine), names)
-    except DivergenceError as error:
-        return {name: _unknown(f"at {other.eta / run.plan.eta:g}η {error}") for name in names}
-
-
-def _at_another_step_size(run: Run, names: list[str]) -> Plan:
-    """The same time at twice the step size (half of it where twice is unstable), with other random numbers."""
     plan = run.plan
-    ratio = 0.5 if 2 * plan.eta > 0.8 * largest_step_size(plan) else 2.0
-    return plan.replace(
+    ratio = 0.5 if 2 * plan.eta > 0.8 * largest_step_size(plan) else 2.0  # half where twice is unstable
+    other = plan.replace(
         step_size=ratio * plan.eta,
         num_steps=max(1, round(run.steps_done / ratio)),
         burn_in=round(plan.burn_in / ratio),
         observables={name: plan.observables[name] for name in names},
-        seed=(plan.seed + 0x5DEECE66D) % 2**63,
+        seed=(plan.seed + 0x5DEECE66D) % 2**63,  # other random numbers
     )
+    try:
+        return from_runs(run, run_plan(other, engine=run.engine), names)
+    except DivergenceError as error:
+        return {name: _unknown(f"at {ratio:g}η {error}") for name in names}
 
 
 def from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
@@ -157,11 +135,9 @@ def from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
     missing = set(names) - set(other)
     require(not missing, f"The run given as `bias` lacks the observables {', '.join(sorted(missing))}.")
     ratio, relative = theirs.eta / mine.eta, mine.eta / largest_step_size(mine)
+    pairs = {name: (run[name], other[name]) for name in names}
     return {
-        name: from_step_sizes(
-            other[name].mean - run[name].mean, other[name].std_error, other[name].dof, ratio, relative
-        )
-        for name in names
+        name: from_step_sizes(b.mean - a.mean, b.std_error, b.dof, ratio, relative) for name, (a, b) in pairs.items()
     }
 
 
@@ -190,7 +166,5 @@ def _sample(plan: Plan) -> np.ndarray:
 
 def affordable(plan: Plan) -> bool:
     """Whether a prediction takes seconds: by formula, or from an importance sample that touches not too many data."""
-    if _by_formula(plan):
-        return True
     data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    return plan.dim <= MOST_PARAMETERS and float(np.prod([data, plan.dim, DRAWS], dtype=float)) <= AFFORDABLE
+    return _by_formula(plan) or (plan.dim <= MOST_PARAMETERS and data * plan.dim * DRAWS <= AFFORDABLE)

@@ -4,6 +4,7 @@ Input: a `Run`. Output: `Estimates`: by observable the mean, its Monte Carlo err
 interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains, warnings).
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 
@@ -14,13 +15,20 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
 from gyromc.estimation.bias import Bias, BiasSource
 from gyromc.estimation.estimates import Estimate, Estimates
-from gyromc.estimation.plug_in import plug_in_error
-from gyromc.results import Average, Run
-from gyromc.statistics import errors, intervals
+from gyromc.oracles import Exact
+from gyromc.plan import Plan
+from gyromc.prediction.corrections import oracle_covariances
+from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
+from gyromc.results import Average, Run, flat_draws, spaced
+from gyromc.shape.importance import Sample
+from gyromc.statistics import errors
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError
+from gyromc.statistics.variances import Spread, lugsail_variance
 
 __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 
+MOST_DRAWS = 20_000  # for the plug-in
+FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
 UNMIXED = 1.5  # R-hat above which chains have not mixed, where there are too few blocks for a test
 
@@ -69,17 +77,13 @@ def estimate(
         warnings.warn('`bias="step sizes"` is now `second_step_size=True`.', DeprecationWarning, stacklevel=2)
         bias, second_step_size = BiasSource.AUTO, True
     source = bias if isinstance(bias, Run | Mapping) else _bias_source(bias)
-    intervals.check_level(level)
-    require(
-        run.steps_done > 0 and not np.all(run.diverged),
-        "This run has nothing to estimate from: "
-        + ("every chain failed." if run.steps_done else "no state was averaged."),
-    )
+    errors.check_level(level)
+    lacking = "every chain failed" if run.steps_done else "no state was averaged"
+    require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
     found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
-    rows = {
-        name: Estimate(row, found[name], bias_of[name], run.gradient_evaluations, level) for name, row in run.items()
-    }
+    cost = run.gradient_evaluations
+    rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
     sentences = list(_warnings(run, rows, bias_wanted=source is not BiasSource.NONE))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
@@ -103,19 +107,55 @@ def _error(run: Run, average: Average, method: ErrorMethod | None) -> MonteCarlo
     if method is None:
         return average.error
     if method is ErrorMethod.PLUG_IN:
-        return plug_in_error(run, average)
+        return _plug_in_error(run, average)
     return errors.monte_carlo_error(average, method)
 
 
+def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
+    """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
+    require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
+    require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
+    plan, rows = run.plan, flat_draws(run.draws, ~run.diverged)
+    rows = spaced(rows, MOST_DRAWS)
+    values = plan.model.values(plan.observables[average.name], rows)
+    worth = min(len(rows), _worth(average, float(np.var(values))))
+    sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
+    D, Q = plan.dynamics.D, plan.dynamics.Q
+    found = plug_in(sample, values, D, Q, max(2, best_degree(len(D), worth)))  # a linear φ sees nothing of an even h
+    steps, eta = run.steps_done, plan.eta
+    variance = max(found.variance, 0.0) / (steps * eta) + _floor(plan, rows, found) / steps  # T3, and s of T1
+    share = found.sampling_error / found.variance if found.variance > 0 else math.inf
+    dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well
+    reason = f"asked for; degree {found.degree}, V ± {100 * share:.2g} %"
+    return errors.of_mean(Spread(variance, dof), len(average.good), ErrorMethod.PLUG_IN, reason)
+
+
+def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
+    """What the oracle's noise adds to N·Var, averaged over some of the draws."""
+    if isinstance(plan.oracle, Exact):
+        return 0.0
+    theta = spaced(rows, FLOOR_DRAWS)
+    r = np.random.default_rng(0).standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
+    slope = found.poisson.gradients(np.concatenate([theta, r], axis=1)) @ (plan.dynamics.D + plan.dynamics.Q)
+    slope = slope[:, : plan.dim]
+    return float(np.mean(np.einsum("si,sij,sj->s", slope, oracle_covariances(plan, theta), slope)))  # T1: s
+
+
+def _worth(averages: Average, spread: float) -> float:
+    """How many independent draws a run's draws are worth at most: by their relaxation time, and by the error of their mean."""
+    if not averages.enough_blocks:
+        return math.inf
+    chains = len(averages.good)
+    variance = lugsail_variance(averages.blocks).variance / chains
+    return min(chains * averages.length / 2, spread / variance if variance > 0 else math.inf)
+
+
 def _biases(
-    run: Run,
-    source: BiasSource | Run | Mapping[str, Bias],
-    second_step_size: bool,
-    known: Mapping[str, MonteCarloError],
+    run: Run, source: BiasSource | Run | Mapping[str, Bias], second: bool, known: Mapping[str, MonteCarloError]
 ) -> Mapping[str, Bias]:
     names = list(run)
     require(
-        not second_step_size or source in (BiasSource.AUTO, BiasSource.PREDICT),
+        not second or source in (BiasSource.AUTO, BiasSource.PREDICT),
         '`second_step_size=True` measures the bias: leave `bias` out, or pass `bias="predict"` to measure only what cannot '
         "be predicted.",
     )
@@ -128,10 +168,10 @@ def _biases(
         return given
     if source is BiasSource.NONE:
         return {name: Bias(None, "not asked for") for name in names}
-    if not second_step_size:
-        return biases.predicted_or_not(run) if source is BiasSource.AUTO else _predicted(run)
     if source is BiasSource.AUTO:
-        return biases.measured(run, names)
+        return biases.measured(run, names) if second else biases.predicted_or_not(run)
+    if not second:
+        return _predicted(run)
     found = biases.predicted_or_not(run)
     lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
     return {**found, **biases.measured(run, lacking)} if lacking else found

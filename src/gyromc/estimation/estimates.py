@@ -4,25 +4,21 @@
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.estimation.bias import Bias
-from gyromc.records import Column, Records, Renamed
+from gyromc.records import Column, Forwarded, Records, Renamed, plain_attributes
 from gyromc.results import Average, Run
-from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError
-from gyromc.statistics.intervals import combined_dof, interval
-
-__all__ = ["Estimate", "Estimates"]
+from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
-NUMBERS = (
+KEYS = (
     *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
-    *("variance", "r_hat", "ess", "ess_per_gradient"),
+    *("variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
+    *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates"),
 )
 
 
@@ -30,14 +26,8 @@ NUMBERS = (
 class Estimate(WithError):
     """What a run says about one μ(h).
 
-    **Attributes:**
-
-    - `mean`, `std_error`, `dof`, `method`, `reason`: over chains; the error is statistical alone.
-    - `interval`: of the given `level`, for the mean without its bias taken off.
-    - `bias`, `bias_error`, `bias_method`: the discretisation bias; None where it is not known.
-    - `corrected`: the interval after taking the bias off, with the error of that correction in it.
-    - `recommended`: `corrected` where the bias is known and not negligible, else `interval`; `verdict` says why.
-    - `variance`: V(h) as the error implies it; `r_hat`; `ess` and `ess_per_gradient`, NaN where Var_μ(h) is not known.
+    `mean` with its `std_error` and `interval`, which are statistical alone; `bias`, None where it is not known; `corrected`, the
+    interval after taking the bias off; and `recommended`, the one of the two to report: `verdict` says why.
     """
 
     average: Average
@@ -46,10 +36,10 @@ class Estimate(WithError):
     gradient_evaluations: int
     level: float = 0.95
 
-    @property
-    def name(self) -> str:
-        """The observable's name."""
-        return self.average.name
+    name = Forwarded[str]("average.name", "The observable's name.")
+    r_hat = Forwarded[float]("average.r_hat", "Split R-hat: 1 when the halves of all chains agree.")
+    bias = Forwarded[float | None]("discretisation.value", "The expected mean minus μ(h).")
+    bias_method = Forwarded[str]("discretisation.method", "How `bias` is known.")
 
     @property
     def mean(self) -> float:
@@ -62,11 +52,6 @@ class Estimate(WithError):
         return self.average.time * self.error.variance
 
     @property
-    def r_hat(self) -> float:
-        """Split R-hat: 1 when the halves of all chains agree."""
-        return self.average.r_hat
-
-    @property
     def ess(self) -> float:
         """How many independent draws have the same error; NaN where Var_μ(h) is not known."""
         return self.average.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
@@ -77,21 +62,11 @@ class Estimate(WithError):
         return self.ess / self.gradient_evaluations
 
     @property
-    def bias(self) -> float | None:
-        """The expected mean minus μ(h)."""
-        return self.discretisation.value
-
-    @property
     def bias_error(self) -> float:
         """The standard error of `bias`."""
         return math.nan if self.bias is None else self.discretisation.std_error(self.std_error)
 
     @property
-    def bias_method(self) -> str:
-        """How `bias` is known."""
-        return self.discretisation.method
-
-    @functools.cached_property
     def corrected_error(self) -> float:
         """The standard error of the mean with the bias taken off."""
         return math.hypot(self.discretisation.amplification * self.std_error, self.discretisation.error)
@@ -103,11 +78,11 @@ class Estimate(WithError):
 
     @property
     def corrected(self) -> tuple[float, float]:
-        """The interval after taking the bias off; NaN where it is not known."""
+        """The interval after taking the bias off, with the error of that correction in it; NaN where it is not known."""
         own = (self.discretisation.amplification * self.std_error) ** 2, self.dof
         other = self.discretisation.error**2, self.discretisation.dof
         dof = combined_dof(own, other) if self.dof > 0 else 0
-        return interval(self.corrected_mean, self.corrected_error, self.level, dof)
+        return student_interval(self.corrected_mean, self.corrected_error, self.level, dof)
 
     @property
     def bias_matters(self) -> bool:
@@ -121,7 +96,7 @@ class Estimate(WithError):
 
     @property
     def recommended(self) -> tuple[float, float]:
-        """The interval to report."""
+        """The interval to report: `corrected` where the bias is known and not negligible, else `interval`."""
         return self.corrected if self.bias_matters else self.interval
 
     @property
@@ -139,23 +114,15 @@ class Estimate(WithError):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; NaN and infinities become None."""
-        found: dict[str, Any] = {key: plain(getattr(self, key)) for key in NUMBERS}
-        found |= {key: [plain(end) for end in getattr(self, key)] for key in ("interval", "corrected", "recommended")}
-        found |= {key: str(getattr(self, key)) for key in ("method", "reason", "bias_method", "verdict")}
-        return found | {"bias_matters": self.bias_matters, "bias_dominates": self.bias_dominates}
+        return plain_attributes(self, *KEYS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Estimates(Records[Estimate], Shown):
     """One `Estimate` per observable, by name, and what concerns all of them.
 
-    `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row.
-
-    **Attributes:**
-
-    - `run`: what they were estimated from; `level`: of the intervals.
-    - `warnings`: what may be wrong and what to do about it, a list of sentences; empty when all is well.
-    - `divergences`: how many chains failed and were left out; `gradient_evaluations`: by the run, failed chains included.
+    `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row. `run` is what they were
+    estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do; none when all is well.
     """
 
     run: Run
@@ -177,6 +144,9 @@ class Estimates(Records[Estimate], Shown):
     method = Column[ErrorMethod]("How `std_error` is known.")
     bias_method = Column[str]("How `bias` is known.")
     verdict = Column[str]("What to do about the bias, in a sentence.")
+    gradient_evaluations = Forwarded[int](
+        "run.gradient_evaluations", "Gradients the run computed, failed chains included."
+    )
     notes = Renamed("warnings")
 
     @property
@@ -189,19 +159,12 @@ class Estimates(Records[Estimate], Shown):
         """How many chains failed and were left out."""
         return len(self.run.failures)
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """Gradients the run computed."""
-        return self.run.gradient_evaluations
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON; NaN becomes None."""
         return {
             **self.run.plan.summary(),
-            "level": self.level,
             "steps_done": self.run.steps_done,
-            "gradient_evaluations": self.gradient_evaluations,
-            "divergences": self.divergences,
+            **plain_attributes(self, "level", "gradient_evaluations", "divergences"),
             "observables": {name: row.to_dict() for name, row in self.items()},
             "warnings": list(self.warnings),
             "notes": list(self.warnings),  # the old key
@@ -210,7 +173,7 @@ class Estimates(Records[Estimate], Shown):
     def shown(self) -> Sequence[Table | str]:
         """The numbers in a table; the methods, verdicts and warnings below it."""
         run, share = self.run, f"{100 * self.level:g} %"
-        columns = (
+        columns = [
             "observable",
             "mean",
             "std. error",
@@ -219,17 +182,15 @@ class Estimates(Records[Estimate], Shown):
             f"{share} corrected",
             "R-hat",
             "ESS",
-        )
-        lines = [
-            f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients; ← take this one"
         ]
-        for name, row in self.items():
-            lines.append(
-                f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
-            )
-        lines += [f"WARNING: {sentence}" for sentence in self.warnings]
+        cost = f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients"
+        how = [
+            f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
+            for name, row in self.items()
+        ]
         title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
-        return [Table(columns, [_cells(row) for row in self.values()], title), *lines]
+        table = Table(columns, [_cells(row) for row in self.values()], title)
+        return [table, f"{cost}; ← take this one", *how, *(f"WARNING: {sentence}" for sentence in self.warnings)]
 
 
 def _cells(row: Estimate) -> list[str]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from gyromc import __version__
 from gyromc.checks import require
-from gyromc.results import Run
+from gyromc.records import plain_attributes
+from gyromc.results import Run, flat_draws
 from gyromc.targets import FiniteSum, SumOverData
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["to_datatree"]
 
+LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
 MOST_TERMS = 1e9  # data terms touched for the log density of every draw; with more it is left out
 
 
@@ -64,11 +66,8 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
     if predictive is not None:
         groups["posterior_predictive"] = _predictive(predictive, draws, run.plan.seed)
     groups |= {group: values for group, values in _data(run.plan.target).items() if values}
-    tree = arviz_base.from_dict(
-        groups,
-        coords={"chain": np.flatnonzero(good)},
-        attrs={"/": _attributes(run), "posterior": _library()},
-    )
+    attributes = {"/": LIBRARY | _attributes(run), "posterior": LIBRARY}
+    tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good)}, attrs=attributes)
     tree["averages"] = _averages(run, good)
     return tree
 
@@ -100,8 +99,7 @@ def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
     stats = {"diverging": np.zeros(shape, bool)}
     terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
     if np.prod(shape, dtype=float) * terms <= MOST_TERMS:
-        rows = np.concatenate([x.reshape(shape[0] * shape[1], -1) for x in jax.tree.leaves(draws)], axis=1)
-        stats["lp"] = -run.plan.flat_target.potentials(rows).reshape(shape)
+        stats["lp"] = -run.plan.flat_target.potentials(flat_draws(run.draws, ~run.diverged)).reshape(shape)
     return stats
 
 
@@ -118,10 +116,9 @@ def _data(target) -> dict[str, dict[str, np.ndarray]]:
     if isinstance(target, FiniteSum):
         leaves = jax.tree_util.tree_leaves_with_path(target.data)
         return {"observed_data": {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}}
-    design = getattr(target, "design", None)
-    if design is None:
+    if not hasattr(target, "design"):
         return {}
-    X, y = design
+    X, y = target.design
     return {"observed_data": {"y": np.asarray(y)}, "constant_data": {"X": np.asarray(X)}}
 
 
@@ -129,37 +126,26 @@ def _averages(run: Run, good: np.ndarray) -> Dataset:
     """Means over all steps with their standard errors, V, R-hat and effective sample size, by observable."""
     import xarray
 
-    keys = {"mean": "mean", "std_error": "std_error", "V": "variance", "r_hat": "r_hat", "ess": "ess"}
-    columns = {
-        key: ("observable", np.array([getattr(row, name) for row in run.values()])) for key, name in keys.items()
-    }
-    by_chain = np.stack([row.averages[good] for row in run.values()], axis=1)
+    columns = {"mean": run.mean, "std_error": run.std_error, "V": run.variance, "r_hat": run.r_hat, "ess": run.ess}
+    by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
+    by_chain = np.stack([average[good] for average in run.averages.values()], axis=1)
     return xarray.Dataset(
-        {**columns, "chain_mean": (("chain", "observable"), by_chain)},
+        {**by_name, "chain_mean": (("chain", "observable"), by_chain)},
         coords={"observable": list(run), "chain": np.flatnonzero(good)},
         attrs={"error_method": run.error_method, "steps": run.steps_done},
     )
-
-
-def _library() -> dict[str, str]:
-    return {"inference_library": "gyromc", "inference_library_version": __version__}
 
 
 def _attributes(run: Run) -> dict[str, str | int | float]:
     """The plan, seed, engine and versions, as values that any file format accepts."""
     plan = {key: "schedule" if value is None else value for key, value in run.plan.summary().items()}
     return {
-        **_library(),
         **plan,
         "scheme": run.plan.scheme.name,
         "plan": repr(run.plan),
-        "engine": run.engine,
-        "engine_reason": run.engine_reason,
-        "steps_done": run.steps_done,
-        "gradient_evaluations": run.gradient_evaluations,
+        **plain_attributes(run, "engine", "engine_reason", "steps_done", "gradient_evaluations", "wall_time"),
         "failed_chains": len(run.failures),
         "partial": int(run.partial),
-        "wall_time": run.wall_time,
         "jax_version": jax.__version__,
         "numpy_version": np.__version__,
     }

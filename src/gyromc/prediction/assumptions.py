@@ -39,21 +39,14 @@ class Verdict:
     name: str
     status: Status
     sentence: str
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.status}. {self.sentence}"
 
 
 def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
-    """Check every assumption of the theorem for a plan.
-
-    **Arguments:**
-
-    - `plan`: the plan to check.
-    - `stable`: its stability, from `gyromc.prediction.stability`.
-
-    **Returns:** a list of `Verdict`.
+    """Check every assumption of the theorem for a plan, given its stability.
 
     ```python
     import gyromc as gm
@@ -74,15 +67,15 @@ def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
         _oracle(plan),
         *(_observable(plan, name, h) for name, h in plan.observables.items()),
         _length(plan),
-        _step(plan, stable),
+        _step(stable),
     ]
 
 
 def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
     if known is None:
         sentence = f"Nothing is known about the target's curvature: {reason}."
-        yield Verdict("smoothness", NOT_CERTIFIED, sentence, {})
-        yield Verdict("dissipativity", NOT_CERTIFIED, sentence, {})
+        yield Verdict("smoothness", NOT_CERTIFIED, sentence)
+        yield Verdict("dissipativity", NOT_CERTIFIED, sentence)
         return
     L, M = max(known.L, 1.0 if plan.augmented else 0.0), known.M
     numbers = {"L": L, "M": M}
@@ -100,15 +93,13 @@ def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
 def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
     """One-sided dissipativity of -(D+Q)∇H: the paper's condition, then the weaker one from the growth of ∇H far out."""
     if known is None:
-        yield Verdict("drift", NOT_CERTIFIED, "Nothing is known about the target's curvature.", {})
+        yield Verdict("drift", NOT_CERTIFIED, "Nothing is known about the target's curvature.")
         return
     published = _published_condition(plan, known)
     if published is not None:
         yield published
     if known.far is None:
-        yield Verdict(
-            "drift", NOT_CERTIFIED, "The growth of ∇U far out is not known, so the drift cannot be judged.", {}
-        )
+        yield Verdict("drift", NOT_CERTIFIED, "The growth of ∇U far out is not known, so the drift cannot be judged.")
         return
     G, P = plan.dynamics.D + plan.dynamics.Q, augment(known.far, plan.augmented)
     A = G @ P
@@ -116,28 +107,25 @@ def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
     in_norm = float(np.linalg.eigvalsh(plan.dynamics.D)[0]) * float(np.linalg.eigvalsh(P)[0])
     law = "∇H = Pz" if known.quadratic else "∇H = Pz + bounded"
     numbers = {"K_1": K1, "K_1 in the P-norm": in_norm}
+    sentence = f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} {'>' if K1 > 0 else '≤'} 0"
     if K1 > 0:
-        sentence = f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} > 0."
-        yield Verdict("drift", HOLDS, sentence, numbers)
-        return
-    yield Verdict(
-        "drift",
-        NOT_CERTIFIED,
-        f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} ≤ 0: not dissipative in the Euclidean norm. In the norm "
-        f"of P it is, since D is positive definite (constant at least {in_norm:.3g}): a change of coordinates restores it.",
-        numbers,
-    )
+        yield Verdict("drift", HOLDS, f"{sentence}.", numbers)
+    else:
+        sentence += (
+            ": not dissipative in the Euclidean norm. In the norm of P it is, since D is positive definite (constant at least "
+            f"{in_norm:.3g}): a change of coordinates restores it."
+        )
+        yield Verdict("drift", NOT_CERTIFIED, sentence, numbers)
 
 
 def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
     """The sufficient condition the paper gives for the plan's sampler, or None where it gives none."""
     D, Q, d, L = plan.dynamics.D, plan.dynamics.Q, plan.dim, known.L
-    estimate = "" if known.certified else " (L and m are estimates)"
     if not plan.augmented:
         if np.any(np.eye(len(D)) != D):
             return None
         left, right = _preconditioned(np.eye(d), known), float(np.linalg.norm(Q, 2)) * L
-        text, symbols = "m > ‖J‖L", {"m": left, "‖J‖L": right}
+        names = ("m", "‖J‖L")
     else:
         G = D + Q
         C, gamma = -G[:d, d:], float(G[d, d])
@@ -147,14 +135,12 @@ def _published_condition(plan: Plan, known: Bounds) -> Verdict | None:
             return None
         m_C = _preconditioned(C, known)
         left, right = a * gamma * m_C, float(np.linalg.norm(C, 2) + L) ** 2 / 4
-        plain = np.allclose(C, np.eye(d))
-        text = "αγm > (1+L)²/4" if plain else "aγm_C > (‖C‖+L)²/4"
-        symbols = {text.split(" > ")[0]: left, text.split(" > ")[1]: right}
+        names = ("αγm", "(1+L)²/4") if np.allclose(C, np.eye(d)) else ("aγm_C", "(‖C‖+L)²/4")
     met = left > right
     status = HOLDS if met and known.certified else NOT_CERTIFIED
-    truth = f"which is {'true' if met else 'false'}{estimate}"
-    sentence = f"The paper's sufficient condition {text} reads {left:.6g} > {right:.6g}, {truth}."
-    return Verdict("drift, published condition", status, sentence, symbols)
+    truth = f"which is {'true' if met else 'false'}{'' if known.certified else ' (L and m are estimates)'}"
+    sentence = f"The paper's sufficient condition {' > '.join(names)} reads {left:.6g} > {right:.6g}, {truth}."
+    return Verdict("drift, published condition", status, sentence, dict(zip(names, (left, right), strict=True)))
 
 
 def _preconditioned(C: np.ndarray, known: Bounds) -> float:
@@ -167,46 +153,39 @@ def _preconditioned(C: np.ndarray, known: Bounds) -> float:
 
 def _oracle(plan: Plan) -> Verdict:
     if isinstance(plan.oracle, Exact):
-        return Verdict("oracle", HOLDS, "The gradient is exact: no oracle noise.", {})
+        return Verdict("oracle", HOLDS, "The gradient is exact: no oracle noise.")
     if isinstance(plan.oracle, Gaussian):
         tau = float(plan.oracle.tau)
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
-    kind, size = type(plan.oracle).__name__, int(getattr(plan.oracle, "size", 0))
-    rows = "" if getattr(plan.oracle, "replace", True) else " distinct rows"
+    size = int(getattr(plan.oracle, "size", 0))
+    drawn = f"{type(plan.oracle).__name__} of {size}{'' if getattr(plan.oracle, 'replace', True) else ' distinct rows'}"
     if isinstance(plan.flat_target, GeneralizedLinear):
-        sentence = (
-            f"{kind} of {size}{rows}: unbiased, and its error grows at most linearly in θ, so every moment bound holds."
-        )
-        return Verdict("oracle", HOLDS, sentence, {"batch size": size})
-    sentence = f"{kind} of {size}{rows} is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
-    return Verdict("oracle", NOT_CERTIFIED, sentence, {"batch size": size})
+        status, rest = HOLDS, ": unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+    else:
+        rest = " is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
+        status = NOT_CERTIFIED
+    return Verdict("oracle", status, drawn + rest, {"batch size": size})
 
 
 def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
     label = f"observable {name}"
     if isinstance(h, Ridge) and h.bounded:
-        return Verdict(label, HOLDS, f"{h.profile}: bounded with bounded first and second derivatives.", {})
+        return Verdict(label, HOLDS, f"{h.profile}: bounded with bounded first and second derivatives.")
     quadratic = plan.flat_target.gaussian() is not None
     if isinstance(h, Ridge) and h.is_linear and quadratic:
         return Verdict(
-            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation.", {}
+            label, HOLDS, "Linear on a quadratic potential: not bounded, but covered by the Gaussian calculation."
         )
     if isinstance(h, Ridge):
         why = "on a potential that is not quadratic" if not quadratic else "beyond the linear case"
-        return Verdict(label, NOT_CERTIFIED, f"{h.profile} is unbounded, and {why} the theorem does not cover it.", {})
-    return Verdict(
-        label,
-        NOT_CERTIFIED,
-        "A user-defined function: whether it is bounded with bounded derivatives is not known.",
-        {},
-    )
+        return Verdict(label, NOT_CERTIFIED, f"{h.profile} is unbounded, and {why} the theorem does not cover it.")
+    why = "A user-defined function: whether it is bounded with bounded derivatives is not known."
+    return Verdict(label, NOT_CERTIFIED, why)
 
 
 def _length(plan: Plan) -> Verdict:
     if plan.scheduled:
-        return Verdict(
-            "number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.", {}
-        )
+        return Verdict("number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.")
     N, own = plan.num_steps, paper_steps(plan.eta)
     time = N * plan.eta
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
@@ -219,14 +198,14 @@ def _length(plan: Plan) -> Verdict:
     return Verdict("number of steps", NOT_CERTIFIED, sentence, numbers)
 
 
-def _step(plan: Plan, stable: Stability | None) -> Verdict:
+def _step(stable: Stability | None) -> Verdict:
     if stable is None:
         return Verdict(
-            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known.", {}
+            "step size", NOT_CERTIFIED, "The target's curvature cannot be formed, so stability is not known."
         )
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
-    if stable.stable:
-        status = HOLDS if stable.how.exact else NOT_CERTIFIED
-        return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)
-    return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)
+    if not stable.stable:
+        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)
+    status = HOLDS if stable.how.exact else NOT_CERTIFIED
+    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)

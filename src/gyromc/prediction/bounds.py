@@ -23,40 +23,31 @@ class Bounds:
     m: float
     M: float
     b: float
-    certified: bool
-    far: np.ndarray | None  # P with ∇U(θ) - Pθ bounded
+    source: str
+    far: np.ndarray | None = None  # P with ∇U(θ) - Pθ bounded
+    certified: bool = True
     quadratic: bool = False
-    source: str = ""
 
 
 def bounds(plan: Plan) -> Bounds | None:
-    """The constants of a plan's target; None where its Hessian cannot be formed.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.bounds import bounds
-    plan = gm.Plan(target=gm.targets.CosinePerturbed(2, 0.5), dynamics=gm.dynamics.overdamped(2),
-                   observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1)
-    assert (bounds(plan).L, bounds(plan).m) == (1.5, 0.5)
-    ```
-    """
+    """The constants of a plan's target; None where its Hessian cannot be formed."""
     target, d = plan.flat_target, plan.dim
     known = target.gaussian()
     if known is not None:
         spectrum = np.linalg.eigvalsh(known[0])
         L, m = float(spectrum[-1]), float(spectrum[0])
-        return Bounds(L, m, 0.0, 0.0, True, known[0], True, "the eigenvalues of the precision")
+        return Bounds(L, m, 0.0, 0.0, "the eigenvalues of the precision", known[0], quadratic=True)
     if isinstance(target, CosinePerturbed):
         beta = abs(float(target.beta))
         # 2|β||Δ| ≤ εΔ² + β²/ε in each coordinate: m = 1-ε costs b = dβ²/ε; for |β| < 1 convexity gives m = 1-|β|, b = 0.
         m, b = (1 - beta, 0.0) if beta < 1 else (0.5, 2 * d * beta**2)
-        return Bounds(1 + beta, m, beta, b, True, np.eye(d), False, "∇²U = 1 - β cos θ_i")
+        return Bounds(1 + beta, m, beta, b, "∇²U = 1 - β cos θ_i", np.eye(d))
     if isinstance(target, LogisticRegression):
         p, X = float(target.prior_precision), np.asarray(target.X, float)
         top = float(np.linalg.eigvalsh(X.T @ X)[-1])
         longest = float(np.max(np.linalg.norm(X, axis=1)))
         M = top * longest / (6 * np.sqrt(3))  # |σ″| ≤ 1/(6√3)
-        return Bounds(p + top / 4, p, M, 0.0, True, p * np.eye(d), False, "0 ≤ σ′ ≤ 1/4 and the prior")
+        return Bounds(p + top / 4, p, M, 0.0, "0 ≤ σ′ ≤ 1/4 and the prior", p * np.eye(d))
     return _sampled(plan)
 
 
@@ -81,7 +72,5 @@ def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     jerk = over_rows(_third, np.concatenate([rows, directions], axis=1), plan.flat_target, chunk=64)
     jerk = np.abs(np.linalg.eigvalsh(jerk[np.all(np.isfinite(jerk), axis=(1, 2))]))
-    M = float(np.max(jerk, initial=0.0))
-    return Bounds(
-        float(np.abs(finite).max()), float(finite.min()), M, 0.0, False, None, False, f"Hessians at {points} points"
-    )
+    L, m, M = float(np.abs(finite).max()), float(finite.min()), float(np.max(jerk, initial=0.0))
+    return Bounds(L, m, M, 0.0, f"Hessians at {points} points", certified=False)

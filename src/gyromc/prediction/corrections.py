@@ -59,26 +59,17 @@ def _batch_covariance(target, center, picked, scale, theta):
     return scale * terms.T @ terms
 
 
-def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) -> Corrections:
+def corrections(plan: Plan, sample: Sample, poisson: Polynomial) -> Corrections:
     """Bias slope, floor and transient of one observable, averaged over up to `POINTS` draws of the sample.
 
-    **Arguments:**
-
-    - `plan`: with the target, oracle, dynamics and start.
-    - `sample`: a weighted sample of the target.
-    - `poisson`: φ, a polynomial in z of degree at least 2; a linear φ gives no bias.
-
-    **Returns:** a `Corrections` value.
+    `poisson` is φ, of degree at least 2: a linear φ gives no bias.
     """
-    rng = np.random.default_rng(seed)
-    theta = sample.theta[rng.choice(len(sample.theta), min(POINTS, len(sample.theta)), p=sample.weights)]
-    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    z = np.concatenate([theta, r], axis=1)
+    z, slope_H = draws_with_forces(plan, sample, POINTS)
+    theta = z[:, : plan.dim]
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, n, d = D + Q, len(D), plan.dim
     K = np.broadcast_to(np.eye(n), (len(z), n, n)).copy()
     K[:, :d, :d] = plan.flat_target.hessians(theta)
-    slope_H = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
     slope, curve = poisson.gradients(z), poisson.hessians(z)
     noise = np.einsum("ij,sjk,lk->sil", G[:, :d], oracle_covariances(plan, theta), G[:, :d], optimize=True)
     rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, slope_H @ Q.T, optimize=True)
@@ -92,10 +83,16 @@ def corrections(plan: Plan, sample: Sample, poisson: Polynomial, seed: int = 0) 
     )
 
 
+def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `points` draws of z = (θ, r) from a weighted sample of θ, and ∇H at each."""
+    rng = np.random.default_rng(0)
+    theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
+    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
+    return np.concatenate([theta, r], axis=1), np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+
+
 def _transient(plan: Plan, sample: Sample, poisson: Polynomial) -> float | None:
-    """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted
-    polynomial is unreliable.
-    """
+    """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted φ is unreliable."""
     starts = start_rows(plan)[:100]
     center = sample.weights @ sample.theta
     scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])

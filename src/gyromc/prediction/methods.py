@@ -2,8 +2,6 @@
 
 import enum
 
-__all__ = ["Kind", "Method"]
-
 
 class Kind(enum.Enum):
     """A way to know V, μ(h), the bias or the error; the value is its text where no numbers are added to it."""
@@ -25,14 +23,7 @@ class Kind(enum.Enum):
 
 
 class Method(str):
-    """The text of a method, with its `kind`.
-
-    ```python
-    from gyromc.prediction.methods import Kind, Method
-    method = Method(Kind.GALERKIN, "galerkin (degree 12)")
-    assert method == "galerkin (degree 12)" and method.kind is Kind.GALERKIN and not method.exact
-    ```
-    """
+    """The text of a method, with its `kind`."""
 
     kind: Kind
 

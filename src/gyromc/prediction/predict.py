@@ -17,13 +17,17 @@ from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.routes import Answer, Shared, answer
 from gyromc.prediction.stability import Stability, stability
-from gyromc.records import Column, Records, Renamed
+from gyromc.records import Column, Records, Renamed, plain_attributes
 from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
 
 __all__ = ["Prediction", "predict"]
 
 COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
+KEYS = (
+    *("variance", "reversible_variance", "method", "expectation", "expectation_method"),
+    *("rmse", "rmse_method", "std", "bias", "bias_method"),
+)
 COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
 
@@ -31,25 +35,15 @@ COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 class Prediction(Records[Answer], Shown):
     """What a plan will deliver: a mapping of observables to rows, and what concerns the plan as a whole.
 
-    `pred["x"].variance` and `pred.variance["x"]` are the same number, and so for every attribute of a row.
-
-    **Attributes:**
-
-    - `variance`, `reversible_variance`: the fluctuation constants V and V_0; `method` says how they are known.
-    - `rmse`, `std`, `bias`: of ONE chain's average, about the true μ(h); `rmse_method`, `bias_method`.
-    - `mean`, `std_error`: what `run.mean` is expected to be, and its standard deviation.
-    - `expectation`: μ(h); `expectation_method`.
-    - `strict_reduction`: whether V < V_0, and the integral that decides it.
-    - `stable`, `stability_radius`, `largest_step_size`: of the second moments.
-    - `verdicts`: on every assumption; `notes`: what else should be known.
-
-    What is not known is NaN, but None in `bias` and `expectation`.
+    `pred["x"].variance` and `pred.variance["x"]` are the same number, and so for every attribute below that is a `Column`.
+    `rmse`, `std` and `bias` are those of ONE chain's average, about the true μ(h); `mean` and `std_error` are what `run.mean` is
+    expected to be, and its standard deviation. What is not known is NaN, but None in `bias` and `expectation`.
     """
 
     plan: Plan
     rows: Mapping[str, Answer]
     stability: Stability | None
-    verdicts: list[Verdict]
+    verdicts: list[Verdict]  # on every assumption of the theory
 
     _result = "prediction"
     variance = Column[float]("The fluctuation constant V(h).")
@@ -93,18 +87,8 @@ class Prediction(Records[Answer], Shown):
         return {
             **self.plan.summary(),
             "observables": {name: _plain_row(row) for name, row in self.items()},
-            "stable": self.stable,
-            "stability_radius": plain(self.stability_radius),
-            "largest_step_size": plain(self.largest_step_size),
-            "verdicts": [
-                {
-                    "name": v.name,
-                    "status": v.status,
-                    "sentence": v.sentence,
-                    "numbers": {k: plain(x) for k, x in v.numbers.items()},
-                }
-                for v in self.verdicts
-            ],
+            **plain_attributes(self, "stable", "stability_radius", "largest_step_size"),
+            "verdicts": [{**vars(v), "numbers": {k: plain(x) for k, x in v.numbers.items()}} for v in self.verdicts],
             "notes": list(self.notes),
         }
 
@@ -115,18 +99,11 @@ class Prediction(Records[Answer], Shown):
         title += f", η = {plan.eta_text}, N = {plan.num_steps}"
         left = [name for name in COLUMNS if name == "observable" or name.endswith("by")]
         numbers = Table(COLUMNS, [_cells(name, row) for name, row in self.items()], title, left=left)
+        steady = "stability: not known" if self.stability is None else str(self.stability)
         judged = [(v.name, (v.status, COLOURS[v.status]), v.sentence) for v in self.verdicts]
         columns = ("assumption", "verdict", "why")
         assumptions = Table(columns, judged, "Assumptions", left=columns)
-        return [numbers, self._stability_line(), *(f"note: {note}" for note in self.notes), assumptions]
-
-    def _stability_line(self) -> str:
-        if self.stability is None:
-            return "stability: not known"
-        return (
-            f"{'stable' if self.stable else 'UNSTABLE'}: second moments × {self.stability_radius:.6g} per step, "
-            f"largest step size {self.largest_step_size:.4g} ({self.stability.how})"
-        )
+        return [numbers, steady, *(f"note: {note}" for note in self.notes), assumptions]
 
 
 def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
@@ -172,21 +149,8 @@ def _unstable(found: Answer) -> Answer:
 
 def _plain_row(row: Answer) -> dict[str, Any]:
     strict = row.strict_reduction
-    return {
-        "variance": plain(row.variance),
-        "reversible_variance": plain(row.reversible_variance),
-        "method": row.method,
-        "expectation": plain(row.expectation),
-        "expectation_method": row.expectation_method,
-        "rmse": plain(row.rmse),
-        "rmse_method": row.rmse_method,
-        "std": plain(row.std),
-        "bias": plain(row.bias),
-        "bias_method": row.bias_method,
-        "strict_reduction": None
-        if strict is None
-        else {"strict": strict.strict, "integral": plain(strict.integral), "ratio": plain(strict.ratio)},
-    }
+    reduced = None if strict is None else plain_attributes(strict, "strict", "integral", "ratio")
+    return {**plain_attributes(row, *KEYS), "strict_reduction": reduced}
 
 
 def _cells(name: str, row: Answer) -> list[str]:

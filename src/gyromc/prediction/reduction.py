@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from gyromc.plan import Plan
+from gyromc.prediction.corrections import draws_with_forces
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 
@@ -26,26 +27,18 @@ class Reduction:
         return self.strict
 
     def __str__(self) -> str:
-        return (
-            f"{'strict' if self.strict else 'none'}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
-        )
+        found = "strict" if self.strict else "none"
+        return f"{found}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
 
 
-def reduction(
-    integral: float, Q: np.ndarray, variance: float, reversible_variance: float, error: float = 0.0
-) -> Reduction:
+def reduction(integral: float, Q: np.ndarray, V: float, V_0: float, error: float = 0.0) -> Reduction:
     """The reduction is strict when the integral exceeds rounding and three times its own error."""
-    scale = float(np.linalg.norm(Q, 2)) ** 2 * max(reversible_variance, 0.0)
-    ratio = variance / reversible_variance if reversible_variance > 0 else 1.0
-    return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), float(integral), float(ratio))
+    scale = float(np.linalg.norm(Q, 2)) ** 2 * max(V_0, 0.0)
+    return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), integral, V / V_0 if V_0 > 0 else 1.0)
 
 
 def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: int = 4000) -> tuple[float, float]:
     """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over a sample, and its standard error."""
-    rng = np.random.default_rng(0)
-    theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
-    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = poisson.gradients(np.concatenate([theta, r], axis=1))
-    force = np.concatenate([plan.flat_target.gradients(theta), r], axis=1) @ plan.dynamics.Q.T
-    terms = np.sum(slope * force, axis=1) ** 2  # E7
+    z, forces = draws_with_forces(plan, sample, points)
+    terms = np.sum(poisson.gradients(z) * (forces @ plan.dynamics.Q.T), axis=1) ** 2  # E7
     return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

@@ -15,15 +15,14 @@ from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
-from gyromc.prediction.exact.chain import augment, augment_vector, linear_chain, why_not_linear
-from gyromc.prediction.exact.law import ridge_mean, why_not_law
+from gyromc.prediction.exact.chain import augment, lift, linear_chain, why_not_linear
+from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
 from gyromc.shape.importance import Sample
-from gyromc.shape.laplace import Laplace
 
 MOST_PARAMETERS = 60  # for an importance sample
 HEALTHY = 0.05  # effective size, as a share of the draws
@@ -67,16 +66,13 @@ class Answer:
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Shared:
     """What several observables of one plan share, computed when first asked for."""
 
-    def __init__(self, plan: Plan, sample: Sample | None, digits: int):
-        self.plan, self.sample, self.digits = plan, sample, digits
-
-    @functools.cached_property
-    def center(self) -> Laplace:
-        """The Laplace approximation."""
-        return self.plan.model.laplace
+    plan: Plan
+    sample: Sample | None  # the user's
+    digits: int
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -102,7 +98,7 @@ class Shared:
 def answer(shared: Shared, name: str) -> Answer:
     """The answer of the first route that has one, with the reasons of those before it as notes."""
     h, notes = shared.plan.observables[name], []
-    for route in (_gaussian, _ridge_on_gaussian, _poisson, _sampled, _laplace):
+    for route in (_on_gaussian, _poisson, _sampled, _laplace):
         try:
             found = route(shared, name, h)
         except InvalidInput as error:
@@ -117,57 +113,50 @@ def _matrices(plan: Plan, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     return plan.dynamics.D, plan.dynamics.Q, augment(K, plan.augmented)
 
 
-def _gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
-    """Closed forms for uᵀθ and (uᵀθ)² on a Gaussian target, with exact finite-step moments where there are some."""
+def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """Closed forms for uᵀθ and (uᵀθ)², Mehler's formula for other ρ(uᵀθ); exact finite-step moments where there are some."""
     plan = shared.plan
     known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
+    if known is None or not isinstance(h, Ridge):
         return None
-    K, mean = known
-    D, Q, P = _matrices(plan, K)
-    zero, u, shift = np.zeros_like(Q), augment_vector(h.direction, plan.augmented), float(h.direction @ mean)
+    D, Q, P = _matrices(plan, known[0])
+    zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ known[1])
+    closed = how = Method(Kind.CLOSED_FORM)
     if h.is_linear:
-        form, slope, mu = None, u, shift
+        mu = shift
         V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
-    else:
+        strict = reduction(closed_forms.strictness_integral(D, Q, P, None, u), Q, V, V0)
+    elif h.is_square:
         form, slope = np.outer(u, u), 2 * shift * u
         mu = shift**2 + float(u @ closed_forms.precision_solve(P, u))
         V, V0 = (closed_forms.quadratic_fluctuation_constant(D, q, P, form, slope) for q in (Q, zero))
-    integral = closed_forms.strictness_integral(D, Q, P, form, slope)
-    closed, strict = Method(Kind.CLOSED_FORM), reduction(integral, Q, V, V0)
-    base = Answer(V, V0, closed, mu, closed, strict_reduction=strict)
+        strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
+    elif np.any(u):
+        how = Method(Kind.MEHLER)
+        mu = mehler.expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
+        V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
+        strict = Reduction(V < V0 * (1 - 1e-9), math.nan, V / V0)  # V and V_0 to 10 digits decide, without the integral
+    else:
+        return None
+    base = Answer(V, V0, how, mu, closed, strict_reduction=strict)
     if name in shared.exact:
-        moments = shared.exact[name]
+        moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias = math.sqrt(moments.variance), moments.mean - mu
-        exact, rmse = Method(Kind.EXACT), math.hypot(bias, std)
+        rmse = math.hypot(bias, std)
         return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse=rmse, rmse_method=exact)
     found = _with_law(plan, _asymptotic(plan, base), h)
+    if how.kind is Kind.MEHLER:
+        return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
-
-
-def _ridge_on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
-    """Mehler's formula for ρ(aᵀθ) on a Gaussian target of any dimension."""
-    plan = shared.plan
-    known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge) or not np.any(h.direction):
-        return None
-    D, Q, P = _matrices(plan, known[0])
-    u, shift = augment_vector(h.direction, plan.augmented), float(h.direction @ known[1])
-    V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
-    spread = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
-    mu = mehler.expectation(h.rho, shift, spread)
-    strict = Reduction(
-        bool(V < V0 * (1 - 1e-9)), math.nan, V / V0
-    )  # V and V_0 to 10 digits decide, without the integral
-    base = Answer(V, V0, Method(Kind.MEHLER), mu, Method(Kind.CLOSED_FORM), strict_reduction=strict)
-    return _with_law(plan, _asymptotic(plan, base), h)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     """The answer with the bias that the law of the chain's states gives, where that can be followed."""
-    if why_not_linear(plan) is not None or why_not_law(linear_chain(plan)) is not None:
+    if why_not_linear(plan) is not None:
         return found
     chain = linear_chain(plan)
+    if not chain.additive and chain.n > MOST_STATE:
+        return found
     assert found.expectation is not None
     bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
     exact = chain.additive or h.is_square
@@ -229,17 +218,16 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer:
     """The closed form with the Hessian at the mode and h linearised there."""
-    plan = shared.plan
-    V, V0, integral = laplace_constants(plan, h)
-    Q = plan.dynamics.Q
-    return _asymptotic(plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=reduction(integral, Q, V, V0)))
+    V, V0, integral = laplace_constants(shared.plan, h)
+    strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
+    return _asymptotic(shared.plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
     D, Q, P = _matrices(plan, center.precision)
-    u = augment_vector(plan.model.value_gradients(h, center.mode[None])[0], plan.augmented)
+    u = lift(plan.model.value_gradients(h, center.mode[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 
@@ -258,20 +246,20 @@ def _asymptotic(
     eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
     if bias_slope is None or not plan.scheme.is_euler:
-        text = "asymptotic √(V/(Nη))" if N * eta * eta < 0.99 or N * eta * eta > 1.01 else "asymptotic √(ηV)"
+        text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
         return dataclasses.replace(base, std=std, rmse=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
-    start = 0.0 if transient is None or plan.burn_in else transient / (N * eta)
-    bias = eta * bias_slope + start
+    bias, bias_error, known = eta * bias_slope, eta * slope_error, Kind.FIRST_ORDER.value
+    if bias_error:
+        known += f" (se {bias_error:.1g})"
+    if transient is None or plan.burn_in:
+        known += ", start left out"
+    else:
+        bias += transient / (N * eta)
     return dataclasses.replace(
         base,
         bias=bias,
-        bias_error=eta * slope_error,
-        bias_method=Method(
-            Kind.FIRST_ORDER,
-            Kind.FIRST_ORDER.value
-            + (f" (se {eta * slope_error:.1g})" if slope_error else "")
-            + (", start left out" if transient is None or plan.burn_in else ""),
-        ),
+        bias_error=bias_error,
+        bias_method=Method(Kind.FIRST_ORDER, known),
         std=std,
         rmse=math.hypot(bias, std),
         rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)"),

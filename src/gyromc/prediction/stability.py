@@ -69,6 +69,12 @@ class Stability:
         """Whether the chain's second moments converge."""
         return self.radius < 1
 
+    def __str__(self) -> str:
+        return (
+            f"{'stable' if self.stable else 'UNSTABLE'}: second moments × {self.radius:.6g} per step, "
+            f"largest step size {self.largest_step_size:.4g} ({self.how})"
+        )
+
 
 def stability(plan: Plan) -> Stability | None:
     """Second-moment stability of a plan; None where its Hessian cannot be formed.
@@ -84,19 +90,17 @@ def stability(plan: Plan) -> Stability | None:
     assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
     ```
     """
-    if plan.scheduled:
-        schedule = plan.step_size
-        assert callable(schedule)
+    if callable(plan.step_size):
         with jax.enable_x64(True):
             steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
-            eta = max(float(schedule(k)) for k in steps)
+            eta = max(float(plan.step_size(k)) for k in steps)
     else:
         eta = plan.eta
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
         if not chain.additive and chain.n <= lifted.MAX_STATE:
-            radius, largest = lifted.second_moment_radius(chain), _largest_in_mean_square(chain)
-            return Stability(radius, largest, Linearisation.EXACT_WITH_NOISE)
+            radius = lifted.second_moment_radius(chain)
+            return Stability(radius, _largest_in_mean_square(chain), Linearisation.EXACT_WITH_NOISE)
     known = hamiltonian_precision(plan)
     if known is None or not np.all(np.isfinite(known[0])):
         return None
@@ -107,8 +111,7 @@ def stability(plan: Plan) -> Stability | None:
 
 def _largest_in_mean_square(chain) -> float:
     """sup of the η for which second moments contract under multiplicative noise, by bisection below the noise-free limit."""
-    high = largest_stable_step(chain.A)
-    low = 0.0
+    low, high = 0.0, largest_stable_step(chain.A)
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         shrinks = lifted.second_moment_radius(dataclasses.replace(chain, step_size=middle)) < 1
@@ -118,18 +121,14 @@ def _largest_in_mean_square(chain) -> float:
 
 def advice(plan: Plan) -> str:
     """A sentence that compares the step size with the stability limit."""
-    general = "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
     try:
         known = hamiltonian_precision(plan)
     except Exception:  # a user's target that has no Hessian: the advice stays general
-        return general
-    if known is None or plan.scheduled:
-        return general
-    P, where = known
-    if not np.all(np.isfinite(P)):
-        return general
+        known = None
+    if known is None or plan.scheduled or not np.all(np.isfinite(known[0])):
+        return "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
+    (P, where), eta = known, plan.eta
     limit = largest_stable_step((plan.dynamics.D + plan.dynamics.Q) @ P)
-    eta = plan.eta
     if limit == 0:
         return f"Likely cause: the drift is not contracting there ({where}, A = (D+Q)P has an eigenvalue with real part ≤ 0)."
     if eta >= limit:

@@ -10,26 +10,12 @@ from scipy import stats
 
 from gyromc.statistics.variances import lugsail_variance
 
-__all__ = ["disagreement", "split_r_hat"]
-
 
 def split_r_hat(blocks: np.ndarray) -> float:
     """Split R-hat: do the halves of all chains agree as well as the blocks within them? 1 when they do.
 
-    Blocks take the place of draws; being averages, they make it stricter than R-hat over single draws.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks.
-
-    **Returns:** R-hat; NaN when there are fewer than four blocks.
-
-    ```python
-    import numpy as np
-    from gyromc.statistics.agreement import split_r_hat
-    blocks = np.random.default_rng(0).standard_normal((4, 100))
-    assert split_r_hat(blocks) < 1.05 < split_r_hat(blocks + np.arange(4)[:, None])
-    ```
+    Blocks take the place of draws; being averages, they make it stricter than R-hat over single draws. NaN when there are fewer
+    than four blocks.
     """
     halves = _halves(blocks)
     n = halves.shape[1]
@@ -45,13 +31,8 @@ def split_r_hat(blocks: np.ndarray) -> float:
 def disagreement(blocks: np.ndarray) -> float:
     """The probability that half-chains of converged chains differ as much as these do: small means not converged.
 
-    An F test compares their variance with the variance that lugsail batch means find within the chains.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks.
-
-    **Returns:** the probability; NaN when there are too few blocks.
+    An F test compares their variance with the variance that lugsail batch means find within the chains. NaN when there are too
+    few blocks.
     """
     within = lugsail_variance(blocks)
     if not within.dof or not within.variance > 0:

@@ -10,12 +10,12 @@ import functools
 import math
 
 import numpy as np
+from scipy import stats
 
+from gyromc.checks import require
+from gyromc.records import Forwarded
 from gyromc.statistics import agreement, variances
-from gyromc.statistics.intervals import interval
 from gyromc.statistics.variances import Spread
-
-__all__ = ["ChainAverages", "ErrorMethod", "MonteCarloError", "WithError", "choose", "monte_carlo_error"]
 
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
@@ -33,19 +33,13 @@ class ErrorMethod(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class MonteCarloError:
-    """The standard error of the mean over chains, and where it comes from.
+    """The standard error of the mean over chains, and where it comes from."""
 
-    **Attributes:**
-
-    - `variance`: of one chain's average; `chains`: how many were averaged; `dof`: degrees of freedom of the variance.
-    - `method`, `reason`: the `ErrorMethod`, and why it was used.
-    """
-
-    variance: float
-    chains: int
-    dof: float
+    variance: float  # of one chain's average
+    chains: int  # how many were averaged
+    dof: float  # degrees of freedom of the variance
     method: ErrorMethod
-    reason: str
+    reason: str  # for that method
 
     @property
     def std_error(self) -> float:
@@ -60,52 +54,29 @@ class WithError:
     error: MonteCarloError
     level: float = 0.95  # of `interval`
 
+    std_error = Forwarded[float]("error.std_error", "The Monte Carlo standard error of `mean`, without the bias.")
+    dof = Forwarded[float]("error.dof", "The degrees of freedom of `std_error`.")
+    method = Forwarded[ErrorMethod]("error.method", "Where `std_error` comes from.")
+    reason = Forwarded[str]("error.reason", "Why that method.")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.mean:.6g} ± {self.std_error:.2g}, by {self.method}>"
 
     @property
-    def std_error(self) -> float:
-        """The Monte Carlo standard error of `mean`; the discretisation bias is not part of it."""
-        return self.error.std_error
-
-    @property
-    def dof(self) -> float:
-        """The degrees of freedom of `std_error`."""
-        return self.error.dof
-
-    @property
-    def method(self) -> ErrorMethod:
-        """Where `std_error` comes from."""
-        return self.error.method
-
-    @property
-    def reason(self) -> str:
-        """Why that method."""
-        return self.error.reason
-
-    @property
     def interval(self) -> tuple[float, float]:
         """The Student interval of `mean`, of the given `level`; the bias is not part of it."""
-        return interval(self.mean, self.std_error, self.level, self.dof)
+        return student_interval(self.mean, self.std_error, self.level, self.dof)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ChainAverages(WithError):
-    """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks").
+    """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks")."""
 
-    **Arguments:**
-
-    - `averages`: one per chain; NaN for a chain that failed.
-    - `blocks`: the chains that did not fail × blocks.
-    - `covered`: the share of the averaged time that the blocks cover; the last stretch may be shorter than a block.
-    - `durations`, `weights`: for a scheduled step size, the time each block lasts and its weight in the average; left out: equal.
-    """
-
-    averages: np.ndarray
-    blocks: np.ndarray
-    covered: float = 1.0
-    durations: np.ndarray | None = None
-    weights: np.ndarray | None = None
+    averages: np.ndarray  # one per chain; NaN for a chain that failed
+    blocks: np.ndarray  # the chains that did not fail × blocks
+    covered: float = 1.0  # the share of the averaged time in the blocks: the last stretch may be shorter than a block
+    durations: np.ndarray | None = None  # for a scheduled step size: the time each block lasts …
+    weights: np.ndarray | None = None  # … and its weight in the average
 
     @functools.cached_property
     def good(self) -> np.ndarray:
@@ -151,19 +122,6 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
 
     Many chains: their spread. Few chains: batch means within them if each is long and they agree, else their spread. One chain:
     batch means. The plug-in is never chosen here: it needs draws, and `estimate(run, method="plug-in")` asks for it.
-
-    **Arguments:**
-
-    - `averages`: of one observable.
-
-    **Returns:** an `ErrorMethod`, and why.
-
-    ```python
-    import numpy as np
-    from gyromc.statistics.errors import ChainAverages, ErrorMethod, choose
-    blocks = np.random.default_rng(0).standard_normal((4, 96))
-    assert choose(ChainAverages(blocks.mean(axis=1), blocks))[0] is ErrorMethod.LUGSAIL
-    ```
     """
     chains = len(averages.good)
     if chains >= MANY_CHAINS:
@@ -174,23 +132,19 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
     if chains <= 1:
         return ErrorMethod.LUGSAIL, "one chain"
     if averages.length < SHORT:
-        why = f"a chain lasts only {averages.length:.0f} relaxation times, too short for batch means"
-        return ErrorMethod.REPLICATE, why
+        return (
+            ErrorMethod.REPLICATE,
+            f"a chain lasts only {averages.length:.0f} relaxation times, too short for batch means",
+        )
     if averages.disagree:
         return ErrorMethod.REPLICATE, "the chains disagree by more than the fluctuations within them explain"
     return ErrorMethod.LUGSAIL, f"{chains} chains are few, each is long, and they agree"
 
 
 def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str = "asked for") -> MonteCarloError:
-    """The error of the mean over chains, from the spread between them or from batch means within them.
+    """The error of the mean over chains, by any method but the plug-in; NaN with 0 degrees of freedom on too little data.
 
-    **Arguments:**
-
-    - `averages`: of one observable.
-    - `method`: any but the plug-in, which needs draws. Lugsail becomes plain batch means where blocks are too few or unequal.
-    - `reason`: why that one.
-
-    **Returns:** a `MonteCarloError`; NaN with 0 degrees of freedom where the method has too little data.
+    Lugsail becomes plain batch means where blocks are too few or unequal.
     """
     chains = len(averages.good)
     if not chains:
@@ -214,3 +168,21 @@ def of_mean(found: Spread, chains: int, method: ErrorMethod, reason: str) -> Mon
     if not found.variance >= 0:
         return MonteCarloError(math.nan, chains, 0, method, reason)
     return MonteCarloError(found.variance, chains, found.dof, method, reason)
+
+
+def check_level(level: float) -> None:
+    """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""
+    require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+
+
+def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:
+    """The two-sided Student interval of the given level around a mean; NaN with no degrees of freedom."""
+    half = float(stats.t.ppf(0.5 + level / 2, dof)) * std_error if dof > 0 else math.nan
+    return mean - half, mean + half
+
+
+def combined_dof(*parts: tuple[float, float]) -> float:
+    """The degrees of freedom of a sum of independent variances, each (variance, dof), by Welch and Satterthwaite."""
+    total = sum(v for v, _ in parts)
+    spent = sum(v**2 / dof for v, dof in parts if v > 0)
+    return total**2 / spent if spent > 0 else math.inf

@@ -37,22 +37,8 @@ def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> Spread:
     """The variance of one chain's average by lugsail overlapping batch means, pooled over chains.
 
     Means over b consecutive blocks vary too little by V·τ/b to first order, τ the relaxation time; means over b/3 vary too
-    little by three times that. Their combination (3 σ̂²(b) - σ̂²(b/3))/2 has no such term, whichever sign it has.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks, averages over equal consecutive stretches.
-    - `batch`: b in blocks, a multiple of 3; left out: 20 relaxation times, between a 16th and an 8th of the chain.
-
-    **Returns:** a `Spread`; NaN when there are too few blocks.
-
-    ```python
-    import numpy as np
-    from gyromc.statistics.variances import lugsail_variance
-    blocks = np.random.default_rng(0).standard_normal((50, 96))
-    found = lugsail_variance(blocks)
-    assert abs(found.variance * 96 - 1) < 4 * np.sqrt(2 / found.dof)
-    ```
+    little by three times that. Their combination (3 σ̂²(b) - σ̂²(b/3))/2 has no such term, whichever sign it has. b is a
+    multiple of 3, left out: `lugsail_batch`. NaN when there are too few blocks.
     """
     count = blocks.shape[1]
     if count < FEWEST_BLOCKS or blocks.shape[0] == 0:
@@ -100,10 +86,6 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
     An autocorrelation e^{-t/τ}, averaged over blocks, has a known correlation at every lag; each lag with a correlation beyond
     four standard errors (Bartlett's, which grow with the correlations at shorter lags) and beyond the bias of the mean's removal,
     of either sign, is read as such a decay, and the slowest counts. 0 when none is.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks.
     """
     chains, count = blocks.shape
     away = blocks - blocks.mean(axis=1, keepdims=True)
@@ -127,11 +109,7 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
 def scheduled_variance(blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray, num_batches: int = 20) -> Spread:
     """The variance of one chain's weighted average when the step size is a schedule: blocks of unequal time.
 
-    A block that lasts t varies by V/t, so Σ t (block - mean)²/(batches - 1) estimates V.
-
-    **Arguments:**
-
-    - `blocks`: chains × blocks, weighted averages; `durations`: the time each lasts; `weights`: what each counts in the average.
+    A block that lasts t varies by V/t, so Σ t (block - mean)²/(batches - 1) estimates V. `blocks` are weighted averages.
     """
     ends = np.unique(np.linspace(0, blocks.shape[1], min(num_batches, blocks.shape[1]) + 1).astype(int))
     if len(ends) < 3:

@@ -69,8 +69,13 @@ class LinearChain:
         return 2 * eta * self.D + eta**2 * spread @ self.noise[:, -1, :, -1] @ spread.T  # T1
 
     def lift(self, u: np.ndarray) -> np.ndarray:
-        """A direction in θ as one in z: zeros on r."""
-        return np.concatenate([u, np.zeros(self.n - self.d)])
+        """A direction in θ as one in z."""
+        return lift(u, self.n)
+
+
+def lift(u: np.ndarray, size: int) -> np.ndarray:
+    """A vector over θ as one over a state z of the given size: zeros on r."""
+    return np.concatenate([u, np.zeros(size - len(u))])
 
 
 def why_not_linear(plan: Plan) -> str | None:
@@ -98,7 +103,7 @@ def linear_chain(plan: Plan) -> LinearChain:
         mean=mean,
         step_size=plan.eta,
         noise=noise,
-        starts=start_rows(plan) - augment_vector(mean, plan.augmented),
+        starts=start_rows(plan) - lift(mean, plan.dynamics.size),
     )
 
 
@@ -106,11 +111,6 @@ def augment(K: np.ndarray, augmented: bool) -> np.ndarray:
     """The Hessian of H = U + ½|r|² from that of U."""
     zero = np.zeros_like(K)
     return np.block([[K, zero], [zero, np.eye(K.shape[0])]]) if augmented else K
-
-
-def augment_vector(v: np.ndarray, augmented: bool) -> np.ndarray:
-    """(v, 0) on an augmented state."""
-    return np.concatenate([v, np.zeros_like(v)]) if augmented else v
 
 
 def start_rows(plan: Plan) -> np.ndarray:

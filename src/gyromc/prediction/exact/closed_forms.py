@@ -10,28 +10,11 @@ from scipy import linalg
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 
-__all__ = [
-    "fluctuation_constant",
-    "gaul_constants",
-    "hfhr_constants",
-    "nonreversible_constants",
-    "poisson_linear",
-    "poisson_quadratic",
-    "quadratic_fluctuation_constant",
-    "strictness_integral",
-]
-
 
 def fluctuation_constant(D, Q, P, u) -> float:
-    """V = 2 uᵀA⁻¹DA⁻ᵀu, A = (D+Q)P, for H = ½zᵀPz and h = uᵀz (E8).
+    """V = 2 uᵀA⁻¹DA⁻ᵀu, A = (D+Q)P, for H = ½zᵀPz and h = uᵀz (E8); with Q = 0 it is V_0.
 
-    **Arguments:**
-
-    - `D`, `Q`: symmetric positive definite, and skew-symmetric.
-    - `P`: the precision of the state z, symmetric positive definite.
-    - `u`: the direction, padded with zeros on r for an augmented state.
-
-    **Returns:** V; with `Q = 0` it is the reversible baseline's V_0.
+    `P` is the precision of the state z; `u` is padded with zeros on r for an augmented state.
 
     ```python
     import numpy as np
@@ -70,14 +53,7 @@ def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def nonreversible_constants(J, P, u) -> tuple[float, float]:
-    """(V_J, V_0) of non-reversible Langevin dynamics: 2wᵀ(I+J)⁻¹(I+J)⁻ᵀw and 2|w|², w = P⁻¹u (E9).
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.exact.closed_forms import nonreversible_constants
-    assert np.allclose(nonreversible_constants([[0.0, -2.0], [2.0, 0.0]], np.eye(2), [1.0, 0.0]), (0.4, 2.0))
-    ```
-    """
+    """(V_J, V_0) of non-reversible Langevin dynamics: 2wᵀ(I+J)⁻¹(I+J)⁻ᵀw and 2|w|², w = P⁻¹u (E9)."""
     J, P, u = numbers(J, "J"), numbers(P, "P"), numbers(u, "u")
     w = precision_solve(P, u)
     turned = np.linalg.solve(np.eye(len(J)) - J, w)  # (I+J)⁻ᵀw, since Jᵀ = -J
@@ -85,27 +61,13 @@ def nonreversible_constants(J, P, u) -> tuple[float, float]:
 
 
 def hfhr_constants(K, alpha: float, gamma: float, u) -> tuple[float, float]:
-    """(V, V_0) of Hessian-free high-resolution dynamics on U = ½θᵀKθ, h = uᵀθ (E10).
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.exact.closed_forms import hfhr_constants
-    assert np.allclose(hfhr_constants(np.eye(1), 1.0, 2.0, [1.0]), (4 / 3, 2.0))
-    ```
-    """
+    """(V, V_0) of Hessian-free high-resolution dynamics on U = ½θᵀKθ, h = uᵀθ (E10)."""
     w = precision_solve(numbers(K, "K"), numbers(u, "u"))
     return float(2 * gamma / (1 + alpha * gamma) * w @ w), float(2 / alpha * w @ w)  # E10
 
 
 def gaul_constants(K, C, a: float, gamma: float, u) -> tuple[float, float]:
-    """(V, V_0) of gradient-adjusted underdamped dynamics on U = ½θᵀKθ, h = uᵀθ (E11).
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.exact.closed_forms import gaul_constants
-    assert np.allclose(gaul_constants(np.eye(1), np.eye(1), 1.0, 2.0, [1.0]), (4 / 3, 2.0))
-    ```
-    """
+    """(V, V_0) of gradient-adjusted underdamped dynamics on U = ½θᵀKθ, h = uᵀθ (E11)."""
     C = numbers(C, "C")
     C = np.diag(C) if C.ndim == 1 else C
     w = precision_solve(numbers(K, "K"), numbers(u, "u"))
@@ -123,15 +85,7 @@ def poisson_quadratic(D, Q, P, matrix) -> np.ndarray:
 
 
 def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
-    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz: φ is quadratic too, so V needs two solves.
-
-    **Arguments:**
-
-    - `D`, `Q`, `P`: as for `fluctuation_constant`.
-    - `matrix`: S, symmetric.
-    - `linear`: s; zeros when left out.
-
-    **Returns:** V.
+    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz, S = `matrix` symmetric, s = `linear`: φ is quadratic too, so V needs two solves.
 
     ```python
     from gyromc.prediction.exact.closed_forms import quadratic_fluctuation_constant

@@ -23,13 +23,7 @@ GROWTH = 1.1
 
 
 def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -> float:
-    """E of one chain's average of ρ(aᵀθ).
-
-    **Arguments:**
-
-    - `chain`: the plan's matrices; at most 32 of its starts are used.
-    - `h`: the observable ρ(aᵀθ).
-    - `num_steps`, `burn_in`: the number of averaged states, and of steps before them.
+    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, from at most 32 of its starts.
 
     ```python
     import gyromc as gm
@@ -46,13 +40,6 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -
     gaps = np.diff(steps)
     inside = gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)  # Σ_{a≤k<b} of what is linear between a and b
     return float(inside.sum() + values[-1]) / num_steps
-
-
-def why_not_law(chain: LinearChain) -> str | None:
-    """Why the law of the chain's states is not computed, or None."""
-    if chain.additive or chain.n <= MOST_STATE:
-        return None
-    return f"second moments under noise that depends on the state are followed for at most {MOST_STATE} numbers"
 
 
 def _nodes(num_steps: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from gyromc.prediction.exact.chain import LinearChain
 MAX_STATE = 24
 
 
-def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int = 0) -> tuple[float, float]:
+def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int) -> tuple[float, float]:
     """Mean (about uᵀ of the target's mean) and variance of the average of uᵀθ."""
     n, Y = chain.n, _start(chain)
     if burn_in:
@@ -53,16 +53,11 @@ def _phi(chain: LinearChain, w: np.ndarray) -> np.ndarray:
     return phi.reshape(size * size, size * size)
 
 
-def second_moment_map(chain: LinearChain) -> np.ndarray:
-    """The zz block of Φ: the map of E[zzᵀ] minus its fixed point in one step."""
-    n, d = chain.n, chain.d
-    block = np.kron(chain.M, chain.M).reshape(n, n, n, n)
-    block[:, :, :d, :d] += state_noise(chain)[:, :, :d, :d]
-    return block.reshape(n * n, n * n)
-
-
 def second_moment_radius(chain: LinearChain) -> float:
     """The factor by which second moments shrink per step: stable below 1. ρ(M)² for additive noise."""
     if chain.additive:
         return float(np.max(np.abs(np.linalg.eigvals(chain.M))) ** 2)
-    return float(np.max(np.abs(np.linalg.eigvals(second_moment_map(chain)))))
+    n, d = chain.n, chain.d
+    block = np.kron(chain.M, chain.M).reshape(n, n, n, n)  # the zz block of Φ: E[zzᵀ] minus its fixed point in one step
+    block[:, :, :d, :d] += state_noise(chain)[:, :, :d, :d]
+    return float(np.max(np.abs(np.linalg.eigvals(block.reshape(n * n, n * n)))))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
+from gyromc.observables import Ridge
 from gyromc.prediction.exact.closed_forms import precision_solve
 from gyromc.prediction.poisson.basis import line
 
@@ -23,27 +24,21 @@ def _hermite_axis():
 
 
 def expectation(profile: Callable[[np.ndarray], np.ndarray], mean: float, deviation: float) -> float:
-    """E ρ(mean + deviation·N(0, 1)).
-
-    ```python
-    from gyromc.prediction.exact.mehler import expectation
-    assert abs(expectation(lambda t: t**2, 1.0, 2.0) - 5.0) < 1e-12
-    ```
-    """
+    """E ρ(mean + deviation·N(0, 1))."""
     axis = _hermite_axis()
     return float(axis.weights @ profile(mean + deviation * axis.nodes[:, 0]))
 
 
+def ridge_moments(h: Ridge, K: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
+    """μ(h) and Var_μ(h) of ρ(aᵀθ) on N(mean, K⁻¹)."""
+    shift = float(h.direction @ mean)
+    deviation = math.sqrt(float(h.direction @ precision_solve(K, h.direction)))
+    center = expectation(h.rho, shift, deviation)
+    return center, expectation(lambda t: (h.rho(t) - center) ** 2, shift, deviation)
+
+
 def ridge_constants(D, Q, P, u, profile: Callable[[np.ndarray], np.ndarray], mean: float) -> tuple[float, float]:
-    """(V, V_0) of h(z) = ρ(mean + uᵀz) for H = ½zᵀPz.
-
-    **Arguments:**
-
-    - `D`, `Q`, `P`, `u`: as for `closed_forms.fluctuation_constant`.
-    - `profile`: ρ, on arrays.
-    - `mean`: the mean of the argument of ρ.
-
-    **Returns:** V, and V_0 of the reversible baseline.
+    """(V, V_0) of h(z) = ρ(mean + uᵀz) for H = ½zᵀPz; `profile` is ρ on arrays.
 
     ```python
     import numpy as np

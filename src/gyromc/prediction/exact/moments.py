@@ -14,8 +14,6 @@ from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted, quadratic
 from gyromc.prediction.exact.chain import LinearChain, linear_chain, power, why_not_linear
 
-__all__ = ["Moments", "exact_moments", "linear_moments", "why_not_exact"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
@@ -24,21 +22,12 @@ class Moments:
     mean: float
     variance: float
 
-    def mse(self, truth: float) -> float:
-        """The mean squared error about `truth`."""
-        return (self.mean - truth) ** 2 + self.variance
-
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
     """E and Var of one chain's average of each observable, exactly for the plan's step size, steps, start and burn-in.
 
-    Several starts are treated as one random start, uniform over them.
-
-    **Arguments:**
-
-    - `plan`: with a Gaussian target, Euler-Maruyama and a constant step size.
-
-    **Returns:** `Moments` by observable name; an observable without an exact answer is omitted (see `why_not_exact`).
+    Several starts are treated as one random start, uniform over them. An observable without an exact answer is omitted: see
+    `why_not_exact`.
 
     ```python
     import gyromc as gm
@@ -63,8 +52,7 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
 
 def why_not_exact(plan: Plan, name: str) -> str | None:
     """Why `exact_moments` omits an observable of the plan, or None."""
-    reason = why_not_linear(plan)
-    return reason if reason is not None else _why_not(linear_chain(plan), plan.observables[name])
+    return why_not_linear(plan) or _why_not(linear_chain(plan), plan.observables[name])
 
 
 def _why_not(chain: LinearChain, h: Observable) -> str | None:
@@ -84,14 +72,12 @@ def _moments(chain: LinearChain, h: Observable, num_steps: int, burn_in: int) ->
     u, shift = np.asarray(h.direction, float), float(h.direction @ chain.mean)
     if h.is_square:
         return quadratic.square_moments(chain, u, shift, num_steps, burn_in)
-    if chain.additive:
-        mean, variance = linear_moments(chain, u, num_steps, burn_in)
-    else:
-        mean, variance = lifted.linear_moments(chain, u, num_steps, burn_in)
+    linear = _linear_moments if chain.additive else lifted.linear_moments
+    mean, variance = linear(chain, u, num_steps, burn_in)
     return shift + mean, variance
 
 
-def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int = 0) -> tuple[float, float]:
+def _linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int) -> tuple[float, float]:
     """Mean (about uᵀ of the target's mean) and variance of the average of uᵀθ under additive noise."""
     n, w = chain.n, chain.lift(u)
     start = np.mean(chain.starts, axis=0)

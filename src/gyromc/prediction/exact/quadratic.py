@@ -26,7 +26,7 @@ class Stretch(NamedTuple):
 
 
 def square_moments(
-    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int = 0
+    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int
 ) -> tuple[float, float]:
     """Mean and variance of the average of (uᵀz + shift)²."""
     direction = np.append(chain.lift(u), shift)

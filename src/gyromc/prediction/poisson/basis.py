@@ -49,15 +49,7 @@ def line(
     around: tuple[float, float],
     spacing: float = SPACING,
 ) -> Axis:
-    """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale.
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.poisson.basis import line
-    axis = line(0, lambda t: t**2 / 2, lambda t: t, 4, (0.0, 1.0))
-    assert np.allclose(axis.derivatives[0], np.diag(np.sqrt([1, 2, 3, 4]), 1))
-    ```
-    """
+    """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
     mean, sd = _location_and_scale(potential, *around)
     low, high = _extent(potential, mean, sd, degree)
     t = np.linspace(low, high, int(np.ceil((high - low) / (spacing * sd))) + 1)

@@ -30,7 +30,7 @@ class Solution:
     @functools.cached_property
     def gradient(self) -> dict[int, np.ndarray]:
         """∂ⱼφ for every coordinate j, in the eigenbases."""
-        return {j: _along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
+        return {j: along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
 
     def floor(self, covariance: np.ndarray) -> float:
         """μ(⟨∇φ, C∇φ⟩) for a constant matrix C: what noise of covariance C per step adds to N·Var."""
@@ -68,29 +68,16 @@ class Generator:
         total = functools.reduce(np.add.outer, spectra)
         total.flat[0] = np.inf  # constants: 𝒜1 = 0, and φ has mean zero
         self.root = 1 / np.sqrt(total)
-        self.axis_of = {i: number for i, (number, _) in self.partials.items()}
-
-    def project(self, coefficients: np.ndarray) -> np.ndarray:
-        """Coefficients in the polynomial basis as coefficients in the eigenbasis."""
-        for number, frame in enumerate(self.frames):
-            coefficients = _along(number, frame.T, coefficients)
-        return coefficients
 
     def pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Σ matrix_ij ∂ᵢᵀ∂ⱼ f for f with coefficients x; with -Q that is ⟨Q∇H, ∇f⟩, projected on the basis."""
-        moved = {j: _along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
+        moved = {j: along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
         result = np.zeros_like(x)
         for i, (a, partial) in self.partials.items():
             terms = [matrix[i, j] * moved[j] for j in moved if matrix[i, j]]
             if terms:
-                result += _along(a, partial.T, functools.reduce(np.add, terms))  # E2
+                result += along(a, partial.T, functools.reduce(np.add, terms))  # E2
         return result
-
-    @functools.cached_property
-    def _coupling(self) -> np.ndarray:
-        """The entries of D-Q that are not in the preconditioner."""
-        home = np.array([self.axis_of.get(i, -1 - i) for i in range(len(self.D))])
-        return np.where(home[:, None] == home, -self.Q, self.D - self.Q)
 
     def mean(self, x: np.ndarray, factors: dict[int, np.ndarray]) -> float:
         """μ(f·Π g_a) for f with coefficients x and functions g_a of single axes, in polynomial coefficients."""
@@ -100,9 +87,12 @@ class Generator:
 
     def solve(self, h: np.ndarray) -> Solution:
         """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
-        right = self.root * self.project(h)
+        for number, frame in enumerate(self.frames):
+            h = along(number, frame.T, h)  # in the eigenbasis
+        right = self.root * h
         right.flat[0] = 0.0
-        C = self._coupling
+        home = np.array([self.partials[i][0] if i in self.partials else -1 - i for i in range(len(self.D))])
+        C = np.where(home[:, None] == home, -self.Q, self.D - self.Q)  # what is not in the preconditioner
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6, T2
         one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)  # noqa: E731
@@ -130,7 +120,7 @@ def _least_squares(apply: Callable, transposed: Callable, right: np.ndarray) -> 
     raise InvalidInput("The Poisson equation did not converge: Q is very large against D. Scale it down.")
 
 
-def _along(axis: int, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+def along(axis: int, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The matrix applied to one index of a tensor."""
     return np.moveaxis(np.tensordot(matrix, x, axes=(1, axis)), 0, axis)
 
@@ -138,5 +128,5 @@ def _along(axis: int, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
 def coefficients(axes: Sequence[Axis], values: np.ndarray) -> np.ndarray:
     """⟨ψ, h⟩ for every product ψ of the axes' bases; `values` is h on the product of the axes' nodes."""
     for number, axis in enumerate(axes):
-        values = _along(number, (axis.values * axis.weights[:, None]).T, values)
+        values = along(number, (axis.values * axis.weights[:, None]).T, values)
     return values

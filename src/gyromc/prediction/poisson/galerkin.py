@@ -11,11 +11,11 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson.basis import SPACING, Axis, line, plane
-from gyromc.prediction.poisson.equation import Generator, Solution, coefficients
+from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
@@ -47,8 +47,6 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
     """Why the Poisson equation is not solved for this observable, or None."""
     if plan.flat_target.separable() is None and plan.dim > 2:
         return f"{type(plan.target).__name__} is not separable and has more than two parameters"
-    if not isinstance(plan.oracle, Exact | Gaussian) and plan.flat_target.separable() is None and plan.dim > 2:
-        return "the oracle's noise depends on the state"
     depends = plan.model.coordinates_of(h)
     if not depends:
         return "the observable is constant"
@@ -82,13 +80,7 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     """Solve the Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or a size limit.
 
-    **Arguments:**
-
-    - `plan`: its target is separable or has at most two parameters.
-    - `h`: the observable.
-    - `digits`: how many digits V and V_0 must have.
-
-    **Returns:** a `Galerkin` value. Raises `InvalidInput` with the reason for any other plan.
+    Raises `InvalidInput` with the reason where `why_not_galerkin` returns one.
 
     ```python
     import gyromc as gm
@@ -109,14 +101,11 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
             break
         now = _at_degree(plan, h, depends, chosen, degree)
         if before is not None:
-            gap = max(
-                abs(now.variance - before.variance), abs(now.reversible_variance - before.reversible_variance), 1e-15
-            )
-            before = dataclasses.replace(now, error=gap)
-            if gap <= 0.5 * 10.0**-digits * now.variance:
-                break
-        else:
-            before = now
+            gaps = now.variance - before.variance, now.reversible_variance - before.reversible_variance
+            now = dataclasses.replace(now, error=max(*map(abs, gaps), 1e-15))
+        before = now
+        if now.error <= 0.5 * 10.0**-digits * now.variance:
+            break
     assert before is not None
     return before
 
@@ -156,37 +145,23 @@ def oracle_covariance(plan: Plan) -> np.ndarray:
 def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
     normal = functools.partial(line, potential=lambda t: t**2 / 2, slope=lambda t: t, around=(0.0, 1.0))
     momenta = [normal(i, degree=min(degree, MOMENTUM_DEGREE)) for i in chosen if i >= plan.dim]
-    potentials = plan.flat_target.separable()
-    theta = [i for i in chosen if i < plan.dim]
+    potentials, around = plan.flat_target.separable(), [(0.0, 1.0)] * plan.dim
+    if potentials is None and plan.dim == 2:
+        return [_plane_axis(plan, degree), *momenta]
+    if potentials is None or plan.flat_target.gaussian() is not None:
+        center = plan.model.laplace
+        around = [(float(m), float(p) ** -0.5) for m, p in zip(center.mode, np.diag(center.precision), strict=True)]
     if potentials is None:
-        return [_plane_axis(plan, degree), *momenta] if plan.dim == 2 else [_single_axis(plan, degree), *momenta]
+        potentials = [lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])]
     spacing = SPACING if dimensions < 4 else 2 * SPACING
-    around = _around(plan)
-    return [
-        *(line(i, potentials[i], functools.partial(_slope, plan, i), degree, around[i], spacing) for i in theta),
-        *momenta,
-    ]
+    slopes = [functools.partial(_slope, plan, i) for i in range(plan.dim)]
+    theta = [line(i, potentials[i], slopes[i], degree, around[i], spacing) for i in chosen if i < plan.dim]
+    return [*theta, *momenta]
 
 
 def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i′, from the target's own gradient."""
     return plan.flat_target.gradients(np.repeat(t[:, None], plan.dim, axis=1))[:, i]
-
-
-def _around(plan: Plan) -> list[tuple[float, float]]:
-    """A guess of the center and scale of each factor."""
-    known = plan.flat_target.gaussian()
-    if known is None:
-        return [(0.0, 1.0)] * plan.dim
-    return [(float(m), float(p) ** -0.5) for m, p in zip(known[1], np.diag(known[0]), strict=True)]
-
-
-def _single_axis(plan: Plan, degree: int) -> Axis:
-    """The basis of a target of one parameter."""
-    potential = lambda t: plan.flat_target.potentials(np.asarray(t)[:, None])  # noqa: E731
-    slope = lambda t: plan.flat_target.gradients(np.asarray(t)[:, None])[:, 0]  # noqa: E731
-    center = plan.model.laplace
-    return line(0, potential, slope, degree, (float(center.mode[0]), float(center.precision[0, 0]) ** -0.5))
 
 
 def _plane_axis(plan: Plan, degree: int) -> Axis:
@@ -195,20 +170,24 @@ def _plane_axis(plan: Plan, degree: int) -> Axis:
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
     energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
     for reach in 2.0 ** np.arange(3, 8):
-        line_nodes = np.linspace(-reach, reach, 65 if reach < 16 else 257)
-        x = np.stack(np.meshgrid(line_nodes, line_nodes, indexing="ij"), axis=-1)
-        energy = energy_of(x.reshape(-1, 2)).reshape(x.shape[:2])
+        coarse = 65 if reach < 16 else 257
+        energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
         edge = np.concatenate([energy[0], energy[-1], energy[:, 0], energy[:, -1]])
         if np.min(edge) - np.min(energy) > 45 + degree * np.log(reach):
             break
     else:
         raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
-    fine = np.linspace(-reach, reach, int(2 * reach / 0.1) + 1)
-    x = np.stack(np.meshgrid(fine, fine, indexing="ij"), axis=-1).reshape(-1, 2)
+    x = _square(reach, int(2 * reach / 0.1) + 1)
     energy = energy_of(x)
     near = energy - np.min(energy) < 45 + degree * np.log(reach)
     density = np.exp(np.min(energy) - energy[near])
     return plane((0, 1), center.mode + x[near] @ root.T, density / density.sum(), degree)
+
+
+def _square(reach: float, count: int) -> np.ndarray:
+    """A grid of count × count points on [-reach, reach]², one row each."""
+    side = np.linspace(-reach, reach, count)
+    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.ndarray, list[Axis]]:
@@ -217,13 +196,10 @@ def _on_grid(plan: Plan, h: Observable, depends, axes: list[Axis]) -> tuple[np.n
     counts = [len(axis.weights) for axis in used]
     if np.prod(counts) > MOST_NODES:
         raise InvalidInput(f"The observable depends on {len(used)} coordinates: too many for a grid.")
-    points = [axis.nodes for axis in used]
     rows = np.zeros((int(np.prod(counts)), plan.dim))
-    for number, (axis, nodes) in enumerate(zip(used, points, strict=True)):
-        index = np.broadcast_to(
-            np.arange(counts[number]).reshape([-1 if k == number else 1 for k in range(len(used))]), counts
-        )
-        rows[:, list(axis.coordinates)] = nodes[index.ravel()]
+    grid = np.meshgrid(*map(np.arange, counts), indexing="ij", copy=False)
+    for axis, index in zip(used, grid, strict=True):
+        rows[:, list(axis.coordinates)] = axis.nodes[index.ravel()]
     return plan.model.values(h, rows).reshape(counts), used
 
 
@@ -249,7 +225,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         for i, (number, partial) in generator.partials.items():
             if not (np.any(G[j] * D[:, i]) or noise[j, i]):
                 continue
-            second = np.moveaxis(np.tensordot(partial, first, axes=(1, number)), 0, number)
+            second = along(number, partial, first)
             total -= noise[j, i] * generator.mean(second, {})
             total -= sum(
                 G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})

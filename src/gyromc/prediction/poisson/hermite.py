@@ -28,14 +28,7 @@ def multi_indices(dimension: int, degree: int) -> np.ndarray:
 
 
 def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
-    """Π_j He_{power_j}(x_j)/√(power_j!) at points (points × functions).
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.poisson.hermite import hermite
-    assert np.allclose(hermite(np.array([[2.0, 3.0]]), np.array([[2, 1]])), 3 * 3 / np.sqrt(2))
-    ```
-    """
+    """Π_j He_{power_j}(x_j)/√(power_j!) at points (points × functions)."""
     top = int(powers.max(initial=1))
     table = np.ones((top + 1, *x.shape))
     table[1] = x
@@ -53,13 +46,9 @@ def ladders(powers: np.ndarray) -> list[sparse.csr_array]:
     index = {tuple(row): k for k, row in enumerate(powers.tolist())}
     size, down = len(powers), []
     for j in range(powers.shape[1]):
-        entries = [
-            (math.sqrt(row[j]), index[(*row[:j], row[j] - 1, *row[j + 1 :])], k) for row, k in index.items() if row[j]
-        ]
-        factors, below, here = zip(*entries, strict=True) if entries else ((), (), ())
-        down.append(
-            sparse.csr_array((np.array(factors, float), (np.array(below, int), np.array(here, int))), (size, size))
-        )
+        here = np.flatnonzero(powers[:, j])
+        below = [index[(*row[:j], row[j] - 1, *row[j + 1 :])] for row in powers[here].tolist()]
+        down.append(sparse.csr_array((np.sqrt(powers[here, j]), (np.array(below, int), here)), (size, size)))
     return down
 
 

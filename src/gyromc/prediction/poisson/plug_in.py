@@ -49,16 +49,10 @@ def best_degree(dimension: int, effective_size: float) -> int:
 
 
 def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree: int | None = None) -> PlugIn:
-    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h).
+    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h), h given at the sample's points.
 
-    **Arguments:**
-
-    - `sample`: of θ, with weights (`gyromc.shape.importance.Sample`).
-    - `h`: the observable at the sample's points.
-    - `D`, `Q`: on θ, or on (θ, r) when twice as large.
-    - `degree`: of the polynomials ψ; default: the highest that the sample allows.
-
-    **Returns:** a `PlugIn`.
+    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` of the polynomials ψ defaults to the highest that the
+    sample allows.
 
     ```python
     import numpy as np
