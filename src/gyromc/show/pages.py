@@ -45,12 +45,7 @@ FIGURE_STYLE: dict[Any, Any] = {
 
 
 def environment(package: str):
-    """Return a Jinja environment that finds the package's templates and the shared ones.
-
-    **Arguments:**
-
-    - `package`: the name of a package with a folder `templates`.
-    """
+    """Return a Jinja environment that finds the templates of the package of that name, and the shared ones."""
     import jinja2
 
     loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
@@ -81,14 +76,7 @@ def image(figure, format: str, **options: Any) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Picture:
-    """An SVG image on a page.
-
-    **Attributes:**
-
-    - `kind`: its name in the template; `svg`: its content.
-    - `alt`: the text that a screen reader reads; `caption`: the text below it.
-    - `width`, `height`: in pixels.
-    """
+    """An SVG image on a page, with its name in the template (`kind`) and its size in pixels."""
 
     kind: str
     svg: bytes
