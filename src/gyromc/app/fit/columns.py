@@ -9,17 +9,7 @@ import numpy as np
 
 from gyromc.checks import require
 
-__all__ = [
-    "MISSING",
-    "as_numbers",
-    "as_text",
-    "clean",
-    "is_dates",
-    "ordered",
-    "pandas_module",
-    "require_scale",
-    "with_points",
-]
+__all__ = ["as_numbers", "as_text", "clean", "is_dates", "ordered", "pandas_module", "require_scale", "with_points"]
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
@@ -102,13 +92,7 @@ def is_dates(column) -> bool:
 
 
 def require_scale(values: np.ndarray, what: str) -> None:
-    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant.
-
-    **Arguments:**
-
-    - `values`: all values that are not missing.
-    - `what`: the name of the column in the message.
-    """
+    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant."""
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
     require(

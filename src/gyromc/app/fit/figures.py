@@ -20,12 +20,7 @@ MOST_BARS = 25
 
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
-    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    """
+    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`."""
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
     if results["held_out"] is None:
         del draw["calibration"]

@@ -19,16 +19,7 @@ FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predi
 def write(
     results: Mapping[str, Any], tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]], folder: Path
 ) -> dict[str, Any]:
-    """Write fit.json, the tables and report.html.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    - `tables`: columns and rows of each CSV file, by its name.
-    - `folder`: where.
-
-    **Returns:** what a reader of fit.json gets.
-    """
+    """Write fit.json, report.html, and the columns and rows of each CSV file; return what a reader of fit.json gets."""
     saved = RESULTS.save(results, folder)
     for name, (columns, rows) in tables.items():
         write_atomically(folder / name, csv_text(columns, rows))
@@ -37,12 +28,7 @@ def write(
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """Return the page as text.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    """
+    """Return the page as text, from the content of fit.json."""
     from gyromc.app.fit.figures import pictures
     from gyromc.app.fit.wording import cell, heading
     from gyromc.show.pages import environment

@@ -1,7 +1,6 @@
 """Decides from the target's values which model suits it, and the order of its classes.
 
-Input: the target's column and the user's wishes. Output: a `Response`, or an error that names line, value and remedy. An
-ambiguous target is refused, not guessed.
+Input: the target's column and the user's wishes. Output: a `Response`, or an error that names line, value and remedy.
 """
 
 import dataclasses
@@ -26,16 +25,7 @@ FEW_VALUES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What the user asks for.
-
-    **Attributes:**
-
-    - `model`: one of `MODELS`; `None`: chosen from the target.
-    - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
-    - `categorical`: columns that are categories even if they hold numbers or have many levels.
-    - `positive`: the class whose probability is wanted.
-    - `reference`: reference levels by column.
-    """
+    """What the user asks of the columns, as the options of `request.Request` say it; `reference` has levels by column."""
 
     model: str | None = None
     impute: bool = False
@@ -96,19 +86,17 @@ def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence
 
 def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
         remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
         raise InvalidInput(
-            f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
-            f"but is {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
+            f"{table.path}, {table.place(bad)}: the target {target!r} must be a finite number for a {model} regression, "
+            f"but is {table.columns[target][bad].iloc[0]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
         )
     if model == "poisson":
         odd = (values < 0) | (values != np.round(values))
         if odd.any():
-            row = int(np.flatnonzero(odd)[0])
             raise InvalidInput(
-                f"{table.path}, {table.place(row)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
-                f"is {values[row]:g} there. Pass `--model linear` for measurements."
+                f"{table.path}, {table.place(odd)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
+                f"is {values[odd][0]:g} there. Pass `--model linear` for measurements."
             )
     if model == "linear":
         require_scale(values, f"The target {target!r}")

@@ -1,7 +1,4 @@
-"""The tables of a fit in the terminal: columns, coefficients, predictions, scores, diagnostics.
-
-Input: the content of fit.json. Output: tables and lines of text.
-"""
+"""The tables of a fit in the terminal: columns, coefficients, predictions, scores, diagnostics."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,12 +14,7 @@ MOST_COEFFICIENTS = 60
 
 
 def tables(results: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the tables of a fit, with an empty line after each.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    """
+    """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
     yield (
         f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"

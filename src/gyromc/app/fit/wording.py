@@ -1,7 +1,4 @@
-"""The text of a fit for tables, figures and pages: the fitted model in sentences, headings, cells.
-
-Input: the target, the prior and values. Output: texts, in the names of the user's columns.
-"""
+"""The text of a fit for tables, figures and pages: the fitted model in sentences, headings, cells."""
 
 import dataclasses
 from typing import Any
@@ -54,21 +51,7 @@ WORDS = {
 
 
 def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
-    """Return the part of fit.json that describes the model.
-
-    **Arguments:**
-
-    - `response`: the target and its model.
-    - `prior_scale`: of the prior.
-    - `noise_scale`: σ of a linear model, in the target's units; None for the others.
-
-    ```python
-    from gyromc.app.fit.encoding import Response
-    from gyromc.app.fit.wording import model_words
-    words = model_words(Response("ill", "logistic", ("no", "yes")), 2.5, None)
-    assert words["sentence"].startswith("The log-odds of ill = yes")
-    ```
-    """
+    """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
     words = WORDS[response.model]
 
     def fill(text: str) -> str:
@@ -96,13 +79,7 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
 
 
 def cell(column: str, value: Any) -> str:
-    """Return a value of a table of predictions as text: probabilities with three decimals, errors with two digits.
-
-    **Arguments:**
-
-    - `column`: its name in the table.
-    - `value`: a text or a number.
-    """
+    """Return a value of a table of predictions as text: probabilities with three decimals, errors with two digits."""
     if isinstance(value, str | int):
         return str(value)
     if column == "probability":
