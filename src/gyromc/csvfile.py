@@ -18,7 +18,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 
-__all__ = ["CsvFile", "read_numbers", "require_distinct"]
+__all__ = ["CsvFile", "is_number", "read_numbers", "require_distinct"]
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -26,15 +26,9 @@ CHUNK = 20_000  # rows converted to numbers at a time
 
 
 class CsvFile:
-    """The header of a CSV file, and its rows when they are asked for.
+    """The header of a CSV file, given by its path or content, and its rows when they are asked for.
 
-    **Arguments:**
-
-    - `source`: a path, or the content of a file.
-    - `encoding`: of its text, unless it begins with a byte-order mark.
-    - `name`: the file's name in messages; the path when left out.
-
-    **Attributes:** `names` (of the columns; empty where the header has none) and `separator` (a word such as "comma").
+    A byte-order mark overrides `encoding`. `names` of columns are empty where the header has none; `separator` is a word.
     """
 
     def __init__(self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None):
@@ -114,11 +108,9 @@ def _count_unquoted(line: str, sign: str) -> int:
     return sum(part.count(sign) for part in line.split('"')[::2])
 
 
-def read_numbers(
-    source: Path | bytes, name: str | None = None, encoding: str = "utf-8"
-) -> tuple[tuple[str, ...], np.ndarray]:
+def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
     """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns)."""
-    file = CsvFile(source, encoding, name)
+    file = CsvFile(source, name=name)
     require_distinct(file.names, file.name)
     for place, column in enumerate(file.names, 1):
         require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
@@ -136,13 +128,13 @@ def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
                 return found
     for line, row in chunk:
         for column, cell in zip(file.names, row, strict=True):
-            require(
-                _is_finite(cell), f"{file.name}, line {line}: column {column!r} must hold finite numbers: got {cell!r}."
-            )
+            place = f"{file.name}, line {line}"
+            require(is_number(cell), f"{place}: column {column!r} must hold finite numbers: got {cell!r}.")
     raise AssertionError("every cell is a finite number")
 
 
-def _is_finite(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a finite number."""
     try:
         return "_" not in cell and bool(np.isfinite(float(cell)))
     except ValueError:

@@ -1,22 +1,7 @@
 """Plans as TOML files: the built-in pieces of a `Plan` by name and number. Nothing in a file is executed.
 
-Input: a path, or the name of an experiment. Output: a `Plan`. Data come from the file itself or from a CSV file beside it.
-
-```toml
-step_size = 0.01
-
-[target]
-kind = "quadratic"
-precision = [1.0, 2.0]
-
-[dynamics]
-kind = "nonreversible"
-J = [[0.0, -1.0], [1.0, 0.0]]
-
-[observables.first]
-kind = "linear"
-u = [1.0, 0.0]
-```
+Input: a path, or the name of an experiment. Output: a `Plan`. Data come from the file itself or from a CSV file beside it;
+docs/prediction.md has examples.
 """
 
 import difflib

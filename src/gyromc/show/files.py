@@ -83,16 +83,14 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
 
 def _move_into_place(folder: Path, path: Path) -> None:
     """Rename a finished folder to `path`; an older one there is removed afterwards, or restored on failure."""
-    if not path.exists():
-        folder.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / path.name)
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    if path.exists():
+        path.rename(old)
     try:
         folder.rename(path)
     except OSError:
-        (old / path.name).rename(path)
-        old.rmdir()
+        if old.exists():
+            old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
 

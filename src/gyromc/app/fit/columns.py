@@ -1,7 +1,4 @@
-"""One column of a data file: missing values, decimal signs, conversion to numbers or text, order, dates, scale.
-
-Input: a pandas Series of texts or typed values. Output: Series, arrays and plain values.
-"""
+"""One column of a data file, a pandas Series: missing values, decimal signs, numbers or text, order, dates, scale."""
 
 import functools
 
@@ -50,30 +47,22 @@ def with_points(column):
 
 def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
     """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
-        values = column.to_numpy(float)
-        return values, np.isinf(values)
-    values = np.asarray(pandas.to_numeric(column, errors="coerce"), float)
+    values = np.asarray(pandas_module().to_numeric(column, errors="coerce"), float)
     return values, (column.notna().to_numpy() & np.isnan(values)) | np.isinf(values)
 
 
 def as_text(column):
     """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
+    if pandas_module().api.types.is_numeric_dtype(column):
         return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
     return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
 
 
 def ordered(texts) -> list[str]:
     """Return the different values in order: numbers by size, texts by the alphabet whatever their case."""
-    import pandas
-
+    pandas = pandas_module()
     distinct = [str(t) for t in pandas.unique(texts)]
-    values = np.asarray(pandas.to_numeric(pandas.Series(distinct, dtype="str"), errors="coerce"), float)
+    values, _ = as_numbers(pandas.Series(distinct, dtype="str"))
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]
     return sorted(distinct, key=lambda t: (t.casefold(), t))
@@ -81,11 +70,10 @@ def ordered(texts) -> list[str]:
 
 def is_dates(column) -> bool:
     """Whether most values look like dates or times."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
+    types = pandas_module().api.types
+    if types.is_numeric_dtype(column):
         return False
-    if not pandas.api.types.is_string_dtype(column):
+    if not types.is_string_dtype(column):
         return True  # typed columns are numbers, texts or dates
     known = column.dropna()
     return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)

@@ -28,8 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
+    from gyromc.app.fit.report import tables
     from gyromc.app.fit.study import study
-    from gyromc.app.fit.terminal import tables
     from gyromc.errors import InvalidInput
     from gyromc.show.progress import say
 

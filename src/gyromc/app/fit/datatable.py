@@ -14,7 +14,7 @@ import numpy as np
 
 from gyromc.app.fit.columns import clean, pandas_module, with_points
 from gyromc.checks import require
-from gyromc.csvfile import CsvFile, require_distinct
+from gyromc.csvfile import CsvFile, is_number, require_distinct
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
@@ -33,14 +33,9 @@ MARKS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DataTable:
-    """Columns of equal length, and the place of each row in its file.
+    """Columns as pandas Series, texts stripped of blanks, missing values as NaN; and the place of each row in its file.
 
-    **Attributes:**
-
-    - `path`: the file; `unit`: what `lines` counts, lines of a CSV file or rows of a Parquet file.
-    - `columns`: a pandas Series by name, texts stripped of blanks, missing values as NaN.
-    - `lines`: the place of each row, from 1.
-    - `notes`: remarks on how the file was read.
+    `lines` counts from 1: lines of a CSV file or rows of a Parquet file, as `unit` says. `notes` says how the file was read.
     """
 
     path: str
@@ -120,16 +115,14 @@ class _Wanted:
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
         """Check the names and return the places of the wanted columns."""
         require_distinct(names, self.path)
-        known = set(names)
-        _require_names(self.keep, names, self.path, self.role)
-        only = self._names(self.columns, known, "--columns")
-        drop = self._names(self.drop, known, "--drop")
-        for name in self.keep:
-            require(name not in drop, f"{name!r} is the {self.role} and cannot be dropped too.")
-        keep = set(self.keep)
-        places = [
-            i for i, name in enumerate(names) if name in keep or (name not in drop and (not only or name in only))
-        ]
+        known, keep = set(names), set(self.keep)
+        only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
+        for wanted, role in ((self.keep, self.role), (only, "--columns"), (drop, "--drop")):
+            _require_names(wanted, names, self.path, role)
+        both = ", ".join(map(repr, keep & drop))
+        require(not both, f"{both} is the {self.role} and cannot be dropped too.")
+        chosen = keep | ((only or known) - drop)
+        places = [i for i, name in enumerate(names) if name in chosen]
         require(
             len(places) <= MAX_COLUMNS + len(keep),
             f"{self.path} has {len(places) - len(keep)} columns to predict from; at most {MAX_COLUMNS} are possible. "
@@ -143,35 +136,19 @@ class _Wanted:
             )
         return places
 
-    def _names(self, given: Sequence[str], known: set[str], option: str) -> set[str]:
-        names = split_names(given, known)
-        _require_names([n for n in names if n], tuple(known), self.path, option)
-        return set(names)
 
-
-def _require_names(names: Sequence[str], known: Sequence[str], path: str, role: str) -> None:
+def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
     for name in names:
         if name in known:
             continue
         lowered = {k.lower(): k for k in known}
         candidates = lowered if len(known) <= 5000 else ()  # comparing with a million names takes minutes
         near = [lowered[n] for n in difflib.get_close_matches(name.lower(), candidates, 3, 0.5)]
-        shown = (
-            f"Did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else f"Its columns: {listed([*map(repr, sorted(known))], 12)}."
-        )
-        if all(map(_is_number, known[:1000])):
+        columns = listed([repr(k) for k in sorted(known)], 12)
+        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
+        if all(map(is_number, known[:1000])):
             shown += " The first line holds only numbers: does the file lack its header line?"
         raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _near_files(path: Path) -> str:

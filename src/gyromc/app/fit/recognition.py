@@ -28,7 +28,6 @@ ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
 
 def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
     """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
-    table.require_column(target, "target")
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if not missing.any():
@@ -47,7 +46,6 @@ def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: n
 
     Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
     """
-    table.require_column(target, "target")
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response = recognise_response(table, target, wishes)
@@ -92,13 +90,12 @@ def _features(
 
 def _useless(table: DataTable, name: str, impute: bool) -> str | None:
     """Return why a column can be left out without loss, or None."""
-    column = table.columns[name]
-    known = column.dropna()
+    known = table.columns[name].dropna()
     if known.empty:
         return "empty"
-    distinct = as_text(known).nunique()
-    if distinct == 1 and (impute or len(known) == len(column)):
-        return f"constant ({as_text(known).iloc[0]!r} in every row{'' if len(known) == len(column) else ' that has a value'})"
+    full, texts = len(known) == table.num_rows, as_text(known)
+    if texts.nunique() == 1 and (impute or full):
+        return f"constant ({texts.iloc[0]!r} in every row{'' if full else ' that has a value'})"
     return None
 
 

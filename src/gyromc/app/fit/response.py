@@ -44,8 +44,7 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
         f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
     )
     values, bad = as_numbers(column)
-    labels = as_text(column)
-    distinct = ordered(labels)
+    distinct = ordered(as_text(column))
     require(
         len(distinct) > 1,
         f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
@@ -53,14 +52,14 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     )
     reason = "asked for"
     if model is None:
-        model, reason = _choose_model(target, table, values, bad, distinct)
+        model, reason = _choose_model(target, values, bad, distinct)
     if model in ("linear", "poisson"):
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
         return _numeric_response(table, target, model, values, bad, reason)
-    return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
+    return _class_response(target, model, distinct, wishes.positive, reason)
 
 
-def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+def _choose_model(target: str, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
     """Return the model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
@@ -103,9 +102,7 @@ def _numeric_response(table: DataTable, target: str, model: str, values, bad, re
     return Response(target, model, (), reason)
 
 
-def _class_response(
-    table: DataTable, target: str, model: str, distinct, labels, positive: str | None, reason: str
-) -> Response:
+def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
     require(
         len(distinct) <= MAX_CLASSES,
         f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "

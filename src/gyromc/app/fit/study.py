@@ -65,18 +65,15 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with interruptible() as stop, progress() as shown, results_folder(request.directory, FILES) as folder:
         watch = _Watch(say, stop, shown)
         results, tables = _findings(request, table, encoding, (train, test), y, new, watch)
+        results["data"]["notes"] = notes
+        whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
         results = {
             "command": request.command,
-            "settings": {f.name: getattr(request, f.name) for f in dataclasses.fields(request)},
+            "settings": dataclasses.asdict(request),
             **results,
             "files": ["fit.json", "report.html", *tables],
-            "times": {
-                "started": started.isoformat(timespec="seconds"),
-                "wall": time.perf_counter() - began,
-                **results["times"],
-            },
+            "times": whole_time | results["times"],
         }
-        results["data"]["notes"] = notes
         watch.stage("writing the report")
         results = write(results, tables, folder)
         stop.check()
@@ -135,13 +132,11 @@ def _findings(
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
     predictions = []
     if judged is not None:
-        columns, rows = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
-        tables["held_out.csv"] = (columns, rows)
-        predictions.append(findings.part("held_out.csv", encoding, columns, rows, train.size, new=False))
+        tables["held_out.csv"] = found = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
+        predictions.append(findings.part("held_out.csv", encoding, *found, train.size, new=False))
     if new is not None:
-        columns, rows = findings.predictions(fit, encoding, new[0], new[1], None)
-        tables["predictions.csv"] = (columns, rows)
-        predictions.insert(0, findings.part("predictions.csv", encoding, columns, rows, table.num_rows, new=True))
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *new, None)
+        predictions.insert(0, findings.part("predictions.csv", encoding, *found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, coefficients, request.prior_scale)
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
