@@ -1,7 +1,6 @@
-"""CSV files as cells of text: the only parser of CSV in this package.
+"""CSV files as cells of text with their line numbers: the only parser of CSV in this package.
 
-Input: a file (or its bytes) with one header line. Output: the column names, and rows of text with their line numbers. The
-separator is the comma, semicolon, tab or bar that the header has most of. A file that cannot be read is refused with its line.
+The separator is the comma, semicolon, tab or bar that the header has most of. A file that cannot be read is refused.
 """
 
 import codecs
@@ -44,7 +43,8 @@ class CsvFile:
         header = next(self._lines(), "")
         require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
-        self._sign = max(SEPARATORS, key=lambda sign: _count_unquoted(header, sign))
+        unquoted = "".join(header.split('"')[::2])
+        self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
         self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
         self.names = tuple(name.strip() for name in next(self._cells()))
@@ -102,10 +102,6 @@ class CsvFile:
                         "UTF-8, or name its encoding: `--encoding latin-1` (western European) or another."
                     )
         return f"{self.name} is not {self.encoding}: name its encoding with `--encoding`."
-
-
-def _count_unquoted(line: str, sign: str) -> int:
-    return sum(part.count(sign) for part in line.split('"')[::2])
 
 
 def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:

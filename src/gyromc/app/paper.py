@@ -98,8 +98,7 @@ def _costs(rows: list[dict[str, Any]]):
     for row in rows:
         line = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
         for cost in row["cost"].values():
-            about = f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}"
-            line += [f"{cost['chain_steps']:.2g}", about]
+            line += [f"{cost['chain_steps']:.2g}", f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}"]
         cells.append(line)
     costs = [text for name in rows[0]["cost"] for text in (f"{name}: chain-steps", "about")]
     notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]

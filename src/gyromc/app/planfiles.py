@@ -115,11 +115,10 @@ def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
     """Build the piece that a table describes by its `kind` and that kind's own arguments."""
     require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {table!r}.")
     table = dict(table)
-    kind = table.pop("kind", None)
+    given = table.pop("kind", None)
     names = {name.replace("_", ""): name for name in kinds}  # `LinearRegression`, as in Python, is `linear_regression`
-    known = names.get(str(kind).replace("_", "").lower(), "")
-    require(known, f"[{where}] needs a `kind` of {', '.join(kinds)}: got {kind!r}.{_near(kind, kinds)}")
-    kind = known
+    kind = names.get(str(given).replace("_", "").lower(), "")
+    require(kind, f"[{where}] needs a `kind` of {', '.join(kinds)}: got {given!r}.{_near(given, kinds)}")
     accepted = inspect.signature(kinds[kind]).parameters
     _known(table, accepted, f"[{where}] of kind {kind!r}")
     missing = [n for n, p in accepted.items() if p.default is p.empty and n not in table]

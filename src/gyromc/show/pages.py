@@ -1,7 +1,6 @@
-"""Pages and their pictures, in one style for every report.
+"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures.
 
-Input: Jinja templates and Matplotlib figures. Output: self-contained HTML and images. A page that extends `page.html.j2` is
-readable in light and dark, on a phone and on paper, and fetches nothing.
+A page that extends `page.html.j2` is readable in light and dark, on a phone and on paper, and fetches nothing.
 """
 
 import base64
@@ -101,11 +100,10 @@ def machine() -> dict[str, Any]:
     """Return the versions, the processor and the device that the numbers were made with."""
     import jax
 
-    packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
     return {
         "gyromc": gyromc.__version__,
         "python": platform.python_version(),
-        **packages,
+        **{name: metadata.version(name) for name in ("jax", "numpy", "scipy")},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "device": jax.devices()[0].device_kind,

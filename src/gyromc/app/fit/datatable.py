@@ -1,7 +1,6 @@
-"""A data file as checked columns.
+"""A CSV or Parquet file as a `DataTable` of texts or typed values that knows the place of each row in the file.
 
-Input: the path of a CSV or Parquet file and the names of the wanted columns. Output: a `DataTable` of texts (CSV) or typed values
-(Parquet) that knows each row's place in the file. A file that cannot be read as it stands is refused, with place and remedy.
+A file that cannot be read as it stands is refused, with place and remedy.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""Diagnostics of a fit: Monte Carlo error, step-size bias, agreement of the chains, failures, weight of the prior.
-
-Input: a `Fit` and its design matrix. Output: one check for each, as plain values with a sentence and, where needed, a remedy.
-"""
+"""Diagnostics of a fit, each with a sentence: Monte Carlo error, step-size bias, agreement of the chains, failures, prior."""
 
 import math
 from collections.abc import Callable

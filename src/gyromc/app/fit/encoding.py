@@ -1,7 +1,4 @@
-"""Converts a table into a design matrix X and a response y.
-
-Input: a `DataTable`. Output: numbers, one column of X per numeric column and one per category that is not the reference.
-"""
+"""Converts a `DataTable` into a response y and a matrix X: a column per number, and per category but the reference."""
 
 import dataclasses
 from typing import Any

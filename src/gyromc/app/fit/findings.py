@@ -1,7 +1,6 @@
-"""The findings of a fit as plain values: the parts of fit.json and the rows of its tables.
+"""The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables.
 
-Input: a `Fit` and the encoding of its table. Output: dictionaries and rows, under the names of the user's columns. Posterior
-spread, Monte Carlo error and step-size bias are separate everywhere.
+Posterior spread, Monte Carlo error and step-size bias are separate everywhere.
 """
 
 import dataclasses
@@ -20,9 +19,12 @@ from gyromc.app.fit.wording import model_words
 from gyromc.regression.fit import Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted
+from gyromc.show.pages import machine
 
-__all__ = ["coefficient_table", "coefficients", "held_out", "part", "predictions", "results"]
+__all__ = ["coefficient_table", "held_out", "part", "predictions", "results"]
 
+Rows = tuple[list[str], list[list[Any]]]
+"""The columns and rows of a table."""
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 COEFFICIENT_COLUMNS = {
@@ -38,12 +40,9 @@ COEFFICIENT_COLUMNS = {
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
-def results(
-    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
-) -> dict[str, Any]:
-    """Return the parts of fit.json that come from the fit to all rows, whose coefficients are `rows`."""
-    from gyromc.show.pages import machine
-
+def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+    """Return the parts of fit.json that come from the fit to all rows."""
+    rows = _coefficients(fit, encoding, X)
     slopes = [c for c in rows if c["name"] != "intercept"]
     return {
         "data": {
@@ -67,7 +66,7 @@ def results(
     }
 
 
-def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
+def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
     """Return the coefficients in the user's units, and per standard deviation of their column."""
     spread = dict(zip(encoding.names, X.std(axis=0), strict=True))
     found = []
@@ -92,7 +91,7 @@ def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, 
     return found
 
 
-def coefficient_table(fit: Fit) -> tuple[list[str], list[list[Any]]]:
+def coefficient_table(fit: Fit) -> Rows:
     """Return columns and rows of coefficients.csv."""
     names = dict(COEFFICIENT_COLUMNS)
     if fit.coefficients[0].output is None:
@@ -150,9 +149,7 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
     return np.concatenate(below), np.concatenate(upto)
 
 
-def predictions(
-    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None
-) -> tuple[list[str], list[list[Any]]]:
+def predictions(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None) -> Rows:
     """Return columns and rows of a table of predictions; `y` where it was observed."""
     found, classes = fit.predict(X), encoding.response.classes
     columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
@@ -178,11 +175,9 @@ def predictions(
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def part(
-    file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int, new: bool
-) -> dict[str, Any]:
+def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
     """Return what a page shows of a table of predictions: of several classes only the likeliest."""
-    response = encoding.response
+    response, (columns, rows) = encoding.response, table
     what = f"the probability of {response.positive or 'the likeliest class'}" if response.classes else "the mean"
     first = rows[:10]
     if response.model == "softmax":
@@ -199,7 +194,7 @@ def part(
     }
 
 
-def _likeliest(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
     """Return the same table with the probability of the predicted class only."""
     kept = [name for name in columns if not name.endswith("]")]
     kinds = ["probability", "posterior_spread", "monte_carlo_error"]

@@ -1,7 +1,6 @@
-"""Decides from all values of a column whether it holds numbers or categories.
+"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
 
-Input: a `DataTable`, the name of the target and the user's wishes. Output: an `Encoding`, or an error that names column, line,
-value and remedy. An ambiguous column is refused, not guessed.
+An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
 """
 
 from collections.abc import Sequence
@@ -124,9 +123,9 @@ def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> 
             f"something (days since a start, month, hour), or pass `--drop {name}`."
         )
     values, bad = as_numbers(column)
-    if not forced and not bad.any():
-        return _numeric(name, values, wishes, train)
     if not forced:
+        if not bad.any():
+            return _numeric(name, values, wishes, train)
         _refuse_mixture(table, name, bad)
     return _categorical(table, name, wishes, train, forced)
 

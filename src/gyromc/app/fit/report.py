@@ -74,14 +74,8 @@ def _coefficients(results: dict[str, Any]) -> Table:
     notes = [results["model"]["prior"], results["model"]["noise"] or ""]
     if len(shown) < len(every):
         notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
-    columns = [
-        "coefficient",
-        "mean",
-        "95\u00a0% credible interval",
-        "posterior spread",
-        "Monte Carlo error",
-        "step-size bias",
-    ]
+    errors = ["posterior spread", "Monte Carlo error", "step-size bias"]
+    columns = ["coefficient", "mean", "95\u00a0% credible interval", *errors]
     title = "Coefficients, in the units of the file"
     return Table(columns, rows, title, list(filter(None, notes)), style="simple")
 
@@ -93,16 +87,13 @@ def _predictions(part: dict[str, Any]) -> Table:
 
 
 def _scores(held: dict[str, Any]) -> Table:
-    rows = [
-        [
-            s["name"],
+    rows = []
+    for s in held["scores"]:
+        value, difference = (
             plus_minus(s["value"], s["std_error"]),
-            number(s["baseline"]),
             plus_minus(s["difference"], s["difference_std_error"]),
-            s["verdict"],
-        ]
-        for s in held["scores"]
-    ]
+        )
+        rows.append([s["name"], value, number(s["baseline"]), difference, s["verdict"]])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
     return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")

@@ -1,7 +1,4 @@
-"""Decides from the target's values which model suits it, and the order of its classes.
-
-Input: the target's column and the user's wishes. Output: a `Response`, or an error that names line, value and remedy.
-"""
+"""Decides from the target's values which model suits it, and the order of its classes; returns a `Response`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

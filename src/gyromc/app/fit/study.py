@@ -128,16 +128,15 @@ def _findings(
         held_out = findings.held_out(judged, encoding, X[test], y[test], y[train])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
     fit, spent["fitting"] = _fit(request, encoding, X, y, watch)
-    coefficients = findings.coefficients(fit, encoding, X)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
     predictions = []
     if judged is not None:
         tables["held_out.csv"] = found = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
-        predictions.append(findings.part("held_out.csv", encoding, *found, train.size, new=False))
+        predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     if new is not None:
-        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *new, None)
-        predictions.insert(0, findings.part("predictions.csv", encoding, *found, table.num_rows, new=True))
-    results = findings.results(fit, encoding, table, X, coefficients, request.prior_scale)
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *new, y=None)
+        predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
+    results = findings.results(fit, encoding, table, X, request.prior_scale)
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
 

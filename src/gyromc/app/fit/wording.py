@@ -6,7 +6,6 @@ from gyromc.app.fit.encoding import Response
 
 __all__ = ["model_words"]
 
-
 WORDS = {
     "linear": {
         "title": "linear regression",
