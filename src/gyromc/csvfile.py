@@ -1,14 +1,13 @@
-"""CSV files as cells of text: the only parser of CSV in this package.
+"""CSV files as cells of text with their line numbers: the only parser of CSV in this package.
 
-Input: a file (or its bytes) with one header line. Output: the column names, and rows of text with their line numbers. The
-separator is the comma, semicolon, tab or bar that the header has most of; quotes and byte-order marks are understood. A file
-that cannot be read is refused with its line and a remedy.
+The separator is the comma, semicolon, tab or bar that the header has most of. A file that cannot be read is refused.
 """
 
 import codecs
 import contextlib
 import csv
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +17,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 
-__all__ = ["CsvFile", "read_numbers", "require_distinct"]
+__all__ = ["CsvFile", "is_number", "read_numbers", "require_distinct"]
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -26,22 +25,9 @@ CHUNK = 20_000  # rows converted to numbers at a time
 
 
 class CsvFile:
-    """The header of a CSV file, and its rows when they are asked for.
+    """The header of a CSV file, given by its path or content, and its rows when they are asked for.
 
-    **Arguments:**
-
-    - `source`: a path, or the content of a file.
-    - `encoding`: of its text, unless it begins with a byte-order mark.
-    - `name`: the file's name in messages; the path when left out.
-
-    **Attributes:** `names` (of the columns; empty where the header has none) and `separator` (a word such as "comma").
-
-    ```python
-    from gyromc.csvfile import CsvFile
-    file = CsvFile(b"height;place\\n1.5;north\\n", name="small.csv")
-    assert file.names == ("height", "place")
-    assert list(file.rows()) == [(2, ["1.5", "north"])]
-    ```
+    A byte-order mark overrides `encoding`. `names` of columns are empty where the header has none; `separator` is a word.
     """
 
     def __init__(self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None):
@@ -54,11 +40,11 @@ class CsvFile:
             codecs.lookup(self.encoding)
         except LookupError:
             raise InvalidInput(f"Unknown encoding {self.encoding!r}: try utf-8, latin-1 or cp1252.") from None
-        header = next(self._lines(), None)
-        if header is None:
-            raise InvalidInput(f"{self.name} holds no lines.")
+        header = next(self._lines(), "")
+        require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
-        self._sign = max(SEPARATORS, key=lambda sign: _count_unquoted(header, sign))
+        unquoted = "".join(header.split('"')[::2])
+        self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
         self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
         self.names = tuple(name.strip() for name in next(self._cells()))
@@ -76,6 +62,12 @@ class CsvFile:
                 )
             yield self._reader.line_num, row
 
+    def chunks(self, places: Sequence[int]) -> Iterator[list[tuple[int, list[str]]]]:
+        """Yield the rows, cells at `places` only, in lists of at most `CHUNK`: as numbers they take less memory."""
+        rows = ((line, [row[i] for i in places]) for line, row in self.rows())
+        while chunk := list(itertools.islice(rows, CHUNK)):
+            yield chunk
+
     def _cells(self) -> Iterator[list[str]]:
         try:
             yield from self._reader
@@ -92,10 +84,8 @@ class CsvFile:
         try:
             with io.TextIOWrapper(self._open(), encoding=self.encoding, newline="") as file:
                 for line in file:
-                    require(
-                        "\0" not in line,
-                        f"{self.name} is not text: it holds zero bytes. Save the table as CSV (UTF-8).",
-                    )
+                    if "\0" in line:
+                        raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
                     yield line
         except UnicodeDecodeError:
             raise InvalidInput(self._undecodable()) from None
@@ -114,57 +104,33 @@ class CsvFile:
         return f"{self.name} is not {self.encoding}: name its encoding with `--encoding`."
 
 
-def _count_unquoted(line: str, sign: str) -> int:
-    return sum(part.count(sign) for part in line.split('"')[::2])
-
-
-def read_numbers(
-    source: Path | bytes, name: str | None = None, encoding: str = "utf-8"
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Read a CSV file that holds only numbers under its header.
-
-    **Arguments:** as for `CsvFile`.
-
-    **Returns:** the column names, all different, and the numbers (rows × columns), all finite.
-
-    ```python
-    from gyromc.csvfile import read_numbers
-    names, table = read_numbers(b"x,y\\n1,2\\n3,4.5\\n", name="small.csv")
-    assert names == ("x", "y") and table.tolist() == [[1.0, 2.0], [3.0, 4.5]]
-    ```
-    """
-    file = CsvFile(source, encoding, name)
+def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
+    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns)."""
+    file = CsvFile(source, name=name)
     require_distinct(file.names, file.name)
     for place, column in enumerate(file.names, 1):
         require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
-    parts, rows, lines = [], [], []
-    for line, row in file.rows():
-        rows.append(row)
-        lines.append(line)
-        if len(rows) == CHUNK:
-            parts.append(_numbers(file, rows, lines))
-            rows, lines = [], []
-    if rows:
-        parts.append(_numbers(file, rows, lines))
+    parts = [_numbers(file, chunk) for chunk in file.chunks(range(len(file.names)))]
     require(parts, f"{file.name} has a header line but no rows.")
     return file.names, np.concatenate(parts)
 
 
-def _numbers(file: CsvFile, rows: list[list[str]], lines: list[int]) -> np.ndarray:
+def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
+    rows = [row for _, row in chunk]
     if "_" not in "".join(map("".join, rows)):  # Python reads 1_0 as ten
         with contextlib.suppress(ValueError):
             found = np.array(rows, dtype=float)
             if np.isfinite(found).all():
                 return found
-    for line, row in zip(lines, rows, strict=True):
+    for line, row in chunk:
         for column, cell in zip(file.names, row, strict=True):
-            require(
-                _is_finite(cell), f"{file.name}, line {line}: column {column!r} must hold finite numbers: got {cell!r}."
-            )
+            place = f"{file.name}, line {line}"
+            require(is_number(cell), f"{place}: column {column!r} must hold finite numbers: got {cell!r}.")
     raise AssertionError("every cell is a finite number")
 
 
-def _is_finite(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a finite number."""
     try:
         return "_" not in cell and bool(np.isfinite(float(cell)))
     except ValueError:
@@ -173,12 +139,12 @@ def _is_finite(cell: str) -> bool:
 
 def require_distinct(names: Sequence[str], path: str) -> None:
     """Raise if two columns have the same name; the message lists their places."""
-    if len(set(names)) == len(names):
-        return
     places: dict[str, list[int]] = {}
     for place, name in enumerate(names, 1):
         places.setdefault(name, []).append(place)
     twice = {name: where for name, where in places.items() if len(where) > 1}
+    if not twice:
+        return
     some = "; ".join(f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in list(twice.items())[:5])
     more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
     raise InvalidInput(f"Column names in {path} must differ: {some}{more}. Rename them in the first line.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gyromc.app.output import Json, print_json, print_tables
+from gyromc.app.output import Json, answer
 
 __all__ = ["register"]
 
@@ -31,15 +31,13 @@ def bench(
 
     speed = _speed()
     results = speed.measure(work or (), repeats, seconds, growth, say)
+    content = speed.report(results)
     if out is not None:
         directory = Path(out)
-        write_atomically(directory / "bench.json", json_text(speed.report(results), indent=2) + "\n")
+        write_atomically(directory / "bench.json", json_text(content, indent=2) + "\n")
         speed.plot(results, directory / "bench.png")
         speed.plot_growth(results, directory / "growth.png")
-    if json:
-        print_json(speed.report(results))
-    else:
-        print_tables(speed.table(results))
+    answer(json, content, speed.table(results))
 
 
 def _benchmarks() -> Path:

@@ -1,14 +1,25 @@
-"""What every command writes: JSON or tables to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
+"""What every command prints to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "print_json", "print_tables"]
+__all__ = ["Json", "answer", "print_json", "print_tables"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 """The option that every command has."""
+
+
+def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> None:
+    """Print the content as JSON where that is asked for; else the tables, and the path of the report below them."""
+    if json:
+        print_json(content)
+        return
+    print_tables(*tables)
+    if path is not None:
+        print(path.resolve())
 
 
 def print_json(value: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gyromc.app.output import Json, print_json, print_tables
+from gyromc.app.output import Json, answer
 
 __all__ = ["register"]
 
@@ -39,10 +39,7 @@ def list_experiments(json: Json = False) -> None:
         }
         for e in CATALOGUE.values()
     ]
-    if json:
-        print_json(rows)
-    else:
-        print_tables(_costs(rows))
+    answer(json, rows, _costs(rows))
 
 
 def reproduce(
@@ -70,13 +67,8 @@ def reproduce(
     for text in done.warnings:
         say(f"warning: {text}")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
-    if json:
-        print_json(
-            {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
-        )
-    else:
-        print_tables(_verdicts(done.results))
-        print(done.report.resolve())
+    content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
+    answer(json, content, _verdicts(done.results), path=done.report)
 
 
 def report(
@@ -91,11 +83,8 @@ def report(
     if markdown:
         print(report.markdown(results), end="")
         return
-    path = report.write_report(results, Path(directory)).resolve()
-    if json:
-        print_json({"report": str(path)})
-    else:
-        print(path)
+    path = report.write_report(results, Path(directory))
+    answer(json, {"report": str(path.resolve())}, path=path)
 
 
 def _costs(rows: list[dict[str, Any]]):
@@ -105,22 +94,12 @@ def _costs(rows: list[dict[str, Any]]):
     def brief(seconds: float) -> str:
         return "< 1 s" if seconds < 1 else duration(seconds)
 
-    cells = [
-        [
-            row["name"],
-            row["title"],
-            f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}",
-            *(
-                text
-                for cost in row["cost"].values()
-                for text in (
-                    f"{cost['chain_steps']:.2g}",
-                    f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}",
-                )
-            ),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        line = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
+        for cost in row["cost"].values():
+            line += [f"{cost['chain_steps']:.2g}", f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}"]
+        cells.append(line)
     costs = [text for name in rows[0]["cost"] for text in (f"{name}: chain-steps", "about")]
     notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
     return Table(["name", "what", "step sizes", *costs], cells, notes=notes, left=["name", "what", "step sizes"])

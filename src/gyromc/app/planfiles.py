@@ -1,22 +1,7 @@
 """Plans as TOML files: the built-in pieces of a `Plan` by name and number. Nothing in a file is executed.
 
-Input: a path, or the name of an experiment. Output: a `Plan`. Data come from the file itself or from a CSV file beside it.
-
-```toml
-step_size = 0.01
-
-[target]
-kind = "quadratic"
-precision = [1.0, 2.0]
-
-[dynamics]
-kind = "nonreversible"
-J = [[0.0, -1.0], [1.0, 0.0]]
-
-[observables.first]
-kind = "linear"
-u = [1.0, 0.0]
-```
+Input: a path, or the name of an experiment. Output: a `Plan`. Data come from the file itself or from a CSV file beside it;
+docs/prediction.md has examples.
 """
 
 import difflib
@@ -42,14 +27,7 @@ TABLES = ("target", "dynamics", "oracle", "observables")
 
 
 def load(path: str | Path) -> Plan:
-    """Read the plan in a TOML file.
-
-    **Arguments:**
-
-    - `path`: of the file; paths of CSV files in it are relative to its folder.
-
-    **Returns:** a `Plan`; `InvalidInput` names the table and the key that is wrong.
-    """
+    """Read the plan in a TOML file; paths of CSV files in it are relative to its folder."""
     path = Path(path)
     require(path.is_file(), f"There is no plan file {str(path)!r}.")
     try:
@@ -61,27 +39,7 @@ def load(path: str | Path) -> Plan:
 
 
 def loads(text: str, folder: str | Path = ".") -> Plan:
-    """Read the plan in a TOML document.
-
-    **Arguments:**
-
-    - `text`: the document.
-    - `folder`: what paths of CSV files in it are relative to.
-
-    **Returns:** a `Plan`.
-
-    ```python
-    from gyromc.app.planfiles import loads
-    plan = loads('''
-    step_size = 0.05
-    target = {kind = "cosine_perturbed", dim = 2, beta = 1.2}
-    dynamics = {kind = "hfhr", alpha = 1.0, gamma = 2.0}
-    oracle = {kind = "gaussian", tau = 1.0}
-    observables.h = {kind = "tanh", u = [1.0, -1.0]}
-    ''')
-    assert plan.num_steps == 400
-    ```
-    """
+    """Read the plan in a TOML document; `InvalidInput` names the table and the key that is wrong."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -95,23 +53,13 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
     if "oracle" in table:
         settings["oracle"] = _piece(table["oracle"], "oracle", ORACLES)
     chosen = {name: _piece(h, f"observables.{name}", OBSERVABLES) for name, h in table["observables"].items()}
-    return Plan(
-        target=target,
-        dynamics=_dynamics(table["dynamics"], target),
-        observables=chosen,
-        **settings,
-    )
+    return Plan(target=target, dynamics=_dynamics(table["dynamics"], target), observables=chosen, **settings)
 
 
 def find(what: str, step_size: float | None = None) -> Plan:
     """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
 
-    **Arguments:**
-
-    - `what`: the path or the name.
-    - `step_size`: replaces the file's step size; an experiment's smallest is the default.
-
-    **Returns:** a `Plan`.
+    `step_size` replaces the file's step size; an experiment's smallest is the default.
     """
     if what.endswith(".toml") or Path(what).is_file():
         plan = load(what)
@@ -167,12 +115,10 @@ def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
     """Build the piece that a table describes by its `kind` and that kind's own arguments."""
     require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {table!r}.")
     table = dict(table)
-    kind = table.pop("kind", None)
+    given = table.pop("kind", None)
     names = {name.replace("_", ""): name for name in kinds}  # `LinearRegression`, as in Python, is `linear_regression`
-    known = names.get(str(kind).replace("_", "").lower())
-    if known is None:
-        raise InvalidInput(f"[{where}] needs a `kind` of {', '.join(kinds)}: got {kind!r}.{_near(kind, kinds)}")
-    kind = known
+    kind = names.get(str(given).replace("_", "").lower(), "")
+    require(kind, f"[{where}] needs a `kind` of {', '.join(kinds)}: got {given!r}.{_near(given, kinds)}")
     accepted = inspect.signature(kinds[kind]).parameters
     _known(table, accepted, f"[{where}] of kind {kind!r}")
     missing = [n for n, p in accepted.items() if p.default is p.empty and n not in table]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gyromc.app.output import Json, print_json, print_tables
+from gyromc.app.output import Json, answer
 
 __all__ = ["register"]
 
@@ -31,10 +31,7 @@ def predict(
     from gyromc.prediction.predict import predict
 
     prediction = predict(find(what, step_size), digits=digits)
-    if json:
-        print_json(prediction.to_dict())
-    else:
-        print_tables(prediction)
+    answer(json, prediction.to_dict(), prediction)
 
 
 def run(
@@ -58,7 +55,4 @@ def run(
     changes = {"num_chains": num_chains, "num_steps": num_steps, "seed": seed}
     plan = plan.replace(**{name: value for name, value in changes.items() if value is not None})
     result = run(plan.reversible() if reversible else plan, engine, on_divergence=on_divergence)
-    if json:
-        print_json(result.to_dict())
-    else:
-        print_tables(result)
+    answer(json, result.to_dict(), result)

@@ -22,12 +22,9 @@ __all__ = ["ResultsFile", "csv_text", "json_text", "require_writable", "results_
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all; missing folders are made.
 
-    **Arguments:**
-
-    - `path`: where; whatever was there before stays until the new content is complete. Missing folders are made.
-    - `content`: text, bytes, or a function that writes to an open binary file.
+    `content` may be a function that writes to an open binary file.
     """
     temporary = None
     try:
@@ -64,18 +61,7 @@ def require_writable(directory: Path) -> None:
 def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
     """Yield an empty folder that becomes `path` when the block ends, and is removed when the block raises.
 
-    **Arguments:**
-
-    - `path`: the folder to make. An earlier one is replaced if it holds files of the names `own` and nothing else.
-    - `own`: the names of the files that may be replaced.
-
-    ```python
-    from pathlib import Path
-    from gyromc.show.files import results_folder
-    with results_folder("out", own=["fit.json"]) as folder:
-        (folder / "fit.json").write_text("{}")
-    assert Path("out/fit.json").exists()
-    ```
+    An earlier folder is replaced if it holds files of the names `own` and nothing else.
     """
     path = Path(path)
     require(not path.is_file(), f"{path} is a file: pass a directory with `--out`.")
@@ -97,28 +83,20 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
 
 def _move_into_place(folder: Path, path: Path) -> None:
     """Rename a finished folder to `path`; an older one there is removed afterwards, or restored on failure."""
-    if not path.exists():
-        folder.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / path.name)
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    if path.exists():
+        path.rename(old)
     try:
         folder.rename(path)
     except OSError:
-        (old / path.name).rename(path)
-        old.rmdir()
+        if old.exists():
+            old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with one header line: nine significant digits of a float, an empty cell for None.
-
-    ```python
-    from gyromc.show.files import csv_text
-    assert csv_text(["name", "mean"], [["a,b", 1 / 3], ["c", None]]) == 'name,mean\\n"a,b",0.333333333\\nc,\\n'
-    ```
-    """
+    """Return CSV with one header line: nine significant digits of a float, an empty cell for None."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
@@ -133,14 +111,7 @@ def json_text(content: Any, indent: int | None = None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ResultsFile:
-    """A JSON file that states its schema.
-
-    **Arguments:**
-
-    - `name`: of the file in its directory.
-    - `schema`, `version`: what its content follows; a file of another schema or version is refused.
-    - `command`: makes the file again; `{directory}` stands for its directory.
-    """
+    """A JSON file that states its schema; `command` makes it again, with `{directory}` for its directory."""
 
     name: str
     schema: str
@@ -157,8 +128,7 @@ class ResultsFile:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""
         path = Path(directory) / self.name
         command = self.command.format(directory=directory)
-        if not path.exists():
-            raise InvalidInput(f"There is no {path}. Run `{command}` first.")
+        require(path.exists(), f"There is no {path}. Run `{command}` first.")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -1,7 +1,6 @@
 """Ctrl-C at a safe moment: the first press is remembered, a second one raises `KeyboardInterrupt` at once.
 
-An interrupt raised at once could strike where Python drops exceptions, such as a garbage collector's callback, and finished work
-would be lost.
+Raised at once, the first could strike where Python drops exceptions, such as a garbage collector's callback.
 """
 
 import contextlib
@@ -31,14 +30,10 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible(message: str = "stopping (Ctrl-C again to stop at once)") -> Iterator[Interruption]:
-    """Remember Ctrl-C while the block runs.
+    """Remember Ctrl-C while the block runs; print `message` at the first press.
 
     A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is
     remembered, since Python delivers signals to the main thread alone.
-
-    **Arguments:**
-
-    - `message`: printed when Ctrl-C is pressed for the first time.
     """
     found = Interruption()
     previous = signal.getsignal(signal.SIGINT)

@@ -1,8 +1,9 @@
 """Numbers as text and as JSON: a few digits for people, plain values for machines."""
 
 import math
+from collections.abc import Sequence
 
-__all__ = ["bounds", "counted", "duration", "number", "plain", "plus_minus", "signed"]
+__all__ = ["bounds", "counted", "duration", "listed", "number", "plain", "plus_minus", "signed"]
 
 
 def plain(value) -> float | int | None:
@@ -48,6 +49,11 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def listed(texts: Sequence[str], most: int = 6) -> str:
+    """Return the first texts, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def counted(number: int, noun: str) -> str:

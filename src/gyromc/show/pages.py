@@ -1,7 +1,6 @@
-"""Pages and their pictures, in one style for every report.
+"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures.
 
-Input: Jinja templates and Matplotlib figures. Output: self-contained HTML and images. A page that extends `page.html.j2` is
-readable in light and dark, on a phone and on paper, and fetches nothing.
+A page that extends `page.html.j2` is readable in light and dark, on a phone and on paper, and fetches nothing.
 """
 
 import base64
@@ -45,12 +44,7 @@ FIGURE_STYLE: dict[Any, Any] = {
 
 
 def environment(package: str):
-    """Return a Jinja environment that finds the package's templates and the shared ones.
-
-    **Arguments:**
-
-    - `package`: the name of a package with a folder `templates`.
-    """
+    """Return a Jinja environment that finds the templates of the package of that name, and the shared ones."""
     import jinja2
 
     loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
@@ -81,14 +75,7 @@ def image(figure, format: str, **options: Any) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Picture:
-    """An SVG image on a page.
-
-    **Attributes:**
-
-    - `kind`: its name in the template; `svg`: its content.
-    - `alt`: the text that a screen reader reads; `caption`: the text below it.
-    - `width`, `height`: in pixels.
-    """
+    """An SVG image on a page, with its name in the template (`kind`) and its size in pixels."""
 
     kind: str
     svg: bytes
@@ -113,11 +100,10 @@ def machine() -> dict[str, Any]:
     """Return the versions, the processor and the device that the numbers were made with."""
     import jax
 
-    packages = {name: metadata.version(name) for name in ("jax", "numpy", "scipy")}
     return {
         "gyromc": gyromc.__version__,
         "python": platform.python_version(),
-        **packages,
+        **{name: metadata.version(name) for name in ("jax", "numpy", "scipy")},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "device": jax.devices()[0].device_kind,

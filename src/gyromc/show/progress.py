@@ -8,12 +8,9 @@ __all__ = ["Progress", "progress", "say"]
 
 
 class Progress:
-    """Reports progress; a bare `Progress()` shows nothing, `progress` makes one that does.
+    """Reports what is done now (`describe`) and how much work was done since the last call (`advance`).
 
-    **Arguments:**
-
-    - `describe`: called with what is being done now.
-    - `advance`: called with how much work was done since the last call.
+    A bare `Progress()` shows nothing; `progress` makes one that does.
     """
 
     def __init__(
@@ -27,40 +24,27 @@ class Progress:
 def progress(
     total: float | None = None, wanted: bool | None = None, description: str = "", done: float = 0
 ) -> Iterator[Progress]:
-    """Show progress over `total` units of work while the block runs.
+    """Show progress over `total` units of work while the block runs; where None, steps and time instead of a bar.
 
-    **Arguments:**
-
-    - `total`: the whole work; where None, a count of steps and the elapsed time are shown instead of a bar.
-    - `wanted`: whether to show anything; None means only where standard error is a terminal.
-    - `description`: what is done first; `done`: how much is already finished.
+    `wanted=None` shows it only where standard error is a terminal; `done` units are already finished.
     """
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield Progress()
         return
-    from rich.progress import (
-        BarColumn,
-        SpinnerColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bar
+    from rich import progress as rich
 
     from gyromc.show.tables import console
 
-    left = (TextColumn("left"), TimeRemainingColumn()) if total else (TextColumn("{task.completed:.0f} steps"),)
-    bar_or_spinner = (BarColumn(bar_width=24), TaskProgressColumn()) if total else (SpinnerColumn(),)
-    columns = (*bar_or_spinner, TimeElapsedColumn(), *left, TextColumn("{task.description}", markup=False))
+    if total:
+        begin, end = (rich.BarColumn(bar_width=24), rich.TaskProgressColumn()), ("left", rich.TimeRemainingColumn())
+    else:
+        begin, end = (rich.SpinnerColumn(),), ("{task.completed:.0f} steps",)
+    columns = (*begin, rich.TimeElapsedColumn(), *end, rich.TextColumn("{task.description}", markup=False))
     screen = console(stderr=True)
-    with Bar(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
+    with rich.Progress(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
         task = bar.add_task(description, total=total)
         bar.update(task, completed=done)
-        yield Progress(
-            lambda text: bar.update(task, description=text),
-            lambda amount: bar.advance(task, amount),
-        )
+        yield Progress(lambda text: bar.update(task, description=text), lambda amount: bar.advance(task, amount))
 
 
 def say(text: str) -> None:

@@ -20,14 +20,9 @@ Cell = str | tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under a header.
+    """Rows under a header, with a title above and notes below.
 
-    **Arguments:**
-
-    - `columns`: their names.
-    - `rows`: a `Cell` for each column.
-    - `title`: the line above; `notes`: the lines below.
-    - `left`: the names of the columns aligned to the left, the others to the right; the first column when left out.
+    - `left`: the columns aligned to the left, the others to the right; the first column when left out.
     - `style`: `"grid"`, or `"simple"` with one line under the header and headings broken at spaces, for wide tables.
     """
 

@@ -14,7 +14,6 @@ from scipy import special, stats
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
-from gyromc.app.fit.encoding import Encoding
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
 from support.posterior import Reference, standardised
@@ -128,7 +127,7 @@ def test_the_folder_holds_everything_and_nothing_else(heart_fit):
     saved = json.loads((out / "fit.json").read_text())
     assert {**saved, "out": str(out)} == found
     assert saved["schema"] == "gyromc.fit"
-    assert Encoding.from_dict(saved["encoding"]).names == table.columns
+    assert tuple(feature["name"] for feature in saved["encoding"]["features"]) == table.columns
     assert saved["model"]["positive"] == "present"
     assert saved["settings"]["seed"] == 0
     assert {"gyromc", "jax", "numpy", "python"} <= set(saved["environment"])

@@ -39,12 +39,12 @@ def test_the_same_table_in_many_spellings(tmp_path, content):
     assert table.num_rows == 20
     assert list(table.columns["b"][:2]) == ["u", "v"]
     assert list(table.columns["a"][:2]) == ["0.5", "1.5"]
-    assert table.place(3) == "line 5"
+    assert table.place(np.array([3])) == "line 5"
 
 
 def test_lines_are_counted_through_quoted_line_ends(tmp_path):
     table = read_table(written(tmp_path, 'a,b\n"x\ny",1\nz,2\n'))
-    assert [table.place(0), table.place(1)] == ["line 3", "line 4"]
+    assert [table.place(np.array([row])) for row in (0, 1)] == ["line 3", "line 4"]
     assert table.columns["a"][0] == "x\ny"
 
 
@@ -150,7 +150,7 @@ def test_parquet_keeps_its_types(tmp_path):
     assert np.isnan(table.columns["x"][1])
     assert list(table.columns["flag"]) == ["true", "false", "true"]
     assert list(table.columns["kind"]) == ["u", "v", "u"]
-    assert table.place(0) == "row 1"
+    assert table.place(np.array([0])) == "row 1"
     with pytest.raises(InvalidInput, match=r"no column 'flg' .*'flag'"):
         read_table(path, keep=["flg"], drop=["list"])
 
@@ -158,4 +158,4 @@ def test_parquet_keeps_its_types(tmp_path):
 def test_rows_can_be_taken(tmp_path):
     table = read_table(written(tmp_path, GOOD)).take(np.array([3, 1]))
     assert list(table.columns["a"]) == ["3.5", "1.5"]
-    assert table.place(0) == "line 5"
+    assert table.place(np.array([0])) == "line 5"

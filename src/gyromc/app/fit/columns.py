@@ -1,7 +1,4 @@
-"""One column of a data file: missing values, decimal signs, conversion to numbers or text, order, dates, scale.
-
-Input: a pandas Series of texts or typed values. Output: Series, arrays and plain values.
-"""
+"""One column of a data file, a pandas Series: missing values, decimal signs, numbers or text, order, dates, scale."""
 
 import functools
 
@@ -9,17 +6,7 @@ import numpy as np
 
 from gyromc.checks import require
 
-__all__ = [
-    "MISSING",
-    "as_numbers",
-    "as_text",
-    "clean",
-    "is_dates",
-    "ordered",
-    "pandas_module",
-    "require_scale",
-    "with_points",
-]
+__all__ = ["as_numbers", "as_text", "clean", "is_dates", "ordered", "pandas_module", "require_scale", "with_points"]
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
@@ -60,30 +47,22 @@ def with_points(column):
 
 def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
     """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
-        values = column.to_numpy(float)
-        return values, np.isinf(values)
-    values = np.asarray(pandas.to_numeric(column, errors="coerce"), float)
+    values = np.asarray(pandas_module().to_numeric(column, errors="coerce"), float)
     return values, (column.notna().to_numpy() & np.isnan(values)) | np.isinf(values)
 
 
 def as_text(column):
     """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
+    if pandas_module().api.types.is_numeric_dtype(column):
         return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
     return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
 
 
 def ordered(texts) -> list[str]:
     """Return the different values in order: numbers by size, texts by the alphabet whatever their case."""
-    import pandas
-
+    pandas = pandas_module()
     distinct = [str(t) for t in pandas.unique(texts)]
-    values = np.asarray(pandas.to_numeric(pandas.Series(distinct, dtype="str"), errors="coerce"), float)
+    values, _ = as_numbers(pandas.Series(distinct, dtype="str"))
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]
     return sorted(distinct, key=lambda t: (t.casefold(), t))
@@ -91,24 +70,17 @@ def ordered(texts) -> list[str]:
 
 def is_dates(column) -> bool:
     """Whether most values look like dates or times."""
-    import pandas
-
-    if pandas.api.types.is_numeric_dtype(column):
+    types = pandas_module().api.types
+    if types.is_numeric_dtype(column):
         return False
-    if not pandas.api.types.is_string_dtype(column):
+    if not types.is_string_dtype(column):
         return True  # typed columns are numbers, texts or dates
     known = column.dropna()
     return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
 
 
 def require_scale(values: np.ndarray, what: str) -> None:
-    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant.
-
-    **Arguments:**
-
-    - `values`: all values that are not missing.
-    - `what`: the name of the column in the message.
-    """
+    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant."""
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
     require(

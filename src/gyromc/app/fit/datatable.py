@@ -1,14 +1,11 @@
-"""A data file as checked columns.
+"""A CSV or Parquet file as a `DataTable` of texts or typed values that knows the place of each row in the file.
 
-Input: the path of a CSV or Parquet file and the names of the wanted columns. Output: a `DataTable` of texts (CSV) or typed values
-(Parquet) that knows each row's place in the file. Nothing is guessed: a file that cannot be read as it stands is refused, with
-the place and the remedy.
+A file that cannot be read as it stands is refused, with place and remedy.
 """
 
 import dataclasses
 import difflib
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,14 @@ import numpy as np
 
 from gyromc.app.fit.columns import clean, pandas_module, with_points
 from gyromc.checks import require
-from gyromc.csvfile import CsvFile, require_distinct
+from gyromc.csvfile import CsvFile, is_number, require_distinct
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import listed
 
-__all__ = ["MAX_COLUMNS", "DataTable", "read_table"]
+__all__ = ["MAX_COLUMNS", "DataTable", "read_table", "split_names"]
 
 MAX_COLUMNS = 1000
 """More predictors than this are refused: the sampler's matrices are dense."""
-CHUNK = 20_000  # rows converted to columns at a time
 MARKS = {
     b"PK\x03\x04": "an Excel workbook or another zip archive: save it as CSV (UTF-8)",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as CSV (UTF-8)",
@@ -35,14 +32,9 @@ MARKS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DataTable:
-    """Columns of equal length, and the place of each row in its file.
+    """Columns as pandas Series, texts stripped of blanks, missing values as NaN; and the place of each row in its file.
 
-    **Attributes:**
-
-    - `path`: the file; `unit`: what `lines` counts, lines of a CSV file or rows of a Parquet file.
-    - `columns`: a pandas Series by name, texts stripped of blanks, missing values as NaN.
-    - `lines`: the place of each row, from 1.
-    - `notes`: remarks on how the file was read.
+    `lines` counts from 1: lines of a CSV file or rows of a Parquet file, as `unit` says. `notes` says how the file was read.
     """
 
     path: str
@@ -53,17 +45,15 @@ class DataTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names, in the order of the file."""
         return tuple(self.columns)
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
         return self.lines.size
 
-    def place(self, row: int) -> str:
-        """The place of a row in the file: "line 17"."""
-        return f"{self.unit} {self.lines[row]}"
+    def place(self, rows: np.ndarray) -> str:
+        """Return the place in the file of the first of some rows (numbers or a mask): "line 17"."""
+        return f"{self.unit} {self.lines[rows][0]}"
 
     def take(self, rows: np.ndarray) -> "DataTable":
         """Return a table of the given rows."""
@@ -85,25 +75,11 @@ def read_table(
     encoding: str = "utf-8",
     decimal: str = ".",
 ) -> DataTable:
-    """Read a CSV or Parquet file.
+    """Read a CSV or Parquet file; Parquet is recognised by its first bytes.
 
-    **Arguments:**
-
-    - `path`: the file; Parquet is recognised by its first bytes, everything else is read as CSV (`gyromc.csvfile`).
     - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
-    - `drop`: do not read these.
     - `keep`: columns to read in any case, such as the target; `role`: what messages call them.
-    - `encoding`: of a CSV file.
     - `decimal`: `","` where numbers are written 3,14.
-
-    **Returns:** a `DataTable`.
-
-    ```python
-    from pathlib import Path
-    from gyromc.app.fit.datatable import read_table
-    Path("small.csv").write_text("height;place\\n1.5;north\\n2.5;south\\n")
-    assert read_table("small.csv").names == ("height", "place")
-    ```
     """
     path = Path(path)
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
@@ -114,10 +90,15 @@ def read_table(
     require(first, f"{path} is empty: a table needs a header line and rows.")
     for mark, sentence in MARKS.items():
         require(not first.startswith(mark), f"{path} is {sentence}.")
-    wanted = _Wanted(str(path), tuple(columns), tuple(drop), tuple(keep), role)
+    wanted = _Wanted(str(path), columns, drop, keep, role)
     if first.startswith(b"PAR1"):
         return _read_parquet(path, wanted)
     return _read_csv(path, wanted, encoding, decimal)
+
+
+def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the names in some texts: a text that is no known name may hold several, separated by commas."""
+    return [n for text in given for n in ([text] if text in known else [part.strip() for part in text.split(",")])]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,24 +106,22 @@ class _Wanted:
     """The columns to read."""
 
     path: str
-    columns: tuple[str, ...]
-    drop: tuple[str, ...]
-    keep: tuple[str, ...]
+    columns: Sequence[str]
+    drop: Sequence[str]
+    keep: Sequence[str]
     role: str
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
         """Check the names and return the places of the wanted columns."""
         require_distinct(names, self.path)
-        known = set(names)
-        _require_names(self.keep, names, self.path, self.role)
-        only = self._names(self.columns, known, "--columns")
-        drop = self._names(self.drop, known, "--drop")
-        for name in self.keep:
-            require(name not in drop, f"{name!r} is the {self.role} and cannot be dropped too.")
-        keep = set(self.keep)
-        places = [
-            i for i, name in enumerate(names) if name in keep or (name not in drop and (not only or name in only))
-        ]
+        known, keep = set(names), set(self.keep)
+        only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
+        for wanted, role in ((self.keep, self.role), (only, "--columns"), (drop, "--drop")):
+            _require_names(wanted, names, self.path, role)
+        both = ", ".join(map(repr, keep & drop))
+        require(not both, f"{both} is the {self.role} and cannot be dropped too.")
+        chosen = keep | ((only or known) - drop)
+        places = [i for i, name in enumerate(names) if name in chosen]
         require(
             len(places) <= MAX_COLUMNS + len(keep),
             f"{self.path} has {len(places) - len(keep)} columns to predict from; at most {MAX_COLUMNS} are possible. "
@@ -156,41 +135,19 @@ class _Wanted:
             )
         return places
 
-    def _names(self, given: tuple[str, ...], known: set[str], option: str) -> set[str]:
-        names = [n for text in given for n in ([text] if text in known else [part.strip() for part in text.split(",")])]
-        _require_names([n for n in names if n], tuple(known), self.path, option)
-        return set(names)
 
-
-def _require_names(names: Sequence[str], known: Sequence[str], path: str, role: str) -> None:
+def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
     for name in names:
         if name in known:
             continue
         lowered = {k.lower(): k for k in known}
-        near = (
-            [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, 3, 0.5)] if len(known) <= 5000 else []
-        )
-        shown = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else _listing(known)
-        raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}{_headless(known)}")
-
-
-def _listing(names: Sequence[str]) -> str:
-    some = ", ".join(repr(n) for n in sorted(names)[:12])
-    return f"Its columns: {some}{f' and {len(names) - 12} more' if len(names) > 12 else ''}."
-
-
-def _headless(names: Sequence[str]) -> str:
-    if not all(_is_number(name) for name in list(names)[:1000]):
-        return ""
-    return " The first line holds only numbers: does the file lack its header line?"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        candidates = lowered if len(known) <= 5000 else ()  # comparing with a million names takes minutes
+        near = [lowered[n] for n in difflib.get_close_matches(name.lower(), candidates, 3, 0.5)]
+        columns = listed([repr(k) for k in sorted(known)], 12)
+        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
+        if all(map(is_number, known[:1000])):
+            shown += " The first line holds only numbers: does the file lack its header line?"
+        raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}")
 
 
 def _near_files(path: Path) -> str:
@@ -218,22 +175,12 @@ def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataT
 def _texts(file: CsvFile, places: list[int]):
     """The columns at these places as pandas Series, and the line at which each row ends."""
     pandas = pandas_module()
-    pick = operator.itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
-    parts, lines, rows = [], [], []
-
-    def flush() -> None:
-        if rows:
-            parts.append([pandas.array(column, dtype="str") for column in zip(*rows, strict=True)])
-            rows.clear()
-
-    for line, row in file.rows():
-        rows.append(pick(row))
-        lines.append(line)
-        if len(rows) == CHUNK:
-            flush()
-    flush()
-    joined = [pandas.concat([pandas.Series(p) for p in c], ignore_index=True) for c in zip(*parts, strict=True)]
-    return joined, np.array(lines, int)
+    parts, lines = [], []
+    for chunk in file.chunks(places):
+        ends, rows = zip(*chunk, strict=True)
+        lines += ends
+        parts.append([pandas.Series(column, dtype="str") for column in zip(*rows, strict=True)])
+    return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:

@@ -1,18 +1,16 @@
-"""Diagnostics of a fit: Monte Carlo error, step-size bias, agreement of the chains, failures, weight of the prior.
-
-Input: a `Fit` and its design matrix. Output: one check for each, as plain values with a sentence and, where needed, a remedy.
-"""
+"""Diagnostics of a fit, each with a sentence: Monte Carlo error, step-size bias, agreement of the chains, failures, prior."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from gyromc.regression.fit import Coefficient, Fit
-from gyromc.show.numbers import counted
+from gyromc.show.numbers import counted, listed
 
-__all__ = ["checkup"]
+__all__ = ["checkup", "label"]
 
 MOST_ERROR = 0.15  # of a posterior spread: a 95 % interval with such an error still covers 94.5 %
 MOST_BIAS = 0.25
@@ -20,15 +18,7 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
-    """Check a fit.
-
-    **Arguments:**
-
-    - `fit`: the fit; `X`: the design matrix it was fitted to.
-    - `prior_scale`: of the prior.
-
-    **Returns:** dictionaries with `name`, `good` and `sentence`.
-    """
+    """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
     return [_monte_carlo(fit), _bias(fit), _halves(fit), _failures(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
 
 
@@ -36,22 +26,26 @@ def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, 
     return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}".strip()}
 
 
-def _label(c: Coefficient) -> str:
+def label(c: Coefficient) -> str:
+    """Return the name of a coefficient, after its class where there are several."""
     return c.name if c.output is None else f"{c.output}: {c.name}"
 
 
+def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
+    """Return the largest size of an error in posterior spreads, and the coefficient that has it."""
+    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+
+
 def _monte_carlo(fit: Fit) -> dict[str, Any]:
-    worst = max(fit.coefficients, key=lambda c: c.std_error / max(c.sd, 1e-300))
-    ratio = worst.std_error / max(worst.sd, 1e-300)
+    ratio, worst = _largest(fit, lambda c: c.std_error)
     least = f"{worst.effective_size:.0f}" if math.isfinite(worst.effective_size) else "infinitely many"
-    text = f"at most {100 * ratio:.1f} % of a posterior spread ({_label(worst)}): worth {least} independent draws."
+    text = f"at most {100 * ratio:.1f} % of a posterior spread ({label(worst)}): worth {least} independent draws."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
 
 
 def _bias(fit: Fit) -> dict[str, Any]:
-    worst = max(fit.coefficients, key=lambda c: abs(c.bias) / max(c.sd, 1e-300))
-    ratio = abs(worst.bias) / max(worst.sd, 1e-300)
-    text = f"at most {100 * ratio:.1f} % of a posterior spread ({_label(worst)}), estimated and taken off."
+    ratio, worst = _largest(fit, lambda c: abs(c.bias))
+    text = f"at most {100 * ratio:.1f} % of a posterior spread ({label(worst)}), estimated and taken off."
     return _check("step-size bias", ratio < MOST_BIAS, text, "So large a correction is itself uncertain.")
 
 
@@ -71,7 +65,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
     expected = math.sqrt((half - 1) / half + 1 / max(size - 1, 1e-9))
     text = (
         f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
-        f"({_label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
+        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
         f"{size:.1f} independent draws should show {expected:.2f}."
     )
     return _check("agreement of the chains", z[worst] < limit, text, "The start still shows: pass `--effort thorough`.")
@@ -90,8 +84,7 @@ def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
     if not vague:
         return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
     names = list(dict.fromkeys(vague))
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    text = f"the data say little about {some}: classes that a line separates, or columns that go together."
+    text = f"the data say little about {listed(names, 5)}: classes that a line separates, or columns that go together."
     return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
 
 

@@ -1,7 +1,4 @@
-"""The figures of a fit: coefficients with intervals, calibration on held-out rows, traces of the chains.
-
-Input: the content of fit.json. Output: pictures with alternative texts, in the style that all reports share.
-"""
+"""The figures of a fit, from fit.json: coefficients with intervals, calibration on held-out rows, traces of the chains."""
 
 from typing import Any
 
@@ -20,12 +17,7 @@ MOST_BARS = 25
 
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
-    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    """
+    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`."""
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
     if results["held_out"] is None:
         del draw["calibration"]
@@ -37,8 +29,7 @@ def pictures(results: dict[str, Any]) -> list[Picture]:
 def _axes(size: tuple[float, float], title: str, rows: int = 1):
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, squeeze=False).ravel()
-    if title:
-        axes[0].set_title(title, loc="left")
+    axes[0].set_title(title, loc="left")
     return figure, axes
 
 

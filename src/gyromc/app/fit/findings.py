@@ -1,9 +1,9 @@
-"""The findings of a fit as plain values: the parts of fit.json and the rows of its tables.
+"""The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables.
 
-Input: a `Fit` and the encoding of its table. Output: dictionaries and rows, under the names of the user's columns. Posterior
-spread, Monte Carlo error and step-size bias are separate everywhere.
+Posterior spread, Monte Carlo error and step-size bias are separate everywhere.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,32 +13,36 @@ import numpy as np
 from scipy import stats
 
 from gyromc.app.fit.datatable import DataTable
+from gyromc.app.fit.diagnostics import checkup, label
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.wording import model_words
 from gyromc.regression.fit import Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted
+from gyromc.show.pages import machine
 
-__all__ = ["coefficient_table", "coefficients", "held_out", "part", "predictions", "results"]
+__all__ = ["coefficient_table", "held_out", "part", "predictions", "results"]
 
+Rows = tuple[list[str], list[list[Any]]]
+"""The columns and rows of a table."""
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
+COEFFICIENT_COLUMNS = {
+    "name": "name",
+    "class": "output",
+    "mean": "mean",
+    "posterior_spread": "sd",
+    "low_95": "low",
+    "high_95": "high",
+    "monte_carlo_error": "std_error",
+    "step_size_bias": "bias",
+}
+"""The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
-def results(
-    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, rows: list[dict[str, Any]], prior_scale: float
-) -> dict[str, Any]:
-    """Return the parts of fit.json that come from the fit to all rows.
-
-    **Arguments:**
-
-    - `fit`, `encoding`, `table`, `X`: the fit, and what it was fitted to.
-    - `rows`: its coefficients.
-    - `prior_scale`: of the prior.
-    """
-    from gyromc.app.fit.diagnostics import checkup
-    from gyromc.show.pages import machine
-
+def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+    """Return the parts of fit.json that come from the fit to all rows."""
+    rows = _coefficients(fit, encoding, X)
     slopes = [c for c in rows if c["name"] != "intercept"]
     return {
         "data": {
@@ -46,11 +50,10 @@ def results(
             "path": table.path,
             "rows": table.num_rows,
             "predictors": len(encoding.names),
-            "notes": list(encoding.notes),
         },
         "model": model_words(encoding.response, prior_scale, fit.noise_scale),
-        "encoding": encoding.to_dict(),
-        "columns": [list(row) for row in encoding.rows()],
+        "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
+        "columns": encoding.rows(),
         "coefficients": rows,
         "summary": {
             "coefficients": len(slopes),
@@ -63,7 +66,7 @@ def results(
     }
 
 
-def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
+def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
     """Return the coefficients in the user's units, and per standard deviation of their column."""
     spread = dict(zip(encoding.names, X.std(axis=0), strict=True))
     found = []
@@ -71,7 +74,7 @@ def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, 
         scale = spread.get(c.name) if c.name != "intercept" else None
         found.append(
             {
-                "label": c.name if c.output is None else f"{c.output}: {c.name}",
+                "label": label(c),
                 "name": c.name,
                 "class": c.output,
                 "mean": c.mean,
@@ -88,43 +91,23 @@ def coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, 
     return found
 
 
-def coefficient_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+def coefficient_table(fit: Fit) -> Rows:
     """Return columns and rows of coefficients.csv."""
-    classes = rows[0]["class"] is not None
-    columns = [
-        "name",
-        *(["class"] if classes else []),
-        "mean",
-        "posterior_spread",
-        "low_95",
-        "high_95",
-        "monte_carlo_error",
-        "step_size_bias",
-    ]
-    return columns, [
-        [
-            c["name"],
-            *([c["class"]] if classes else []),
-            c["mean"],
-            c["std"],
-            *c["interval_95"],
-            c["std_error"],
-            c["bias"],
-        ]
-        for c in rows
-    ]
+    names = dict(COEFFICIENT_COLUMNS)
+    if fit.coefficients[0].output is None:
+        del names["class"]
+    return list(names), [[getattr(c, attribute) for attribute in names.values()] for c in fit.coefficients]
 
 
 def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
     """Compute scores and calibration on rows that the fit has not seen."""
-    model = encoding.response.model
+    mean = fit.predict(X).mean
     if encoding.response.classes:
-        p = _probabilities(fit, X)
+        p = _probabilities(mean)
         scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
         baseline = "how frequent the classes are"
     else:
-        mean = fit.predict(X).mean
-        counts = model == "poisson"
+        counts = encoding.response.model == "poisson"
         scores = number_scores(mean, fit.posterior.log_densities(X, y), y, train, counts)
         calibration = calibration_of_intervals(*_distribution(fit, X, y))
         baseline = "the mean count" if counts else "mean and standard deviation"
@@ -145,8 +128,8 @@ def _verdict(score) -> str:
     return "better" if gain > 0 else "worse"
 
 
-def _probabilities(fit: Fit, X: np.ndarray) -> np.ndarray:
-    mean = fit.predict(X).mean
+def _probabilities(mean: np.ndarray) -> np.ndarray:
+    """Return rows × classes, also for a logistic model, which predicts one probability."""
     return mean if mean.ndim == 2 else np.column_stack([1 - mean, mean])
 
 
@@ -166,26 +149,24 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
     return np.concatenate(below), np.concatenate(upto)
 
 
-def predictions(
-    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None
-) -> tuple[list[str], list[list[Any]]]:
+def predictions(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None) -> Rows:
     """Return columns and rows of a table of predictions; `y` where it was observed."""
     found, classes = fit.predict(X), encoding.response.classes
     columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
     if y is not None:
         columns["observed"] = [classes[k] for k in y] if classes else y.tolist()
-    if encoding.response.model == "logistic":
-        columns["predicted"] = [classes[int(p > 0.5)] for p in found.mean]
-    elif classes:
-        columns["predicted"] = [classes[k] for k in found.mean.argmax(axis=1)]
+    if classes:
+        columns["predicted"] = [classes[k] for k in _probabilities(found.mean).argmax(axis=1)]
+    kinds = {
+        "probability" if classes else "mean": found.mean,
+        "posterior_spread": found.spread,
+        "monte_carlo_error": found.std_error,
+    }
     if found.mean.ndim == 1:
-        columns["probability" if classes else "mean"] = found.mean.tolist()
-        columns["posterior_spread"], columns["monte_carlo_error"] = found.spread.tolist(), found.std_error.tolist()
+        columns |= {kind: values.tolist() for kind, values in kinds.items()}
     else:
-        for k, label in enumerate(classes):
-            columns[f"probability[{label}]"] = found.mean[:, k].tolist()
-            columns[f"posterior_spread[{label}]"] = found.spread[:, k].tolist()
-            columns[f"monte_carlo_error[{label}]"] = found.std_error[:, k].tolist()
+        for k, name in enumerate(classes):
+            columns |= {f"{kind}[{name}]": values[:, k].tolist() for kind, values in kinds.items()}
     if not classes:
         columns["noise"] = found.noise.tolist()
     if encoding.response.model == "linear":
@@ -194,16 +175,10 @@ def predictions(
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def part(
-    file: str, encoding: Encoding, columns: list[str], rows: list[list[Any]], fitted: int, new: bool
-) -> dict[str, Any]:
+def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
     """Return what a page shows of a table of predictions: of several classes only the likeliest."""
-    response = encoding.response
-    what = "the mean"
-    if response.classes:
-        what = (
-            f"the probability of {response.positive}" if response.positive else "the probability of the likeliest class"
-        )
+    response, (columns, rows) = encoding.response, table
+    what = f"the probability of {response.positive or 'the likeliest class'}" if response.classes else "the mean"
     first = rows[:10]
     if response.model == "softmax":
         columns, first = _likeliest(columns, first)
@@ -219,7 +194,7 @@ def part(
     }
 
 
-def _likeliest(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
     """Return the same table with the probability of the predicted class only."""
     kept = [name for name in columns if not name.endswith("]")]
     kinds = ["probability", "posterior_spread", "monte_carlo_error"]
@@ -252,16 +227,11 @@ def _sampler(fit: Fit) -> dict[str, Any]:
 def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the stored states of a few chains for the coefficients that stand out most, the intercept first."""
     draws = fit.draws
-    slopes = sorted(
-        (i for i, c in enumerate(rows) if c["name"] != "intercept"),
-        key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["std"], 1e-300),
-    )
-    chosen = [*(i for i, c in enumerate(rows) if c["name"] == "intercept")][:1] + slopes[: TRACED - 1]
-    steps = (np.arange(draws.shape[1]) * fit.choice.thin).tolist()
-    return {
-        "thin": fit.choice.thin,
-        "steps": steps,
-        "parameters": [
-            {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()} for i in chosen
-        ],
-    }
+    slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
+    slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["std"], 1e-300))
+    parameters = [
+        {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
+        for i in [0, *slopes[: TRACED - 1]]
+    ]
+    steps = np.arange(draws.shape[1]) * fit.choice.thin
+    return {"thin": fit.choice.thin, "steps": steps.tolist(), "parameters": parameters}

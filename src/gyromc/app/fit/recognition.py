@@ -1,7 +1,6 @@
-"""Decides from all values of a column whether it holds numbers or categories.
+"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
 
-Input: a `DataTable`, the name of the target and the user's wishes. Output: an `Encoding`, or an error that names column, line,
-value and remedy. An ambiguous column is refused, not guessed; every decision is noted.
+An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from gyromc.app.fit.encoding import CategoricalColumn, Encoding, NumericColumn
 from gyromc.app.fit.response import Wishes, recognise_response
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.show.numbers import counted
+from gyromc.show.numbers import counted, listed
 
 __all__ = ["complete_rows", "recognise"]
 
@@ -28,15 +27,13 @@ ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
 
 def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
     """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
-    table.require_column(target, "target")
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if not missing.any():
         return table, ()
-    row = int(np.flatnonzero(missing)[0])
     require(
         impute,
-        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(row)}. Remove those "
+        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}. Remove those "
         "rows, or pass `--impute`, which leaves them out (a target is never made up).",
     )
     note = f"{counted(int(missing.sum()), 'row')} without a target left out."
@@ -44,27 +41,10 @@ def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTabl
 
 
 def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
-    """Decide what every column is.
+    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
 
-    **Arguments:**
-
-    - `table`: all rows, each with a target value (`complete_rows`).
-    - `target`: the name of its column.
-    - `wishes`: the user's wishes.
-    - `train`: the rows that medians and most frequent categories are computed from; all when left out. Kinds and levels come
-      from all rows.
-
-    **Returns:** an `Encoding`.
-
-    ```python
-    from pathlib import Path
-    from gyromc.app.fit.recognition import recognise
-    from gyromc.app.fit.datatable import read_table
-    Path("trees.csv").write_text("height,place,old\\n1.5,north,no\\n2.5,south,yes\\n3.5,south,yes\\n")
-    assert recognise(read_table("trees.csv"), "old").names == ("height", "place[south]")
-    ```
+    Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
     """
-    table.require_column(target, "target")
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response = recognise_response(table, target, wishes)
@@ -99,24 +79,22 @@ def _features(
     if not wishes.impute:
         problems += _missing(table, names)
     if len(problems) > 1:
-        shown = problems[:MOST_PROBLEMS]
-        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
-        raise InvalidInput(
-            "\n".join([f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in shown), *more])
-        )
+        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
+        if len(problems) > MOST_PROBLEMS:
+            lines.append(f"… and {len(problems) - MOST_PROBLEMS} more.")
+        raise InvalidInput("\n".join(lines))
     require(not problems, "".join(problems))
     return tuple(features)
 
 
 def _useless(table: DataTable, name: str, impute: bool) -> str | None:
     """Return why a column can be left out without loss, or None."""
-    column = table.columns[name]
-    known = column.dropna()
+    known = table.columns[name].dropna()
     if known.empty:
         return "empty"
-    distinct = as_text(known).nunique()
-    if distinct == 1 and (impute or len(known) == len(column)):
-        return f"constant ({as_text(known).iloc[0]!r} in every row{'' if len(known) == len(column) else ' that has a value'})"
+    full, texts = len(known) == table.num_rows, as_text(known)
+    if texts.nunique() == 1 and (impute or full):
+        return f"constant ({texts.iloc[0]!r} in every row{'' if full else ' that has a value'})"
     return None
 
 
@@ -127,12 +105,11 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     if not lacking:
         return []
     name = next(iter(lacking))
-    row = int(np.flatnonzero(table.columns[name].isna())[0])
-    some = ", ".join(f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])[:10])
-    more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
+    some = listed([f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])], 10)
+    first = table.place(table.columns[name].isna().to_numpy())
     return [
-        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}{more}; the first of "
-        f"{name!r} at {table.place(row)}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
+        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
+        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
         "frequent category)."
     ]
 
@@ -146,11 +123,10 @@ def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> 
             f"something (days since a start, month, hour), or pass `--drop {name}`."
         )
     values, bad = as_numbers(column)
-    known = int(column.notna().sum())
-    if not forced and not bad.any():
-        return _numeric(name, values, wishes, train)
     if not forced:
-        _refuse_mixture(table, name, bad, known)
+        if not bad.any():
+            return _numeric(name, values, wishes, train)
+        _refuse_mixture(table, name, bad)
     return _categorical(table, name, wishes, train, forced)
 
 
@@ -167,7 +143,7 @@ def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -
     if wishes.impute:
         seen = values[train][~np.isnan(values[train])]
         fill = float(np.median(seen if seen.size else known))
-        note = _also(_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)
+        note = "; ".join(filter(None, (_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)))
     return NumericColumn(name, fill, note)
 
 
@@ -175,24 +151,20 @@ def _imputed(count: int, by: str) -> str:
     return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
 
 
-def _also(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray, known: int) -> None:
+def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray) -> None:
     """Raise for a column that is nearly numeric: it is not treated as categories."""
-    column, row, count = table.columns[name], int(np.flatnonzero(bad)[0]), int(bad.sum())
-    here = f"{table.path}, {table.place(row)}: column {name!r}"
-    texts = column[bad]
+    texts, count = table.columns[name][bad], int(bad.sum())
+    here = f"{table.path}, {table.place(bad)}: column {name!r}"
+    known = int(table.columns[name].notna().sum())
     adorned = texts.str.fullmatch(ADORNED).to_numpy(bool)
     if adorned.mean() > 0.5 and texts.nunique() > 2:
         raise InvalidInput(
-            f"{here} has {column.iloc[row]!r}, which looks like a number but is not written as one ({count} of {known} values). "
+            f"{here} has {texts.iloc[0]!r}, which looks like a number but is not written as one ({count} of {known} values). "
             f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
         )
     if 2 * count <= known:
         raise InvalidInput(
-            f"{here} is numeric in {known - count} rows, but holds {column.iloc[row]!r} here "
+            f"{here} is numeric in {known - count} rows, but holds {texts.iloc[0]!r} here "
             f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
             f"`--categorical {name}` if these are codes."
         )

@@ -1,34 +1,29 @@
-"""The files of a fit: fit.json, its tables as CSV, and report.html.
+"""What is shown of a fit: tables in the terminal, and the files fit.json, report.html and tables as CSV.
 
-Input: the findings of a study. Output: files in a folder; the page shows what fit.json holds and nothing else.
+Input: the findings of a study, as the content of fit.json. The tables and the page show what that holds and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
+from gyromc.show.numbers import bounds, number, plus_minus
+from gyromc.show.tables import Table
 
-__all__ = ["FILES", "RESULTS", "render", "write"]
+__all__ = ["FILES", "RESULTS", "render", "tables", "write"]
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 1, "gyromc fit … --out {directory}")
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predictions.csv")
 """All files that a fit may write."""
+SHOWN = 6  # predictions
+MOST_COEFFICIENTS = 60
 
 
 def write(
     results: Mapping[str, Any], tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]], folder: Path
 ) -> dict[str, Any]:
-    """Write fit.json, the tables and report.html.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    - `tables`: columns and rows of each CSV file, by its name.
-    - `folder`: where.
-
-    **Returns:** what a reader of fit.json gets.
-    """
+    """Write fit.json, report.html, and the columns and rows of each CSV file; return what a reader of fit.json gets."""
     saved = RESULTS.save(results, folder)
     for name, (columns, rows) in tables.items():
         write_atomically(folder / name, csv_text(columns, rows))
@@ -37,15 +32,89 @@ def write(
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """Return the page as text.
-
-    **Arguments:**
-
-    - `results`: the content of fit.json.
-    """
+    """Return the page as text, from the content of fit.json."""
     from gyromc.app.fit.figures import pictures
-    from gyromc.app.fit.wording import cell, heading
     from gyromc.show.pages import environment
 
     template = environment("gyromc.app.fit").get_template("fit.html.j2")
     return template.render(results=results, pictures=pictures(dict(results)), zip=zip, cell=cell, heading=heading)
+
+
+def tables(results: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
+    data, model = results["data"], results["model"]
+    yield (
+        f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"
+    )
+    parts = [_columns(results), _coefficients(results), *map(_predictions, results["predictions"])]
+    if results["held_out"] is not None:
+        parts.append(_scores(results["held_out"]))
+    for table in [*parts, _checks(results)]:
+        yield table
+        yield ""
+
+
+def _columns(results: dict[str, Any]) -> Table:
+    model, notes = results["model"], list(results["data"]["notes"])
+    if model["positive"] is not None:
+        notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
+    columns = ["column", "kind", "what became of it"]
+    return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
+
+
+def _coefficients(results: dict[str, Any]) -> Table:
+    every = results["coefficients"]
+    by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["std"], 1e-300), reverse=True)
+    shown = [c for c in every if len(every) <= MOST_COEFFICIENTS or c in by_clarity[:MOST_COEFFICIENTS]]
+    rows = []
+    for c in shown:
+        low, high = c["interval_95"]
+        cells = [c["label"], number(c["mean"], 4), bounds((low, high)), number(c["std"]), number(c["std_error"], 2)]
+        rows.append([(text, "" if low > 0 or high < 0 else "dim") for text in [*cells, number(c["bias"], 2)]])
+    notes = [results["model"]["prior"], results["model"]["noise"] or ""]
+    if len(shown) < len(every):
+        notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
+    errors = ["posterior spread", "Monte Carlo error", "step-size bias"]
+    columns = ["coefficient", "mean", "95\u00a0% credible interval", *errors]
+    title = "Coefficients, in the units of the file"
+    return Table(columns, rows, title, list(filter(None, notes)), style="simple")
+
+
+def _predictions(part: dict[str, Any]) -> Table:
+    rows = [list(map(cell, part["columns"], row)) for row in part["first"][:SHOWN]]
+    notes = [f"the first {min(SHOWN, part['rows'])} of {part['rows']}; all are in {part['file']}"]
+    return Table(list(map(heading, part["columns"])), rows, part["title"], notes, left=(), style="simple")
+
+
+def _scores(held: dict[str, Any]) -> Table:
+    rows = []
+    for s in held["scores"]:
+        value, difference = (
+            plus_minus(s["value"], s["std_error"]),
+            plus_minus(s["difference"], s["difference_std_error"]),
+        )
+        rows.append([s["name"], value, number(s["baseline"]), difference, s["verdict"]])
+    title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
+    notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
+    return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
+
+
+def _checks(results: dict[str, Any]) -> Table:
+    signs = {True: ("fine", "green"), False: ("look", "yellow")}
+    rows = [[signs[check["good"]], check["name"], check["sentence"]] for check in results["checks"]]
+    columns = ["", "check", "finding"]
+    return Table(columns, rows, "Can the numbers be trusted?", left=columns, style="simple")
+
+
+def cell(column: str, value: Any) -> str:
+    """Return a value of a table of predictions as text: probabilities with three decimals, errors with two digits."""
+    if isinstance(value, str | int):
+        return str(value)
+    if column == "probability":
+        return f"{value:.3f}"
+    return number(value, 2 if column == "monte_carlo_error" else 3)
+
+
+def heading(column: str) -> str:
+    """Return the name of a column of predictions as a heading: "Monte Carlo error" for "monte_carlo_error"."""
+    return column.replace("_", " ").replace("monte carlo", "Monte Carlo")

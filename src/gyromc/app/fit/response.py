@@ -1,8 +1,4 @@
-"""Decides from the target's values which model suits it, and the order of its classes.
-
-Input: the target's column and the user's wishes. Output: a `Response`, or an error that names line, value and remedy. An
-ambiguous target is refused, not guessed.
-"""
+"""Decides from the target's values which model suits it, and the order of its classes; returns a `Response`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,16 +22,7 @@ FEW_VALUES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What the user asks for.
-
-    **Attributes:**
-
-    - `model`: one of `MODELS`; `None`: chosen from the target.
-    - `impute`: replace missing values by medians and most frequent categories instead of refusing them.
-    - `categorical`: columns that are categories even if they hold numbers or have many levels.
-    - `positive`: the class whose probability is wanted.
-    - `reference`: reference levels by column.
-    """
+    """What the user asks of the columns, as the options of `request.Request` say it; `reference` has levels by column."""
 
     model: str | None = None
     impute: bool = False
@@ -54,8 +41,7 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
         f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
     )
     values, bad = as_numbers(column)
-    labels = as_text(column)
-    distinct = ordered(labels)
+    distinct = ordered(as_text(column))
     require(
         len(distinct) > 1,
         f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
@@ -63,14 +49,14 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     )
     reason = "asked for"
     if model is None:
-        model, reason = _choose_model(target, table, values, bad, distinct)
+        model, reason = _choose_model(target, values, bad, distinct)
     if model in ("linear", "poisson"):
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
         return _numeric_response(table, target, model, values, bad, reason)
-    return _class_response(table, target, model, distinct, labels, wishes.positive, reason)
+    return _class_response(target, model, distinct, wishes.positive, reason)
 
 
-def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+def _choose_model(target: str, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
     """Return the model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
@@ -96,28 +82,24 @@ def _choose_model(target: str, table: DataTable, values, bad, distinct: Sequence
 
 def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
         remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
         raise InvalidInput(
-            f"{table.path}, {table.place(row)}: the target {target!r} must be a finite number for a {model} regression, "
-            f"but is {table.columns[target].iloc[row]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
+            f"{table.path}, {table.place(bad)}: the target {target!r} must be a finite number for a {model} regression, "
+            f"but is {table.columns[target][bad].iloc[0]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
         )
     if model == "poisson":
         odd = (values < 0) | (values != np.round(values))
         if odd.any():
-            row = int(np.flatnonzero(odd)[0])
             raise InvalidInput(
-                f"{table.path}, {table.place(row)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
-                f"is {values[row]:g} there. Pass `--model linear` for measurements."
+                f"{table.path}, {table.place(odd)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
+                f"is {values[odd][0]:g} there. Pass `--model linear` for measurements."
             )
     if model == "linear":
         require_scale(values, f"The target {target!r}")
     return Response(target, model, (), reason)
 
 
-def _class_response(
-    table: DataTable, target: str, model: str, distinct, labels, positive: str | None, reason: str
-) -> Response:
+def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
     require(
         len(distinct) <= MAX_CLASSES,
         f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
