@@ -11,6 +11,9 @@ the update multiplies out. `part` tells what s is:
 - `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the mini-batch sum for a slope t - y, Σ (x xᵀ) θ - Σ y x, from a table of products,
   which needs sums of rows only;
 - `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
+
+The functions that compute s have the same arguments: the `width` of a row (a constant for rows that fit one vector, so that the
+compiler unrolls the loops) and the scalar function `slope`, each used where it is needed.
 """
 
 from typing import Any
@@ -19,7 +22,7 @@ import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp, sin
+from gyromc.engines.lanes.functions import exp
 from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
@@ -66,26 +69,19 @@ def store_generator(generator, w, s):
 
 
 @kernel
-def nothing(p, generator, source, at, w, scratch, offsets):
+def nothing(p, generator, source, at, w, scratch, offsets, width, slope):
     """The target is Gaussian: its gradient is linear."""
 
 
 @kernel
-def sine(p, generator, source, at, w, scratch, offsets):
-    """s_i = sin θ_i."""
+def scalar(p, generator, source, at, w, scratch, offsets, width, slope):
+    """s_i = slope(θ_i)."""
     for i in range(p.d):
-        store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+        store(source, at + i * WIDTH + w, slope(load(source, i * WIDTH + w)))
 
 
 @kernel
-def scalar_of(p, source, at, w, function):
-    """s_i = φ′(θ_i)."""
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, function(load(source, i * WIDTH + w)))
-
-
-@kernel
-def full_sum_of(p, source, at, w, slope):
+def full_sum(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all chains."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
@@ -164,7 +160,7 @@ def slopes(p, scratch, weights, offsets, slope):
 
 
 @kernel
-def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
+def batch(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
     draw_rows(p, generator, w, offsets, width)
     padded = p.padded_batch
@@ -193,7 +189,7 @@ def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
 
 
 @kernel
-def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
+def moments(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x); θ is used only at the end."""
     draw_rows(p, generator, w, offsets, width)
     sums, tile = 0, LANES * width
@@ -212,33 +208,3 @@ def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
             entry = a * p.d - a * (a - 1) // 2 + b - a
             total = fma(load(scratch, tile + entry * LANES), load(source, j * WIDTH + w), total)
         store(source, at + i * WIDTH + w, total)
-
-
-@kernel
-def full_sum(p, generator, source, at, w, scratch, offsets):
-    """`full_sum_of` with a built-in slope."""
-    full_sum_of(p, source, at, w, known_slope)
-
-
-@kernel
-def batch(p, generator, source, at, w, scratch, offsets):
-    """`batch_of_width` for rows that fit one vector: a constant width lets the compiler unroll the loops."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, LANES, known_slope)
-
-
-@kernel
-def wide_batch(p, generator, source, at, w, scratch, offsets):
-    """`batch_of_width` for longer rows."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, known_slope)
-
-
-@kernel
-def batch_moments(p, generator, source, at, w, scratch, offsets):
-    """`moments_of_width` for rows that fit one vector."""
-    moments_of_width(p, generator, source, at, w, scratch, offsets, LANES)
-
-
-@kernel
-def wide_batch_moments(p, generator, source, at, w, scratch, offsets):
-    """`moments_of_width` for longer rows."""
-    moments_of_width(p, generator, source, at, w, scratch, offsets, p.row_width)

@@ -43,10 +43,9 @@ MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is f
 
 
 class Form(NamedTuple):
-    """The gradient as ∇̂U(θ) = K(θ - m) + a + c·s(θ), s being the part of `gradients` named by `part`."""
+    """The gradient as ∇̂U(θ) = Kθ + a + c·s(θ), s being the part of `gradients` named by `part`."""
 
     K: np.ndarray
-    m: np.ndarray
     a: np.ndarray
     c: float | np.ndarray = 0.0
     part: int = gradients.NOTHING
@@ -101,39 +100,27 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    zero = np.zeros(plan.dim)
     if isinstance(target, GeneralizedLinear) and isinstance(oracle, Batch):
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
-        return Form(K=known[0], m=known[1], a=zero)
+        return Form(known[0], -known[0] @ known[1])
     if isinstance(target, Separable):
-        return Form(K=target.matrix, m=target.mean, a=zero, c=target.weights, part=gradients.SCALAR)
+        K, a = target.matrix, -target.matrix @ target.mean
+        return Form(K, a, target.weights, gradients.SCALAR, slope_code=gradients.USERS)
+    eye, zero = np.eye(plan.dim), np.zeros(plan.dim)
     if isinstance(target, CosinePerturbed):
-        return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
-    if isinstance(target, SoftmaxRegression):
-        return _softmax_form(target)
-    assert isinstance(target, GeneralizedLinear)
+        return Form(eye, zero, -float(target.beta), gradients.SINE)
+    assert isinstance(target, SoftmaxRegression | GeneralizedLinear)
+    K = float(target.prior_precision) * eye
+    if isinstance(target, SoftmaxRegression):  # rows (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only `a`
+        (X, y), B = target.design, target.basis
+        k = np.arange(1, B.shape[0])
+        table = _padded(X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k))))
+        a = -(B[y.astype(int)].T @ X).ravel()
+        return Form(K, a, 1.0, gradients.FULL_SOFTMAX, slope_code=gradients.SOFTMAX + len(k), table=table)
     X, y, code = _signed_rows(target)
-    K = float(target.prior_precision) * np.eye(plan.dim)
-    table = _padded(np.column_stack([X, y]))
-    return Form(K=K, m=zero, a=zero, c=1.0, part=gradients.FULL_SUM, slope_code=code, table=table)
-
-
-def _softmax_form(target: SoftmaxRegression) -> Form:
-    """Rows (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only the constant."""
-    (X, y), B = target.design, target.basis
-    k = np.arange(1, B.shape[0])
-    table = _padded(np.concatenate([X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k)))], axis=1))
-    return Form(
-        K=float(target.prior_precision) * np.eye(target.dim),
-        m=np.zeros(target.dim),
-        a=-(B[y.astype(int)].T @ X).ravel(),
-        c=1.0,
-        part=gradients.FULL_SOFTMAX,
-        slope_code=gradients.SOFTMAX + len(k),
-        table=table,
-    )
+    return Form(K, zero, 1.0, gradients.FULL_SUM, slope_code=code, table=_padded(X, y))
 
 
 def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
@@ -147,41 +134,35 @@ def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int
 def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
-    N, d = X.shape
-    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
-    common = {
-        "K": float(target.prior_precision) * np.eye(d),
-        "m": np.zeros(d),
-        "a": np.zeros(d) if center is None else np.asarray(oracle.anchor, float),  # type: ignore[attr-defined]
-        "c": N / oracle.size,
-        "batch": oracle.size,
-    }
-    if code == gradients.AFFINE:
-        y = y if center is None else X @ center  # the slope at θ less that at the centre is xᵀθ - xᵀc
-        pairs = [X[:, a] * X[:, b] for a in range(d) for b in range(a, d)]
-        if len(pairs) + d <= MAX_MOMENTS:
-            table = _padded(np.column_stack([*pairs, y[:, None] * X]))
-            return Form(**common, part=gradients.BATCH_MOMENTS, table=table)
-        table = _padded(np.column_stack([X, y]))
-        return Form(**common, part=gradients.BATCH, slope_code=code, uses_response=True, table=table)
-    if code in (gradients.USERS, gradients.POISSON):
-        at_center = np.zeros(N) if center is None else np.asarray(target.slope(X @ center, y), float)
-        table = _padded(np.column_stack([X, y, at_center]))
-        return Form(
-            **common,
-            part=gradients.BATCH,
-            slope_code=code,
-            uses_response=True,
-            uses_centre=center is not None,
-            table=table,
-        )
-    at_center = np.zeros(N) if center is None else -1 / (1 + np.exp(X @ center))
-    table = _padded(np.column_stack([X, y, at_center]) if center is not None else X)
-    return Form(**common, part=gradients.BATCH, slope_code=code, uses_centre=center is not None, table=table)
+    (N, d), a, part = X.shape, np.zeros(X.shape[1]), gradients.BATCH
+    signed, affine, centred = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False
+    columns = [X] if signed else [X, y]
+    if isinstance(oracle, ControlVariate):
+        a, t = np.asarray(oracle.anchor, float), X @ np.asarray(oracle.center, float)
+        if affine:
+            columns = [X, t]  # the slope at θ less that at the centre is xᵀθ - xᵀc
+        else:
+            centred = True
+            columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
+    products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
+    if affine and len(products) + d <= MAX_MOMENTS:
+        part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
+    return Form(
+        K=float(target.prior_precision) * np.eye(d),
+        a=a,
+        c=N / oracle.size,
+        part=part,
+        slope_code=code,
+        uses_response=not signed,
+        uses_centre=centred,
+        table=_padded(*columns),
+        batch=oracle.size,
+    )
 
 
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """The rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
+def _padded(*columns: np.ndarray) -> np.ndarray:
+    """The columns as rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
+    rows = np.column_stack(columns)
     table = np.zeros((rows.shape[0] + 1, -(-rows.shape[1] // LANES) * LANES))
     table[:-1, : rows.shape[1]] = rows
     return table
@@ -195,7 +176,7 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     P = np.eye(n)
     P[:d, :d] = f.K
     B = -eta * G @ P
-    shift = eta * G_theta @ (f.K @ f.m - f.a)
+    shift = -eta * G_theta @ f.a
     E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):

@@ -33,7 +33,7 @@ def probabilities(p, row, q, m, scratch):
 
 
 @kernel
-def full_softmax(p, generator, source, at, w, scratch, offsets):
+def full_softmax(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_i (Bᵀp(x_i)) ⊗ x_i over all rows; the slope code holds the number of linear predictors of a row."""
     q = p.slope_code - SOFTMAX
     m = p.d // q
