@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc import schemes
 from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.observables import PROFILES, Ridge
@@ -23,7 +22,6 @@ from gyromc.oracles import Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
-SUPPORTED_SCHEMES = (schemes.euler,)
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
 MOST_COLUMNS = 64
 MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others in registers
@@ -89,6 +87,7 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     drift, noise = _matrices(plan)
     coefficients, (drift_rows, noise_rows) = _compress(drift, noise)
     rows, columns = _rows(plan)
+    target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
     recipe = Recipe(
         dim=plan.dim,
@@ -102,7 +101,7 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         rows=rows,
         slots=slots,
         fingerprint=_fingerprint(_without_data(plan)),
-        smooth=_smooth(plan, rows),
+        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _vector(plan)),
     )
     return recipe, {"coefficients": coefficients, "columns": columns, "directions": directions}
 
@@ -165,6 +164,11 @@ def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.argsort(np.argsort(first))[inverse], sizes[np.sort(first)]
 
 
+def _vector(plan: Plan) -> jax.ShapeDtypeStruct:
+    """The shape of θ."""
+    return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
+
+
 def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     """How the step reads the target's data, and the data as columns; None for a target without data."""
     target = plan.flat_target
@@ -178,7 +182,7 @@ def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
         inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
-        add, columns = _traced_row(inner, unravel, plan.dim)
+        add, columns = _traced_row(inner, unravel, _vector(plan))
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
@@ -212,7 +216,7 @@ def _linear_row(target: GeneralizedLinear) -> Callable:
     return add
 
 
-def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callable, np.ndarray]:
+def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
     """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
     kinds = [jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32 for leaf in leaves]
@@ -223,7 +227,7 @@ def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callabl
         loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))  # noqa: E731
         return ravel(jax.grad(loss)(unravel(theta)))
 
-    unrolled = unroll(gradient, jax.ShapeDtypeStruct((dim,), jnp.float32), *shapes)
+    unrolled = unroll(gradient, theta_shape, *shapes)
 
     def add(theta, columns, weight):
         datum, start = [], 0
@@ -237,17 +241,9 @@ def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callabl
     return add, np.concatenate(columns)
 
 
-def _smooth(plan: Plan, rows: Rows | None) -> Callable:
-    """The gradient without the sum over data, unrolled."""
-    target = _single_precision(plan.flat_target)
-    function = target.gradient if rows is None else target.prior_gradient
-    return unroll(function, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
-
-
 def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     """Observables as slots: several ridges of one profile share a table, every other observable has its own slot."""
     named = list(enumerate(plan.observables.values()))
-    shape = jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
     slots, tables = [], []
     for profile in PROFILES:
         members = [i for i, h in named if isinstance(h, Ridge) and h.profile == profile]
@@ -262,14 +258,14 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     for i, h in named:
         if i not in tabled:
             alone = _single_precision(h)
-            slots.append(Slot(None, (i,), unroll(lambda t, h=alone: h(plan.unravel(t)), shape)))
+            slots.append(Slot(None, (i,), unroll(lambda t, h=alone: h(plan.unravel(t)), _vector(plan))))
     return tuple(slots), directions
 
 
 def _single_precision(tree: Any) -> Any:
     """The same value with its floating-point arrays in float32, the only precision of the kernel."""
-    narrow = lambda x: np.asarray(x, np.float32) if np.issubdtype(x.dtype, np.floating) else x  # noqa: E731
-    return jax.tree.map(lambda x: narrow(x) if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic) else x, tree)
+    wide = lambda x: isinstance(x, jax.Array | np.ndarray | np.generic) and np.issubdtype(x.dtype, np.floating)  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(x, np.float32) if wide(x) else x, tree)
 
 
 def _without_data(plan: Plan) -> tuple:
@@ -287,11 +283,7 @@ def _without_data(plan: Plan) -> tuple:
 def _fingerprint(tree: Any) -> tuple:
     """A hashable value that is equal only for equal pieces; functions are compared by identity."""
     leaves, structure = jax.tree.flatten(tree)
-    return (structure, *(_leaf_fingerprint(leaf) for leaf in leaves))
-
-
-def _leaf_fingerprint(leaf: Any):
-    if not hasattr(leaf, "dtype"):
-        return leaf
-    array = np.asarray(leaf)
-    return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+    arrays = {i: np.asarray(leaf) for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")}
+    for i, array in arrays.items():
+        leaves[i] = array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+    return structure, *leaves
