@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -95,8 +95,7 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
     """The arguments of `run`, checked and with their defaults worked out."""
     name, reason = choose(plan, engine)
     require(
-        on_divergence in ("raise", "report"),
-        f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.',
+        on_divergence in ("raise", "report"), f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.'
     )
     if keep_blocks is None:
         keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
@@ -127,7 +126,11 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
         loop = _Loop(plan, state, options)
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
-        progress = stack.enter_context(_progress(plan, state.step, options.progress))
+        wanted = options.progress
+        if callable(wanted):
+            progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
+        else:
+            progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         while loop.step < loop.total and not interrupted:
             progress.advance(loop.chunk())
             if options.on_divergence == "raise":
@@ -157,16 +160,6 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
         options=options,
         resume=resume,
     )
-
-
-@contextlib.contextmanager
-def _progress(plan: Plan, done: int, wanted: bool | Callable[[int], object] | None) -> Iterator[Progress]:
-    """The display of a run: a bar where wanted, or the user's own function."""
-    if callable(wanted):
-        yield Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
-        return
-    with show_progress(plan.num_steps + plan.burn_in, wanted, plan.dynamics.name, done) as shown:
-        yield shown
 
 
 class _Loop:

@@ -18,23 +18,16 @@ class Session(Protocol):
     """The chains of one plan while they run."""
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain by `num_steps` steps.
-
-        States that are to be kept on the way are stored in slots; slot 0 holds draw number `first_slot`.
-        """
-        ...
+        """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
-        ...
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
-        ...
 
     def state(self) -> EngineState:
         """The state of all chains, as arrays on the host."""
-        ...
 
 
 class SessionClass(Protocol):
@@ -43,15 +36,9 @@ class SessionClass(Protocol):
     def __call__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, /) -> Session:
         """Prepare and compile everything, without making a step.
 
-        **Arguments:**
-
-        - `plan`: what to compute.
-        - `state`: where the chains stand.
-        - `sane_range`: a chain with a coordinate beyond this has failed.
-        - `thin`: keep every `thin`-th state after burn-in; None keeps none.
-        - `slots`: how many kept states one call of `advance` may need to store.
+        A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
+        one call of `advance` stores at most `slots` of them.
         """
-        ...
 
 
 class Engine(Protocol):
@@ -60,12 +47,9 @@ class Engine(Protocol):
     @property
     def Session(self) -> SessionClass:
         """The class of its sessions."""
-        ...
 
     def why_not(self, plan: Plan) -> str | None:
         """Why this engine cannot run the plan, or None when it can."""
-        ...
 
     def initial_state(self, plan: Plan) -> EngineState:
         """The state of all chains before the first step."""
-        ...
