@@ -3,8 +3,8 @@
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays, `kernel` is the loop, `gradients` and `softmax` compute what depends on the target; `random`,
-`functions`, `rows` and `vectors` are the parts they are made of.
+`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `random`, `functions`,
+`rows` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
@@ -41,13 +41,8 @@ def initial_state(plan: Plan) -> EngineState:
     state = shared_state(plan)
     generator = np.zeros((plan.num_chains, 6), np.uint32)  # four words of state, then the bits of a spare normal
     generator[:, :4] = random.streams(plan.seed, plan.num_chains)
-    return dataclasses.replace(
-        state,
-        high=state.high.astype(float),
-        low=state.low.astype(float),
-        failed_at=state.failed_at.astype(np.int64),
-        generator=generator,
-    )
+    high, low, failed_at = state.high.astype(float), state.low.astype(float), state.failed_at.astype(np.int64)
+    return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
 
 
 class LanesSession:
@@ -129,15 +124,11 @@ class LanesSession:
         generator = np.zeros((R, 6), np.uint32)
         generator[:, :4] = self._to_rows(c.generator)
         generator[:, 4 : 4 + spare.shape[1]] = spare
-        return EngineState(
-            step=self.step,
-            z=self._to_rows(c.z),
-            high=high,
-            low=np.zeros_like(high),
-            clock=(self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
-            failed_at=self._to_rows(c.failed_at)[:, 0],
-            generator=generator,
+        clock, failed_at = (
+            (self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
+            self._to_rows(c.failed_at)[:, 0],
         )
+        return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
 
 
 Session = LanesSession  # the name in `protocol.Engine`

@@ -41,25 +41,21 @@ from gyromc.engines.lanes.vectors import (
     sqrt,
 )
 
-inlined: Any = njit(  # type: ignore[call-overload]
-    forceinline=True, error_model="numpy", _nrt=False
-)
+inlined: Any = njit(forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
 
 
 def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, int]):
     """A Numba function: the polynomial that equals `function` at Chebyshev points; `degrees` in float32 and float64."""
-
-    def coefficients(degree: int) -> np.ndarray:
-        fit = np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high])
-        return fit.convert(kind=np.polynomial.Polynomial).coef
-
-    tables = {"float32": coefficients(degrees[0]), "float64": coefficients(degrees[1])}
+    fits = (np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high]) for degree in degrees)
+    single, double = (fit.convert(kind=np.polynomial.Polynomial).coef for fit in fits)
+    # LLVM requires a float32 constant to be exactly representable.
+    tables = {"float32": single.astype(np.float32).tolist(), "float64": double.tolist()}
 
     @intrinsic
     def evaluate(typingctx, x):
         def codegen(context, builder, sig, args):
             vector = args[0].type
-            constants = [ir.Constant(vector, [float(c)] * vector.count) for c in _rounded(tables[x.kind], x.kind)]
+            constants = [ir.Constant(vector, [c] * vector.count) for c in tables[x.kind]]
             value = constants[-1]
             for constant in reversed(constants[:-1]):
                 value = call_intrinsic(builder, "fmuladd", vector, value, args[0], constant)  # Horner
@@ -68,10 +64,6 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
         return signature(x, x), codegen
 
     return evaluate
-
-
-def _rounded(values: np.ndarray, kind: str) -> np.ndarray:
-    return values.astype(kind).astype(float)  # LLVM requires a float32 constant to be exactly representable
 
 
 def _series(term: Callable[[int], float], count: int = 60) -> Callable:

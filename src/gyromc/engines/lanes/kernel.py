@@ -30,6 +30,7 @@ from gyromc.engines.lanes.gradients import (
     WIDE_BATCH_MOMENTS,
     WIDTH,
     batch,
+    full_softmax,
     full_sum,
     kernel,
     known_slope,
@@ -40,7 +41,6 @@ from gyromc.engines.lanes.gradients import (
     store_generator,
 )
 from gyromc.engines.lanes.random import normal_pair
-from gyromc.engines.lanes.softmax import full_softmax
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
@@ -218,14 +218,6 @@ def step_block(p, c, block, step, source, moved, generator, spare, scratch, offs
 
 
 @kernel
-def keep(p, c, block, num_blocks, slot, source):
-    """Store θ in a slot."""
-    at = (slot * num_blocks + block) * p.d * WIDTH
-    for i in range(0, p.d * WIDTH, LANES):
-        store(c.kept, at + i, load(source, i))
-
-
-@kernel
 def advance(p, c, task, workspace, gradient, width, slope):
     """Move the chains of some blocks by some steps, as given by `Task`.
 
@@ -245,7 +237,9 @@ def advance(p, c, task, workspace, gradient, width, slope):
         for k in range(step, step + num_steps):
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
-                keep(p, c, block, num_blocks, since // p.thin - first_slot, source)
+                kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH
+                for i in range(0, d * WIDTH, LANES):
+                    store(c.kept, kept_at + i, load(source, i))
             step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient, width, slope)
         for i in range(0, n * WIDTH, LANES):
             store(z, i, load(source, i))

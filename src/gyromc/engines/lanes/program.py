@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gyromc import schemes
+from gyromc import targets
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
@@ -19,26 +19,16 @@ from gyromc.flat import identity
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
-from gyromc.targets import (
-    CosinePerturbed,
-    GeneralizedLinear,
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    Quadratic,
-    Separable,
-    SoftmaxRegression,
-)
 
-SUPPORTED_SCHEMES = (schemes.euler,)
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 MAX_SIZE = 256  # entries of z; beyond, matrix products over all chains at once are faster
 MAX_BATCH = 4096
 KNOWN = {
-    LinearRegression: gradients.AFFINE,
-    LogisticRegression: gradients.SIGNED_LOGISTIC,
-    PoissonRegression: gradients.POISSON,
+    targets.LinearRegression: gradients.AFFINE,
+    targets.LogisticRegression: gradients.SIGNED_LOGISTIC,
+    targets.PoissonRegression: gradients.POISSON,
 }
+WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
@@ -65,8 +55,8 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if plan.scheme not in SUPPORTED_SCHEMES:
-        return f"the scheme is {plan.scheme}, not {' or '.join(map(str, SUPPORTED_SCHEMES))}"
+    if not plan.scheme.is_euler:
+        return f"the scheme is {plan.scheme}, not euler"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
@@ -75,12 +65,12 @@ def why_not(plan: Plan) -> str | None:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
-    if type(target) in (Quadratic, CosinePerturbed, *KNOWN):
+    if type(target) in (targets.Quadratic, targets.CosinePerturbed, *KNOWN):
         return None
-    if type(target) is SoftmaxRegression:
+    if type(target) is targets.SoftmaxRegression:
         batches = not isinstance(oracle, Exact | Gaussian)
         return f"mini-batches of a {type(target).__name__} are not known here" if batches else None
-    if not isinstance(target, GeneralizedLinear | Separable):
+    if not isinstance(target, targets.GeneralizedLinear | targets.Separable):
         return f"target is a general {type(target).__name__}"
     try:
         user_function(target)
@@ -91,7 +81,7 @@ def why_not(plan: Plan) -> str | None:
 
 def user_function(target):
     """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
-    if isinstance(target, Separable):
+    if isinstance(target, targets.Separable):
         return on_vectors(target.slope, 1) if target.slope is not None else translated(jax.grad(target.phi), 1)  # type: ignore[arg-type]
     own = getattr(type(target), "numba_slope", None)
     return on_vectors(own, 2) if own is not None else translated(target.slope, 2)
@@ -100,20 +90,21 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    if isinstance(target, GeneralizedLinear) and isinstance(oracle, Batch):
+    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch):
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
         return Form(known[0], -known[0] @ known[1])
-    if isinstance(target, Separable):
+    if isinstance(target, targets.Separable):
         K, a = target.matrix, -target.matrix @ target.mean
         return Form(K, a, target.weights, gradients.SCALAR, slope_code=gradients.USERS)
     eye, zero = np.eye(plan.dim), np.zeros(plan.dim)
-    if isinstance(target, CosinePerturbed):
+    if isinstance(target, targets.CosinePerturbed):
         return Form(eye, zero, -float(target.beta), gradients.SINE)
-    assert isinstance(target, SoftmaxRegression | GeneralizedLinear)
+    assert isinstance(target, targets.SoftmaxRegression | targets.GeneralizedLinear)
     K = float(target.prior_precision) * eye
-    if isinstance(target, SoftmaxRegression):  # rows (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only `a`
+    if isinstance(target, targets.SoftmaxRegression):
+        # Rows are (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only `a`.
         (X, y), B = target.design, target.basis
         k = np.arange(1, B.shape[0])
         table = _padded(X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k))))
@@ -123,15 +114,15 @@ def form(plan: Plan) -> Form:
     return Form(K, zero, 1.0, gradients.FULL_SUM, slope_code=code, table=_padded(X, y))
 
 
-def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
+def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows and responses as `gradients.known_slope` takes them, and its code."""
     X, y = target.design
-    if type(target) is LogisticRegression:
+    if type(target) is targets.LogisticRegression:
         return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
     return X, y, KNOWN.get(type(target), gradients.USERS)
 
 
-def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
+def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
     (N, d), a, part = X.shape, np.zeros(X.shape[1]), gradients.BATCH
@@ -218,7 +209,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=infinity,
         magnitude_bits=int(np.iinfo(word).max),
-        part=_part(f),
+        part=WIDE.get(f.part, f.part) if f.table.shape[1] > LANES else f.part,
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
@@ -229,12 +220,6 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
     )
-
-
-def _part(f: Form) -> int:
-    """The part in the variant for the table's width."""
-    wide = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
-    return wide.get(f.part, f.part) if f.table.shape[1] > LANES else f.part
 
 
 def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:

@@ -18,22 +18,14 @@ from numba.core.errors import NumbaError
 
 from gyromc.engines.lanes import functions, vectors
 
+OPERATORS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
+FUNCTIONS = {
+    **{"max": "maximum", "min": "minimum", "lt": "less", "le": "at_most", "eq": "equal", "ne": "unequal"},
+    **{name: name for name in ("exp", "log", "sin", "cos", "tanh", "logistic", "sqrt")},
+}
 FORMULAS = {
-    "add": "{} + {}",
-    "add_any": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    "max": "maximum({}, {})",
-    "min": "minimum({}, {})",
-    "lt": "less({}, {})",
-    "le": "at_most({}, {})",
     "gt": "less({1}, {0})",
     "ge": "at_most({1}, {0})",
-    "eq": "equal({}, {})",
-    "ne": "unequal({}, {})",
-    "and": "{} & {}",
-    "or": "{} | {}",
     "neg": "-{}",
     "log1p": "log({} + 1.0)",
     "expm1": "exp({}) - 1.0",
@@ -43,11 +35,9 @@ FORMULAS = {
     "sign": "selected(less(0.0, {0}), 1.0, 0.0) - selected(less({0}, 0.0), 1.0, 0.0)",
     "square": "{0} * {0}",
     "abs": "maximum({0}, -{0})",
-    **{name: f"{name}({{}})" for name in ("exp", "log", "sin", "cos", "tanh", "logistic", "sqrt")},
     **{name: "{}" for name in ("convert_element_type", "stop_gradient", "copy")},
 }
-"""Operations of a jaxpr as Python source, with the functions of `vectors` and `functions`."""
-INNER = ("jaxpr", "call_jaxpr")
+"""Operations of a jaxpr as Python source: as operators, and as functions and formulas of `vectors` and `functions`."""
 MAX_POWER = 16
 
 
@@ -109,7 +99,7 @@ def _emit(jaxpr, constants: list, arguments: list, lines: list[str]) -> list:
 
     for equation in jaxpr.eqns:
         inputs, name = [read(atom) for atom in equation.invars], equation.primitive.name
-        inner = next((equation.params[key] for key in INNER if key in equation.params), None)
+        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         if inner is not None:
             results = _emit(inner.jaxpr, [np.asarray(c) for c in inner.consts], inputs, lines)
             value.update(zip(equation.outvars, results, strict=True))
@@ -139,6 +129,10 @@ def _formula(name: str, params: dict, inputs: list[str]) -> str:
         return product if params["y"] > 0 else f"1.0 / ({product})"
     if name == "select_n" and len(inputs) == 3:
         return "selected({0}, {2}, {1})".format(*inputs)
-    if name not in FORMULAS:
-        raise Untranslatable(f"the operation `{name}`")
-    return FORMULAS[name].format(*inputs)
+    if name in OPERATORS:
+        return f" {OPERATORS[name]} ".join(inputs)
+    if name in FUNCTIONS:
+        return f"{FUNCTIONS[name]}({', '.join(inputs)})"
+    if name in FORMULAS:
+        return FORMULAS[name].format(*inputs)
+    raise Untranslatable(f"the operation `{name}`")

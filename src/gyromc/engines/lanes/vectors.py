@@ -30,16 +30,8 @@ class Vector(types.Type):
     """Sixteen numbers of one kind."""
 
     def __init__(self, kind: str):
-        self.kind = kind
+        self.kind, self.is_float, self.bits = kind, kind.startswith("float"), int(kind[-2:])
         super().__init__(name=f"Vector({kind})")
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind.startswith("float")
-
-    @property
-    def bits(self) -> int:
-        return int(self.kind[-2:])
 
     def can_convert_from(self, typingctx, other):
         return Conversion.unsafe if isinstance(other, types.Number) else None
@@ -77,17 +69,17 @@ def _from_number(context, builder, fromty, toty, value):
     return splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]))
 
 
-def _operation(op, float_instruction: str | None, integer_instruction: str | None) -> None:
+def _operation(op, float_instruction: str | None, integer_instruction: str | None, arity: int = 2) -> None:
     @infer_global(op)
     class _Template(AbstractTemplate):
         def generic(self, args, kws):
             vectors = [a for a in args if isinstance(a, Vector)]
             fits = all(isinstance(a, Vector | types.Number) for a in args) and len(set(vectors)) == 1
-            if len(args) == 2 and fits and (float_instruction if vectors[0].is_float else integer_instruction):
-                return signature(vectors[0], vectors[0], vectors[0])
+            if len(args) == arity and fits and (float_instruction if vectors[0].is_float else integer_instruction):
+                return signature(*[vectors[0]] * (arity + 1))
             return None
 
-    @lower_builtin(op, Vector, Vector)
+    @lower_builtin(op, *[Vector] * arity)
     def _lower(context, builder, sig, args):
         name = float_instruction if sig.return_type.is_float else integer_instruction
         return getattr(builder, name)(*args)  # type: ignore[arg-type]
@@ -106,17 +98,7 @@ for _op, _float, _integer in (
 ):
     _operation(_op, _float, _integer)
     _operation(getattr(operator, "i" + _op.__name__.rstrip("_")), _float, _integer)
-
-
-@infer_global(operator.neg)
-class _Negation(AbstractTemplate):
-    def generic(self, args, kws):
-        return signature(args[0], args[0]) if isinstance(args[0], Vector) and args[0].is_float else None
-
-
-@lower_builtin(operator.neg, Vector)
-def _lower_negation(context, builder, sig, args):
-    return builder.fneg(args[0])
+_operation(operator.neg, "fneg", None, arity=1)
 
 
 def call_intrinsic(builder, name: str, result: ir.VectorType, *args):

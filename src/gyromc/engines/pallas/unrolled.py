@@ -115,7 +115,8 @@ class _Interpreter:
     def equation(self, eqn, args) -> list[np.ndarray]:
         name = eqn.primitive.name
         if all(_constant(x) for arg in args for x in arg.flat):
-            return self.fold(eqn, args)
+            numbers = [_numbers(arg, v) for arg, v in zip(args, eqn.invars, strict=True)]
+            return [_entries(result) for result in _evaluate(eqn, numbers)]
         if name in _ELEMENTWISE.split():
             return [self.elementwise(eqn, args)]
         if name in _REDUCTIONS:
@@ -129,11 +130,6 @@ class _Interpreter:
         if inner is None or name in ("while", "scan", "cond"):
             raise Unsupported(f"the operation `{name}`")
         return self.run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), args)
-
-    def fold(self, eqn, args) -> list[np.ndarray]:
-        """Evaluate an equation between constants."""
-        numbers = [_numbers(arg, v) for arg, v in zip(args, eqn.invars, strict=True)]
-        return [_entries(result) for result in _evaluate(eqn, numbers)]
 
     def count(self, more: int = 1) -> None:
         self.operations += more
@@ -192,7 +188,7 @@ def _binding(eqn) -> Callable:
     """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
 
     def operate(*args):
-        shape = next(x.shape for x in args if not _constant(x)) if not all(map(_constant, args)) else ()
+        shape = next((x.shape for x in args if not _constant(x)), ())
         tiles = [jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)]
         return eqn.primitive.bind(*tiles, **eqn.params)
 
