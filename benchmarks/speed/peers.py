@@ -251,10 +251,27 @@ def _engine(name: str):
 
 def _limit(work: Work):
     """The `lanes` loop with its arithmetic left out: the random numbers that the work needs and nothing else."""
-    from gyromc.engines.lanes import Session, initial_state, kernel
+    from numba import njit
+
+    from gyromc.engines.lanes import Session, initial_state
+    from gyromc.engines.lanes.gradients import WIDTH, draw_rows
+    from gyromc.engines.lanes.kernel import LANES, OPTIONS, draw_normals
+
+    @njit(**OPTIONS)
+    def random_numbers(p, c, task, workspace):
+        first_block, last_block, _, step, num_steps, _ = task
+        floats, words, _ = workspace
+        for block in range(first_block, last_block):
+            generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
+            spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
+            for k in range(step, step + num_steps):
+                draw_normals(p, generator, floats, (p.n + p.d) * WIDTH, spare, k)
+                for w in range(0, WIDTH, LANES):
+                    draw_rows(p, generator, w, words, p.row_width)
 
     session = Session(work.plan, initial_state(work.plan), 1e8, None, 0)
-    session.loop = kernel.RANDOM_NUMBERS_ONLY
+    session.loop = random_numbers
+    session.advance(0)  # compiles
     return session.advance
 
 

@@ -47,10 +47,7 @@ def ravel(params, dtype=None):
 def unraveler(template, name: str = "start") -> tuple[Callable, int]:
     """The map from vectors to parameters shaped like `template`, and the vector's length; raises `InvalidInput` for a bad leaf.
 
-    **Arguments:**
-
-    - `template`: a pytree of arrays or shapes.
-    - `name`: what messages call the template.
+    `name` is what messages call the template, a pytree of arrays or shapes.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
         where = f"{name}{jax.tree_util.keystr(path)}"

@@ -49,9 +49,7 @@ class Scheme:
 
 
 def _euler(dynamics: Dynamics, z, gradient, xi, eta):
-    """Euler-Maruyama, the paper's SG-GNLMC step.
-
-    Drift and noise are added before they meet z. Where z is large, a drift below its last place would be rounded away on its
+    """Drift and noise are added before they meet z. Where z is large, a drift below its last place would be rounded away on its
     own at every step; added to the noise it is only rounded up or down.
     """
     increment = jnp.sqrt(2 * eta) * dynamics.noise(xi) - eta * dynamics.drift(gradient)

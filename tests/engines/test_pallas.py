@@ -432,7 +432,7 @@ def test_kernels_lower_for_cuda_without_one(name):
     blocks = -(-plan.num_chains // layout.chains)
     arrays = pallas._to_device(scan.initial_state(plan), recipe, blocks * layout.chains)
     numbers = (jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32))
-    inputs = kernel.Inputs(*numbers, **pallas._on_device(tables))
+    inputs = kernel.Inputs(*numbers, **tables)
     lowered = kernel.compiled(recipe, layout, blocks).trace(inputs, arrays).lower(lowering_platforms=("cuda",))
     assert "triton" in lowered.as_text()
 

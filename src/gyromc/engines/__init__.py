@@ -6,7 +6,6 @@ chunks and `state` holds what the engines share. The engines are `scan` (any tar
 """
 
 from gyromc.engines.choice import ENGINES, choose
-from gyromc.engines.draws import draws_bytes
-from gyromc.engines.loop import run
+from gyromc.engines.loop import draws_bytes, run
 
 __all__ = ["ENGINES", "choose", "draws_bytes", "run"]

@@ -15,22 +15,9 @@ ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": lanes, "scan": scan}
 
 
 def choose(plan: Plan, name: str = "auto") -> tuple[str, str]:
-    """The engine for a plan and the reason for it; raises `InvalidInput` when the engine cannot run the plan.
+    """The name of the engine that runs a plan, and the reason; raises `InvalidInput` when the engine asked for cannot.
 
-    **Arguments:**
-
-    - `plan`: what to compute.
-    - `name`: the engine's name, or `"auto"` for the fastest that can run the plan.
-
-    **Returns:** (name, reason).
-
-    ```python
-    import gyromc as gm
-    from gyromc.engines import choose
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1),
-                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
-    assert choose(plan, "scan") == ("scan", "asked for")
-    ```
+    `"auto"` chooses the fastest that can run the plan.
     """
     require(
         name in ("auto", *ENGINES),
@@ -40,11 +27,11 @@ def choose(plan: Plan, name: str = "auto") -> tuple[str, str]:
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)
     require(able, f"No engine can do this plan. {others}.")
-    if name != "auto":
-        require(
-            name in able,
-            f"Engine `{name}` cannot do this plan: {reasons[name]}. `{able[0]}` can; `auto` would take it.",
-        )
-        return name, "asked for"
-    faster = [f"not {candidate}: {reasons[candidate]}" for candidate in list(ENGINES)[: list(ENGINES).index(able[0])]]
-    return able[0], "; ".join(faster) or "the fastest that can do the plan"
+    if name == "auto":
+        faster = list(ENGINES)[: list(ENGINES).index(able[0])]
+        reason = "; ".join(f"not {candidate}: {reasons[candidate]}" for candidate in faster)
+        return able[0], reason or "the fastest that can do the plan"
+    require(
+        name in able, f"Engine `{name}` cannot do this plan: {reasons[name]}. `{able[0]}` can; `auto` would take it."
+    )
+    return name, "asked for"

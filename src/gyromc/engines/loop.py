@@ -6,16 +6,17 @@ same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failure
 
 import contextlib
 import dataclasses
+import os
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from gyromc.checks import positive, require, whole
-from gyromc.engines import draws
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
@@ -23,15 +24,16 @@ from gyromc.plan import Plan
 from gyromc.prediction.stability import advice
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.interruption import interruptible
-from gyromc.show.progress import Progress
+from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 
-__all__ = ["resume", "run"]
+__all__ = ["draws_bytes", "resume", "run"]
 
 CHUNK_SECONDS = 0.25  # how often progress is shown and Ctrl-C is checked
 FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
 BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
 SANE_RANGE = 1e8  # times the start's own size
+MOST_ON_DEVICE = 2**26  # bytes of kept draws
 
 
 def run(
@@ -95,8 +97,7 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
     """The arguments of `run`, checked and with their defaults worked out."""
     name, reason = choose(plan, engine)
     require(
-        on_divergence in ("raise", "report"),
-        f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.',
+        on_divergence in ("raise", "report"), f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.'
     )
     if keep_blocks is None:
         keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
@@ -119,7 +120,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     began = time.perf_counter()
     if options.thin is not None:
-        draws.announce(plan, options.thin, quiet=options.progress is False)
+        _announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -127,11 +128,15 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
         loop = _Loop(plan, state, options)
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
-        progress = stack.enter_context(_progress(plan, state.step, options.progress))
+        wanted = options.progress
+        if callable(wanted):
+            progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
+        else:
+            progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         while loop.step < loop.total and not interrupted:
             progress.advance(loop.chunk())
-            if options.on_divergence == "raise":
-                loop.raise_if_failed()
+            if options.on_divergence == "raise" and loop.session.failed():
+                raise DivergenceError(_explain(plan, _failures(plan, loop.state()), options))
     state = loop.state()
     partial = state.step < loop.total
     if partial:
@@ -159,16 +164,6 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
     )
 
 
-@contextlib.contextmanager
-def _progress(plan: Plan, done: int, wanted: bool | Callable[[int], object] | None) -> Iterator[Progress]:
-    """The display of a run: a bar where wanted, or the user's own function."""
-    if callable(wanted):
-        yield Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
-        return
-    with show_progress(plan.num_steps + plan.burn_in, wanted, plan.dynamics.name, done) as shown:
-        yield shown
-
-
 class _Loop:
     """The chunks of one execution: where they must end, and what is collected from them."""
 
@@ -179,7 +174,9 @@ class _Loop:
         self.length = batch_length(plan.num_steps, options.keep_blocks)
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
-        self.slots = 0 if options.thin is None else draws.slots(plan, options.thin)
+        self.slots = 0  # how many draws are stored on the device before they are copied to the host
+        if options.thin is not None:
+            self.slots = max(1, min(_num_draws(plan, options.thin), MOST_ON_DEVICE // _row_bytes(plan)))
         self.kept: list[np.ndarray] = []
         self.pace = options.chunk_size or 64
         self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
@@ -207,11 +204,6 @@ class _Loop:
             filled = max(0, -(-(self.step - burn_in) // thin)) - first_slot
             self.kept.append(self.session.kept(filled))
         return count
-
-    def raise_if_failed(self) -> None:
-        """Raise `DivergenceError` if a chain has failed."""
-        if self.session.failed():
-            raise DivergenceError(_explain(self.plan, _failures(self.plan, self.state()), self.options))
 
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
@@ -256,3 +248,44 @@ def _explain(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) -> 
         else 'Pass `on_divergence="report"` to go on without failed chains.'
     )
     return f"{chains}, the first: {first}. {remedy} {keep}"
+
+
+def draws_bytes(plan: Plan, thin: int) -> int:
+    """The bytes that every `thin`-th state of every chain takes."""
+    return _num_draws(plan, thin) * _row_bytes(plan)
+
+
+def _announce(plan: Plan, thin: int, quiet: bool) -> None:
+    """Print to standard error what the draws take; raises `InvalidInput` when they do not fit into memory."""
+    size, free = draws_bytes(plan, thin), _free_memory()
+    text = (
+        f"{_num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
+        f"{size / 2**20:.1f} MiB"
+    )
+    require(
+        size < 0.8 * free,
+        f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
+        f"Pass `thin={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
+    )
+    if not quiet:
+        say(f"keeping {text}")
+
+
+def _num_draws(plan: Plan, thin: int) -> int:
+    return -(-plan.num_steps // thin)
+
+
+def _row_bytes(plan: Plan) -> int:
+    """One state of every chain."""
+    return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
+
+
+def _free_memory() -> int:
+    """Bytes that can be taken without swapping, as far as the system tells."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize

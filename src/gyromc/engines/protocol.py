@@ -18,10 +18,7 @@ class Session(Protocol):
     """The chains of one plan while they run."""
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain by `num_steps` steps.
-
-        States that are to be kept on the way are stored in slots; slot 0 holds draw number `first_slot`.
-        """
+        """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
         ...
 
     def failed(self) -> bool:
@@ -43,13 +40,8 @@ class SessionClass(Protocol):
     def __call__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, /) -> Session:
         """Prepare and compile everything, without making a step.
 
-        **Arguments:**
-
-        - `plan`: what to compute.
-        - `state`: where the chains stand.
-        - `sane_range`: a chain with a coordinate beyond this has failed.
-        - `thin`: keep every `thin`-th state after burn-in; None keeps none.
-        - `slots`: how many kept states one call of `advance` may need to store.
+        A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
+        one call of `advance` stores at most `slots` of them.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Engine `scan`: any target JAX can differentiate, all chains as one array over all devices, one compiled loop (E4).
+"""Engine `scan`: any target JAX can differentiate, all chains as one array over all devices, one compiled loop.
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
 chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
@@ -34,11 +34,10 @@ BLOCK = 128
 
 def why_not(plan: Plan) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    if why_not_in_jax(plan.flat_target) is not None:
-        return why_not_in_jax(plan.flat_target)
-    if plan.num_steps + plan.burn_in > MAX_STEPS:
-        return f"it counts at most {MAX_STEPS} steps and the plan has {plan.num_steps + plan.burn_in}: continue a shorter run"
-    return None
+    reason, steps = why_not_in_jax(plan.flat_target), plan.num_steps + plan.burn_in
+    if reason is None and steps > MAX_STEPS:
+        return f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run"
+    return reason
 
 
 class Pieces(eqx.Module):
@@ -57,7 +56,6 @@ class Pieces(eqx.Module):
     scheme: Scheme = eqx.field(static=True)
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
-    augmented: bool = eqx.field(static=True)
 
 
 class Carry(NamedTuple):
@@ -76,13 +74,8 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
     """Cast the plan's pieces to the run's precision."""
     dtype = jnp.dtype(plan.dtype)
     parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
-    target, oracle, dynamics, observables, unravel = cast(parts, dtype)
     return Pieces(
-        target=target,
-        oracle=oracle,
-        dynamics=dynamics,
-        observables=observables,
-        unravel=unravel,
+        *cast(parts, dtype),
         step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
         key=keys(plan.seed).steps,
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
@@ -91,7 +84,6 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
         scheme=plan.scheme,
         weighting=plan.weighting,
         dim=plan.dim,
-        augmented=plan.augmented,
     )
 
 
@@ -128,30 +120,20 @@ class ScanSession:
         self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
         with _full_precision():
             self.carry = jax.block_until_ready(advance(self.pieces, self.carry, *counts))
 
     def failed(self) -> bool:
-        """Whether any chain has failed so far."""
         return bool(np.any(np.asarray(self.carry.failed_at) >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The draws in the first `count` slots: draws × chains × d."""
         return np.array(self.carry.kept[:count])
 
     def state(self) -> EngineState:
-        """The state of all chains, on the host."""
         host = jax.device_get(self.carry._replace(kept=None))
-        return EngineState(
-            step=int(host.step),
-            z=host.z,
-            high=host.high,
-            low=host.low,
-            clock=(float(host.clock[0]), float(host.clock[1])),
-            failed_at=host.failed_at,
-        )
+        clock = float(host.clock[0]), float(host.clock[1])
+        return EngineState(int(host.step), host.z, host.high, host.low, clock, host.failed_at)
 
 
 Session = ScanSession  # the name in `protocol.Engine`
@@ -169,15 +151,10 @@ def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
     count = math.gcd(len(devices), plan.num_chains)
     mesh = Mesh(np.array(devices[:count]), ("chains",))
     rows, columns, copies = (NamedSharding(mesh, spec) for spec in (P("chains"), P(None, "chains"), P()))
-    return Carry(
-        step=jax.device_put(np.int32(state.step), copies),
-        z=jax.device_put(state.z, rows),
-        high=jax.device_put(state.high, rows),
-        low=jax.device_put(state.low, rows),
-        clock=tuple(jax.device_put(np.asarray(c, dtype), copies) for c in state.clock),
-        failed_at=jax.device_put(state.failed_at, rows),
-        kept=jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None,
-    )
+    z, high, low, failed_at = jax.device_put((state.z, state.high, state.low, state.failed_at), rows)
+    step, *clock = jax.device_put((np.int32(state.step), *np.asarray(state.clock, dtype)), copies)
+    kept = jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None
+    return Carry(step, z, high, low, tuple(clock), failed_at, kept)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -222,7 +199,7 @@ def _evaluate(pieces: Pieces, z, zeta):
     theta = z[:, : pieces.dim]
     values = [_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in pieces.observables]
     gradient = _each_chain(lambda t, s: pieces.oracle.gradient(pieces.target, t, s), theta, zeta)
-    if pieces.augmented:
+    if z.shape[1] > pieces.dim:
         gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
     return jnp.stack(values, axis=1).astype(z.dtype), jnp.max(jnp.abs(z), axis=1), gradient
 

@@ -27,8 +27,7 @@ class Keys(NamedTuple):
 def keys(seed: int) -> Keys:
     """The keys that belong to a seed; all of its 63 bits count."""
     key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
-    key_start, key_steps = jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32)))
-    return Keys(key_start, key_steps)
+    return Keys(*jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32))))
 
 
 def initial_state(plan: Plan) -> EngineState:
@@ -44,14 +43,8 @@ def initial_state(plan: Plan) -> EngineState:
         theta = np.broadcast_to(plan.starts.theta, (R, d))
     r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
     z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
-    return EngineState(
-        step=0,
-        z=np.asarray(z, dtype),
-        high=np.zeros((R, m), dtype),
-        low=np.zeros((R, m), dtype),
-        clock=(0.0, 0.0),
-        failed_at=np.full(R, -1, np.int32),
-    )
+    sums = np.zeros((R, m), dtype)
+    return EngineState(0, np.asarray(z, dtype), sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
 
 
 def two_sum(high, low, value):

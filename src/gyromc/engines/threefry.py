@@ -16,21 +16,7 @@ PARITY = 0x1BD11BDA
 
 
 def normal(key, shape: tuple[int, ...], dtype):
-    """Standard normals, `jax.random.normal(key, shape, dtype)` to the last bit.
-
-    **Arguments:**
-
-    - `key`: a JAX key.
-    - `shape`, `dtype`: float32 or float64.
-
-    ```python
-    import jax
-    import numpy as np
-    from gyromc.engines.threefry import normal
-    key = jax.random.key(0)
-    assert np.array_equal(normal(key, (5,), "float32"), jax.random.normal(key, (5,), "float32"))
-    ```
-    """
+    """Standard normals in float32 or float64, `jax.random.normal(key, shape, dtype)` to the last bit."""
     dtype, size = np.dtype(dtype), int(np.prod(shape))
     if not _known(key, size):
         return jax.random.normal(key, shape, dtype)

@@ -3,11 +3,12 @@
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays, `kernel` is the loop, `gradients` and `softmax` compute what depends on the target; `random`,
-`functions`, `rows` and `vectors` are the parts they are made of.
+`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `random`, `functions`,
+`rows` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
+import dataclasses
 import itertools
 import os
 
@@ -38,18 +39,10 @@ def num_threads() -> int:
 def initial_state(plan: Plan) -> EngineState:
     """The state of all chains before the first step, each with its own stream of random numbers."""
     state = shared_state(plan)
-    R, m = plan.num_chains, len(plan.observables)
-    generator = np.zeros((R, 6), np.uint32)  # four words of state, then the bits of a spare normal
-    generator[:, :4] = random.streams(plan.seed, R)
-    return EngineState(
-        step=0,
-        z=state.z,
-        high=np.zeros((R, m)),
-        low=np.zeros((R, m)),
-        clock=(0.0, 0.0),
-        failed_at=state.failed_at.astype(np.int64),
-        generator=generator,
-    )
+    generator = np.zeros((plan.num_chains, 6), np.uint32)  # four words of state, then the bits of a spare normal
+    generator[:, :4] = random.streams(plan.seed, plan.num_chains)
+    high, low, failed_at = state.high.astype(float), state.low.astype(float), state.failed_at.astype(np.int64)
+    return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
 
 
 class LanesSession:
@@ -59,21 +52,12 @@ class LanesSession:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
-        self.loop = self._loop()
+        part, own = self.program.part, self.program.slope_code == gradients.USERS
+        self.loop = kernel.loop_with(part, program.user_function(plan.flat_target)) if own else kernel.loop_for(part)
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
-
-    def _loop(self):
-        """The loop for the plan's gradient; Numba compiles it at the first call."""
-        part = self.program.part
-        if part == gradients.SCALAR:
-            return kernel.kernel_for_scalar(program.user_function(self.plan.flat_target))
-        if self.program.slope_code != gradients.USERS:
-            return kernel.KERNELS[part]
-        full, rows = kernel.kernels_for_slope(program.user_function(self.plan.flat_target))
-        return full if part == gradients.FULL_SUM else rows
 
     def _chains(self, state: EngineState, slots: int) -> Chains:
         dtype = np.dtype(self.plan.dtype)
@@ -84,15 +68,13 @@ class LanesSession:
             generator=self._to_lanes(state.generator[:, :4]),
             spare=self._to_lanes(spare),
             sums=self._to_lanes(state.high),
-            failed_at=self._to_lanes(state.failed_at[:, None], fill=0),
+            failed_at=self._to_lanes(state.failed_at[:, None]),
             kept=np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype),
         )
 
-    def _to_lanes(self, rows: np.ndarray, fill: float | None = None) -> np.ndarray:
-        """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it, or hold `fill`."""
-        missing = self.blocks * WIDTH - rows.shape[0]
-        last = rows[-1:] if fill is None else np.full_like(rows[-1:], fill)
-        padded = np.concatenate([rows, np.repeat(last, missing, axis=0)])
+    def _to_lanes(self, rows: np.ndarray) -> np.ndarray:
+        """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it."""
+        padded = np.concatenate([rows, np.repeat(rows[-1:], self.blocks * WIDTH - rows.shape[0], axis=0)])
         return aligned(padded.reshape(self.blocks, WIDTH, -1).swapaxes(1, 2))
 
     def _to_rows(self, lanes: np.ndarray) -> np.ndarray:
@@ -113,7 +95,6 @@ class LanesSession:
         self.loop(self.program, self.chains, task, workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         if self.threads == 1:
             self._work(0, self.blocks, num_steps, first_slot, self.workspaces[0])
         else:
@@ -129,32 +110,25 @@ class LanesSession:
         self.step += num_steps
 
     def failed(self) -> bool:
-        """Whether any chain has failed so far."""
         return bool(np.any(self._to_rows(self.chains.failed_at)[:, 0] >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The draws in the first `count` slots: draws × chains × d."""
         lanes = self.chains.kept.reshape(-1, self.blocks, self.plan.dim, WIDTH)[:count]
         rows = lanes.swapaxes(2, 3).reshape(lanes.shape[0], self.blocks * WIDTH, self.plan.dim)
         return rows[:, : self.plan.num_chains].copy()
 
     def state(self) -> EngineState:
-        """The state of all chains."""
         c, R = self.chains, self.plan.num_chains
         high = self._to_rows(c.sums)
         spare = self._to_rows(c.spare).view(np.uint32)
         generator = np.zeros((R, 6), np.uint32)
         generator[:, :4] = self._to_rows(c.generator)
         generator[:, 4 : 4 + spare.shape[1]] = spare
-        return EngineState(
-            step=self.step,
-            z=self._to_rows(c.z),
-            high=high,
-            low=np.zeros_like(high),
-            clock=(self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
-            failed_at=self._to_rows(c.failed_at)[:, 0],
-            generator=generator,
+        clock, failed_at = (
+            (self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
+            self._to_rows(c.failed_at)[:, 0],
         )
+        return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
 
 
 Session = LanesSession  # the name in `protocol.Engine`

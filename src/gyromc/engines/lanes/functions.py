@@ -41,25 +41,21 @@ from gyromc.engines.lanes.vectors import (
     sqrt,
 )
 
-inlined: Any = njit(  # type: ignore[call-overload]
-    forceinline=True, error_model="numpy", _nrt=False
-)
+inlined: Any = njit(forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
 
 
 def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, int]):
     """A Numba function: the polynomial that equals `function` at Chebyshev points; `degrees` in float32 and float64."""
-
-    def coefficients(degree: int) -> np.ndarray:
-        fit = np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high])
-        return fit.convert(kind=np.polynomial.Polynomial).coef
-
-    tables = {"float32": coefficients(degrees[0]), "float64": coefficients(degrees[1])}
+    fits = (np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high]) for degree in degrees)
+    single, double = (fit.convert(kind=np.polynomial.Polynomial).coef for fit in fits)
+    # LLVM requires a float32 constant to be exactly representable.
+    tables = {"float32": single.astype(np.float32).tolist(), "float64": double.tolist()}
 
     @intrinsic
     def evaluate(typingctx, x):
         def codegen(context, builder, sig, args):
             vector = args[0].type
-            constants = [ir.Constant(vector, [float(c)] * vector.count) for c in _rounded(tables[x.kind], x.kind)]
+            constants = [ir.Constant(vector, [c] * vector.count) for c in tables[x.kind]]
             value = constants[-1]
             for constant in reversed(constants[:-1]):
                 value = call_intrinsic(builder, "fmuladd", vector, value, args[0], constant)  # Horner
@@ -68,10 +64,6 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
         return signature(x, x), codegen
 
     return evaluate
-
-
-def _rounded(values: np.ndarray, kind: str) -> np.ndarray:
-    return values.astype(kind).astype(float)  # LLVM requires a float32 constant to be exactly representable
 
 
 def _series(term: Callable[[int], float], count: int = 60) -> Callable:
@@ -102,25 +94,22 @@ def cos_small(x):
     return fma(u * u, _COS(u), fma(u, -0.5, 1.0))
 
 
-def log(x) -> Any:
+def on_vectors(numpy_function):
+    """Decorate a function that returns the implementation for a type of vector; NumPy's function then means this on vectors."""
+
+    def register(implementation):
+        @overload(numpy_function)
+        def choose(x):
+            return implementation(x) if isinstance(x, Vector) and x.is_float else None
+
+        return numpy_function
+
+    return register
+
+
+@on_vectors(np.log)
+def log(x):
     """The natural logarithm of positive normal numbers."""
-    raise NotImplementedError("for Numba code on vectors")
-
-
-def exp(x) -> Any:
-    """The exponential; arguments beyond the range of the floats are clamped."""
-    raise NotImplementedError("for Numba code on vectors")
-
-
-def sin(x) -> Any:
-    """The sine."""
-    raise NotImplementedError("for Numba code on vectors")
-
-
-@overload(log)
-def _log(x):
-    if not isinstance(x, Vector):
-        return None
     root_half = int(np.array(math.sqrt(0.5), x.kind).view(f"uint{x.bits}"))
     mantissa = 23 if x.bits == 32 else 52
     ln2_high = float(np.float32(math.log(2)) if x.bits == 32 else math.log(2))
@@ -150,10 +139,9 @@ def _split(x, root_half, mantissa):
     return signed_to_float(e), from_bits(i - (e << mantissa)) - 1.0
 
 
-@overload(exp)
-def _exp(x):
-    if not isinstance(x, Vector):
-        return None
+@on_vectors(np.exp)
+def exp(x):
+    """The exponential; arguments beyond the range of the floats are clamped."""
     mantissa = 23 if x.bits == 32 else 52
     low, high = (-87.3, 88.3) if x.bits == 32 else (-708.0, 709.0)
     magic = 1.5 * 2.0**mantissa  # adding it leaves the whole number in the low bits
@@ -173,10 +161,9 @@ def _exp(x):
     return impl
 
 
-@overload(sin)
-def _sin(x):
-    if not isinstance(x, Vector):
-        return None
+@on_vectors(np.sin)
+def sin(x):
+    """The sine."""
     mantissa = 23 if x.bits == 32 else 52
     magic = 1.5 * 2.0**mantissa
     high = 3.140625 if x.bits == 32 else math.ldexp(math.floor(math.ldexp(math.pi, 30)), -30)
@@ -218,11 +205,5 @@ def softplus(x):
     return maximum(x, 0.0) + log(exp(0.0 - maximum(x, 0.0 - x)) + 1.0)
 
 
-def _numpy_means(numpy_function, ours) -> None:
-    @overload(numpy_function)
-    def _on_vectors(x):
-        return (lambda x: ours(x)) if isinstance(x, Vector) and x.is_float else None
-
-
-for _theirs, _ours in ((np.exp, exp), (np.log, log), (np.sin, sin), (np.cos, cos), (np.tanh, tanh), (np.sqrt, sqrt)):
-    _numpy_means(_theirs, _ours)
+for _theirs, _ours in ((np.cos, cos), (np.tanh, tanh), (np.sqrt, sqrt)):
+    on_vectors(_theirs)(lambda x, ours=_ours: lambda x: ours(x))

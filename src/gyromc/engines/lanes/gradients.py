@@ -1,16 +1,12 @@
 """The nonlinear part of the gradient, for a block of chains.
 
 The input is the chains' θ, one chain per lane; the output is a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which
-the update multiplies out. `part` tells what s is:
+the update multiplies out. A function below computes each kind of s; `part` tells which: `NOTHING` (a Gaussian target), `SINE`,
+`FULL_SUM` and `FULL_SOFTMAX` (all rows), `BATCH` (drawn rows), `BATCH_MOMENTS` (drawn rows and a slope t - y), both also `WIDE_`
+where a row is wider than one vector, and `SCALAR` (a function of the user's).
 
-- `NOTHING`: the target is Gaussian, s is empty;
-- `SINE`: s_i = sin θ_i;
-- `FULL_SUM`: s = Σ_i slope(x_iᵀθ, y_i) x_i over all rows;
-- `BATCH`, `WIDE_BATCH`: the same over a mini-batch of rows drawn with or without replacement, rows being one vector wide or more;
-- `FULL_SOFTMAX`: the sum over all rows of a softmax regression (`softmax`);
-- `BATCH_MOMENTS`, `WIDE_BATCH_MOMENTS`: the mini-batch sum for a slope t - y, Σ (x xᵀ) θ - Σ y x, from a table of products,
-  which needs sums of rows only;
-- `SCALAR`: s_i = φ′(θ_i) with a function of the user's.
+These functions have the same arguments. Among them are the `width` of a row (a constant for rows that fit one vector, so that
+the compiler unrolls the loops) and the scalar function `slope`, each used where it is needed.
 """
 
 from typing import Any
@@ -19,19 +15,17 @@ import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp, sin
+from gyromc.engines.lanes.functions import exp
 from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
-from gyromc.engines.lanes.vectors import LANES, fma, load, number, store, where_equal, zeros_like
+from gyromc.engines.lanes.vectors import LANES, fma, load, maximum, number, store, where_equal, zeros_like
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = 512  # rows of a batch up to which comparing each with all others is the fastest way to distinct rows
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 
-kernel: Any = njit(  # type: ignore[call-overload]
-    inline="always", forceinline=True, error_model="numpy", _nrt=False
-)
+kernel: Any = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
 
 
 @functions.inlined
@@ -66,26 +60,19 @@ def store_generator(generator, w, s):
 
 
 @kernel
-def nothing(p, generator, source, at, w, scratch, offsets):
+def nothing(p, generator, source, at, w, scratch, offsets, width, slope):
     """The target is Gaussian: its gradient is linear."""
 
 
 @kernel
-def sine(p, generator, source, at, w, scratch, offsets):
-    """s_i = sin θ_i."""
+def scalar(p, generator, source, at, w, scratch, offsets, width, slope):
+    """s_i = slope(θ_i)."""
     for i in range(p.d):
-        store(source, at + i * WIDTH + w, sin(load(source, i * WIDTH + w)))
+        store(source, at + i * WIDTH + w, slope(load(source, i * WIDTH + w)))
 
 
 @kernel
-def scalar_of(p, source, at, w, function):
-    """s_i = φ′(θ_i)."""
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, function(load(source, i * WIDTH + w)))
-
-
-@kernel
-def full_sum_of(p, source, at, w, slope):
+def full_sum(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_i slope(x_iᵀθ, y_i) x_i, one chain per lane: every entry of the table is used for all chains."""
     for i in range(p.d):
         store(source, at + i * WIDTH + w, zeros_like(source))
@@ -164,7 +151,7 @@ def slopes(p, scratch, weights, offsets, slope):
 
 
 @kernel
-def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
+def batch(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
     draw_rows(p, generator, w, offsets, width)
     padded = p.padded_batch
@@ -193,7 +180,7 @@ def batch_of_width(p, generator, source, at, w, scratch, offsets, width, slope):
 
 
 @kernel
-def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
+def moments(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (x_i x_iᵀ θ - y_i x_i) from rows (x_a x_b for a ≤ b, then y x); θ is used only at the end."""
     draw_rows(p, generator, w, offsets, width)
     sums, tile = 0, LANES * width
@@ -215,30 +202,49 @@ def moments_of_width(p, generator, source, at, w, scratch, offsets, width):
 
 
 @kernel
-def full_sum(p, generator, source, at, w, scratch, offsets):
-    """`full_sum_of` with a built-in slope."""
-    full_sum_of(p, source, at, w, known_slope)
+def probabilities(p, row, q, m, scratch):
+    """Compute the probabilities p_0 … p_q of the classes from t_1 … t_q, which begin the scratch, and store them after these.
+
+    B, Helmert's contrasts, is not stored: with r_k = 1/√(k(k+1)), which a row holds after x, and u_k = r_k t_k the weights of the
+    classes are w_c = c u_c - Σ_{k>c} u_k, and conversely (Bᵀp)_k = r_k (k p_k - Σ_{c<k} p_c), both by running sums.
+    """
+    later = zeros_like(scratch)
+    highest = zeros_like(scratch) - 1e30
+    for c in range(q, 0, -1):
+        u = load(scratch, (c - 1) * LANES) * number(p.table, row * p.row_width + m + c - 1)
+        weight = u * c - later
+        store(scratch, (q + c) * LANES, weight)
+        highest, later = maximum(highest, weight), later + u
+    store(scratch, q * LANES, zeros_like(scratch) - later)
+    highest = maximum(highest, zeros_like(scratch) - later)
+    total = zeros_like(scratch)
+    for c in range(q + 1):
+        e = exp(load(scratch, (q + c) * LANES) - highest)
+        store(scratch, (q + c) * LANES, e)
+        total = total + e
+    for c in range(q + 1):
+        store(scratch, (q + c) * LANES, load(scratch, (q + c) * LANES) / total)
 
 
 @kernel
-def batch(p, generator, source, at, w, scratch, offsets):
-    """`batch_of_width` for rows that fit one vector: a constant width lets the compiler unroll the loops."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, LANES, known_slope)
-
-
-@kernel
-def wide_batch(p, generator, source, at, w, scratch, offsets):
-    """`batch_of_width` for longer rows."""
-    batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, known_slope)
-
-
-@kernel
-def batch_moments(p, generator, source, at, w, scratch, offsets):
-    """`moments_of_width` for rows that fit one vector."""
-    moments_of_width(p, generator, source, at, w, scratch, offsets, LANES)
-
-
-@kernel
-def wide_batch_moments(p, generator, source, at, w, scratch, offsets):
-    """`moments_of_width` for longer rows."""
-    moments_of_width(p, generator, source, at, w, scratch, offsets, p.row_width)
+def full_softmax(p, generator, source, at, w, scratch, offsets, width, slope):
+    """s = Σ_i (Bᵀp(x_i)) ⊗ x_i over all rows; the slope code holds the number of linear predictors of a row."""
+    q = p.slope_code - SOFTMAX
+    m = p.d // q
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, zeros_like(source))
+    for row in range(p.num_rows):
+        for k in range(q):
+            t = zeros_like(source)
+            for i in range(m):
+                t = fma(load(source, (k * m + i) * WIDTH + w), number(p.table, row * p.row_width + i), t)
+            store(scratch, k * LANES, t)
+        probabilities(p, row, q, m, scratch)
+        earlier = load(scratch, q * LANES)
+        for k in range(1, q + 1):
+            own = load(scratch, (q + k) * LANES)
+            g = (own * k - earlier) * number(p.table, row * p.row_width + m + k - 1)
+            earlier = earlier + own
+            for i in range(m):
+                place = at + ((k - 1) * m + i) * WIDTH + w
+                store(source, place, fma(g, number(p.table, row * p.row_width + i), load(source, place)))

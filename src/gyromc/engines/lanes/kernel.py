@@ -18,28 +18,32 @@ import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import logistic, softplus, tanh
+from gyromc.engines.lanes.functions import logistic, sin, softplus, tanh
 from gyromc.engines.lanes.gradients import (
+    BATCH,
+    BATCH_MOMENTS,
+    FULL_SUM,
+    NOTHING,
+    SCALAR,
+    SINE,
+    WIDE_BATCH,
+    WIDE_BATCH_MOMENTS,
     WIDTH,
     batch,
-    batch_moments,
-    batch_of_width,
-    draw_rows,
+    full_softmax,
     full_sum,
-    full_sum_of,
     kernel,
+    known_slope,
     load_generator,
+    moments,
     nothing,
-    scalar_of,
-    sine,
+    scalar,
     store_generator,
-    wide_batch,
-    wide_batch_moments,
 )
 from gyromc.engines.lanes.random import normal_pair
-from gyromc.engines.lanes.softmax import full_softmax
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
+OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 
 
@@ -197,7 +201,7 @@ def move(p, source, moved):
 
 
 @kernel
-def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient):
+def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient, width, slope):
     """One step of the chains of a block; z is the first rows of `source`."""
     sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
     observe(p, source, moved, c.sums, sums_at, step >= p.burn_in, sizes)
@@ -209,21 +213,16 @@ def step_block(p, c, block, step, source, moved, generator, spare, scratch, offs
             note_failures(sizes, w, p.bound_bits, c.failed_at, failed_at + w, step)
     draw_normals(p, generator, source, (p.n + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
-        gradient(p, generator, source, p.n * WIDTH, w, scratch, offsets)
+        gradient(p, generator, source, p.n * WIDTH, w, scratch, offsets, width, slope)
     move(p, source, moved)
 
 
 @kernel
-def keep(p, c, block, num_blocks, slot, source):
-    """Store θ in a slot."""
-    at = (slot * num_blocks + block) * p.d * WIDTH
-    for i in range(0, p.d * WIDTH, LANES):
-        store(c.kept, at + i, load(source, i))
+def advance(p, c, task, workspace, gradient, width, slope):
+    """Move the chains of some blocks by some steps, as given by `Task`.
 
-
-@kernel
-def advance(p, c, task, workspace, gradient):
-    """Move the chains of some blocks by some steps, as given by `Task`; `workspace` holds the buffers of one thread."""
+    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`.
+    """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
     n, d = p.n, p.d
@@ -238,143 +237,12 @@ def advance(p, c, task, workspace, gradient):
         for k in range(step, step + num_steps):
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
-                keep(p, c, block, num_blocks, since // p.thin - first_slot, source)
-            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient)
+                kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH
+                for i in range(0, d * WIDTH, LANES):
+                    store(c.kept, kept_at + i, load(source, i))
+            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient, width, slope)
         for i in range(0, n * WIDTH, LANES):
             store(z, i, load(source, i))
-
-
-@kernel
-def only_random_numbers(p, c, task, workspace):
-    """Draw the random numbers of `advance` and nothing else: the limit that the benchmarks compare with."""
-    first_block, last_block, _, step, num_steps, _ = task
-    floats, words, _ = workspace
-    for block in range(first_block, last_block):
-        generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
-        spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
-        for k in range(step, step + num_steps):
-            draw_normals(p, generator, floats, (p.n + p.d) * WIDTH, spare, k)
-            for w in range(0, WIDTH, LANES):
-                draw_rows(p, generator, w, words, p.row_width)
-
-
-compiled: Any = njit(  # type: ignore[call-overload]
-    error_model="numpy", nogil=True, cache=True, _nrt=False
-)
-
-
-def _kernels(stamp: int) -> tuple:
-    """`advance` for each part of `gradients`, in the order of the parts.
-
-    Compiled code is cached on disk. Numba would check only this file for changes; `stamp`, a variable of each function, makes
-    a change in any file of the package count. Numba's cache needs a function of its own for each part.
-    """
-
-    @compiled
-    def advance_nothing(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, nothing)
-
-    @compiled
-    def advance_sine(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, sine)
-
-    @compiled
-    def advance_full_sum(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, full_sum)
-
-    @compiled
-    def advance_batch(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, batch)
-
-    @compiled
-    def advance_moments(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, batch_moments)
-
-    @compiled
-    def advance_wide(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, wide_batch)
-
-    @compiled
-    def advance_wide_moments(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, wide_batch_moments)
-
-    @compiled
-    def advance_softmax(p, c, task, workspace):
-        _ = stamp
-        advance(p, c, task, workspace, full_softmax)
-
-    return (
-        advance_nothing,
-        advance_sine,
-        advance_full_sum,
-        advance_batch,
-        advance_wide,
-        advance_moments,
-        advance_wide_moments,
-        advance_softmax,
-    )
-
-
-def _random_numbers_only(stamp: int):
-    """`only_random_numbers`, compiled and cached in the same way."""
-
-    @compiled
-    def random_numbers(p, c, task, workspace):
-        _ = stamp
-        only_random_numbers(p, c, task, workspace)
-
-    return random_numbers
-
-
-@functools.lru_cache(maxsize=64)
-def kernels_for_slope(user_slope) -> tuple:
-    """The loops for sums over data with a user's slope: (full sums, mini-batches). Compiled once in every process."""
-    uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
-
-    @functions.inlined
-    def slope(code, t, y):
-        return user_slope(t, y)
-
-    @kernel
-    def full(p, generator, source, at, w, scratch, offsets):
-        full_sum_of(p, source, at, w, slope)
-
-    @kernel
-    def rows(p, generator, source, at, w, scratch, offsets):
-        batch_of_width(p, generator, source, at, w, scratch, offsets, p.row_width, slope)
-
-    @uncached
-    def advance_full(p, c, task, workspace):
-        advance(p, c, task, workspace, full)
-
-    @uncached
-    def advance_rows(p, c, task, workspace):
-        advance(p, c, task, workspace, rows)
-
-    return advance_full, advance_rows
-
-
-@functools.lru_cache(maxsize=64)
-def kernel_for_scalar(function):
-    """The loop for a user's scalar nonlinearity. Compiled once in every process."""
-    uncached: Any = njit(error_model="numpy", nogil=True, _nrt=False)  # type: ignore[call-overload]
-
-    @kernel
-    def scalar(p, generator, source, at, w, scratch, offsets):
-        scalar_of(p, source, at, w, function)
-
-    @uncached
-    def advance_scalar(p, c, task, workspace):
-        advance(p, c, task, workspace, scalar)
-
-    return advance_scalar
 
 
 def _stamp() -> int:
@@ -385,5 +253,57 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest()[:6], "little")
 
 
-KERNELS, RANDOM_NUMBERS_ONLY = _kernels(_stamp()), _random_numbers_only(_stamp())
-"""The loop for each part of `gradients`, and the random numbers alone."""
+STAMP = _stamp()
+
+
+@functools.cache
+def loop_for(part: int):
+    """`advance` for a part of `gradients`, compiled at the first call and cached on disk.
+
+    Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
+    makes a change in any file of the package count.
+    """
+    stamp = STAMP
+
+    def loop(p, c, task, workspace):
+        _ = stamp
+        if part == NOTHING:
+            advance(p, c, task, workspace, nothing, LANES, known_slope)
+        elif part == SINE:
+            advance(p, c, task, workspace, scalar, LANES, sin)
+        elif part == FULL_SUM:
+            advance(p, c, task, workspace, full_sum, LANES, known_slope)
+        elif part == BATCH:
+            advance(p, c, task, workspace, batch, LANES, known_slope)
+        elif part == WIDE_BATCH:
+            advance(p, c, task, workspace, batch, p.row_width, known_slope)
+        elif part == BATCH_MOMENTS:
+            advance(p, c, task, workspace, moments, LANES, known_slope)
+        elif part == WIDE_BATCH_MOMENTS:
+            advance(p, c, task, workspace, moments, p.row_width, known_slope)
+        else:
+            advance(p, c, task, workspace, full_softmax, LANES, known_slope)
+
+    # A name, and so a cache file, for each part: two processes that add to one file can mix up its entries.
+    loop.__qualname__ = f"loop_{part}"
+    return njit(cache=True, **OPTIONS)(loop)
+
+
+@functools.lru_cache(maxsize=64)
+def loop_with(part: int, function):
+    """`advance` with a user's scalar function: a derivative φ′(t), or a slope of (t, y). Compiled once in every process."""
+
+    @functions.inlined
+    def slope(code, t, y):
+        return function(t, y)
+
+    @njit(**OPTIONS)
+    def loop(p, c, task, workspace):
+        if part == SCALAR:
+            advance(p, c, task, workspace, scalar, LANES, function)
+        elif part == FULL_SUM:
+            advance(p, c, task, workspace, full_sum, LANES, slope)
+        else:
+            advance(p, c, task, workspace, batch, p.row_width, slope)
+
+    return loop

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gyromc import schemes
+from gyromc import targets
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import PROFILES, Program
@@ -19,34 +19,23 @@ from gyromc.flat import identity
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
-from gyromc.targets import (
-    CosinePerturbed,
-    GeneralizedLinear,
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    Quadratic,
-    Separable,
-    SoftmaxRegression,
-)
 
-SUPPORTED_SCHEMES = (schemes.euler,)
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 MAX_SIZE = 256  # entries of z; beyond, matrix products over all chains at once are faster
 MAX_BATCH = 4096
 KNOWN = {
-    LinearRegression: gradients.AFFINE,
-    LogisticRegression: gradients.SIGNED_LOGISTIC,
-    PoissonRegression: gradients.POISSON,
+    targets.LinearRegression: gradients.AFFINE,
+    targets.LogisticRegression: gradients.SIGNED_LOGISTIC,
+    targets.PoissonRegression: gradients.POISSON,
 }
+WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
 class Form(NamedTuple):
-    """The gradient as ∇̂U(θ) = K(θ - m) + a + c·s(θ), s being the part of `gradients` named by `part`."""
+    """The gradient as ∇̂U(θ) = Kθ + a + c·s(θ), s being the part of `gradients` named by `part`."""
 
     K: np.ndarray
-    m: np.ndarray
     a: np.ndarray
     c: float | np.ndarray = 0.0
     part: int = gradients.NOTHING
@@ -66,8 +55,8 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if plan.scheme not in SUPPORTED_SCHEMES:
-        return f"the scheme is {plan.scheme}, not {' or '.join(map(str, SUPPORTED_SCHEMES))}"
+    if not plan.scheme.is_euler:
+        return f"the scheme is {plan.scheme}, not euler"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
@@ -76,12 +65,12 @@ def why_not(plan: Plan) -> str | None:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
-    if type(target) in (Quadratic, CosinePerturbed, *KNOWN):
+    if type(target) in (targets.Quadratic, targets.CosinePerturbed, *KNOWN):
         return None
-    if type(target) is SoftmaxRegression:
+    if type(target) is targets.SoftmaxRegression:
         batches = not isinstance(oracle, Exact | Gaussian)
         return f"mini-batches of a {type(target).__name__} are not known here" if batches else None
-    if not isinstance(target, GeneralizedLinear | Separable):
+    if not isinstance(target, targets.GeneralizedLinear | targets.Separable):
         return f"target is a general {type(target).__name__}"
     try:
         user_function(target)
@@ -92,7 +81,7 @@ def why_not(plan: Plan) -> str | None:
 
 def user_function(target):
     """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
-    if isinstance(target, Separable):
+    if isinstance(target, targets.Separable):
         return on_vectors(target.slope, 1) if target.slope is not None else translated(jax.grad(target.phi), 1)  # type: ignore[arg-type]
     own = getattr(type(target), "numba_slope", None)
     return on_vectors(own, 2) if own is not None else translated(target.slope, 2)
@@ -101,87 +90,70 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    zero = np.zeros(plan.dim)
-    if isinstance(target, GeneralizedLinear) and isinstance(oracle, Batch):
+    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch):
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
-        return Form(K=known[0], m=known[1], a=zero)
-    if isinstance(target, Separable):
-        return Form(K=target.matrix, m=target.mean, a=zero, c=target.weights, part=gradients.SCALAR)
-    if isinstance(target, CosinePerturbed):
-        return Form(K=np.eye(plan.dim), m=zero, a=zero, c=-float(target.beta), part=gradients.SINE)
-    if isinstance(target, SoftmaxRegression):
-        return _softmax_form(target)
-    assert isinstance(target, GeneralizedLinear)
+        return Form(known[0], -known[0] @ known[1])
+    if isinstance(target, targets.Separable):
+        K, a = target.matrix, -target.matrix @ target.mean
+        return Form(K, a, target.weights, gradients.SCALAR, slope_code=gradients.USERS)
+    eye, zero = np.eye(plan.dim), np.zeros(plan.dim)
+    if isinstance(target, targets.CosinePerturbed):
+        return Form(eye, zero, -float(target.beta), gradients.SINE)
+    assert isinstance(target, targets.SoftmaxRegression | targets.GeneralizedLinear)
+    K = float(target.prior_precision) * eye
+    if isinstance(target, targets.SoftmaxRegression):
+        # Rows are (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only `a`.
+        (X, y), B = target.design, target.basis
+        k = np.arange(1, B.shape[0])
+        table = _padded(X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k))))
+        a = -(B[y.astype(int)].T @ X).ravel()
+        return Form(K, a, 1.0, gradients.FULL_SOFTMAX, slope_code=gradients.SOFTMAX + len(k), table=table)
     X, y, code = _signed_rows(target)
-    K = float(target.prior_precision) * np.eye(plan.dim)
-    table = _padded(np.column_stack([X, y]))
-    return Form(K=K, m=zero, a=zero, c=1.0, part=gradients.FULL_SUM, slope_code=code, table=table)
+    return Form(K, zero, 1.0, gradients.FULL_SUM, slope_code=code, table=_padded(X, y))
 
 
-def _softmax_form(target: SoftmaxRegression) -> Form:
-    """Rows (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only the constant."""
-    (X, y), B = target.design, target.basis
-    k = np.arange(1, B.shape[0])
-    table = _padded(np.concatenate([X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k)))], axis=1))
-    return Form(
-        K=float(target.prior_precision) * np.eye(target.dim),
-        m=np.zeros(target.dim),
-        a=-(B[y.astype(int)].T @ X).ravel(),
-        c=1.0,
-        part=gradients.FULL_SOFTMAX,
-        slope_code=gradients.SOFTMAX + len(k),
-        table=table,
-    )
-
-
-def _signed_rows(target: GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
+def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows and responses as `gradients.known_slope` takes them, and its code."""
     X, y = target.design
-    if type(target) is LogisticRegression:
+    if type(target) is targets.LogisticRegression:
         return (2 * y - 1)[:, None] * X, y, gradients.SIGNED_LOGISTIC
     return X, y, KNOWN.get(type(target), gradients.USERS)
 
 
-def _batch_form(target: GeneralizedLinear, oracle: Batch) -> Form:
+def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
-    N, d = X.shape
-    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
-    common = {
-        "K": float(target.prior_precision) * np.eye(d),
-        "m": np.zeros(d),
-        "a": np.zeros(d) if center is None else np.asarray(oracle.anchor, float),  # type: ignore[attr-defined]
-        "c": N / oracle.size,
-        "batch": oracle.size,
-    }
-    if code == gradients.AFFINE:
-        y = y if center is None else X @ center  # the slope at θ less that at the centre is xᵀθ - xᵀc
-        pairs = [X[:, a] * X[:, b] for a in range(d) for b in range(a, d)]
-        if len(pairs) + d <= MAX_MOMENTS:
-            table = _padded(np.column_stack([*pairs, y[:, None] * X]))
-            return Form(**common, part=gradients.BATCH_MOMENTS, table=table)
-        table = _padded(np.column_stack([X, y]))
-        return Form(**common, part=gradients.BATCH, slope_code=code, uses_response=True, table=table)
-    if code in (gradients.USERS, gradients.POISSON):
-        at_center = np.zeros(N) if center is None else np.asarray(target.slope(X @ center, y), float)
-        table = _padded(np.column_stack([X, y, at_center]))
-        return Form(
-            **common,
-            part=gradients.BATCH,
-            slope_code=code,
-            uses_response=True,
-            uses_centre=center is not None,
-            table=table,
-        )
-    at_center = np.zeros(N) if center is None else -1 / (1 + np.exp(X @ center))
-    table = _padded(np.column_stack([X, y, at_center]) if center is not None else X)
-    return Form(**common, part=gradients.BATCH, slope_code=code, uses_centre=center is not None, table=table)
+    (N, d), a, part = X.shape, np.zeros(X.shape[1]), gradients.BATCH
+    signed, affine, centred = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False
+    columns = [X] if signed else [X, y]
+    if isinstance(oracle, ControlVariate):
+        a, t = np.asarray(oracle.anchor, float), X @ np.asarray(oracle.center, float)
+        if affine:
+            columns = [X, t]  # the slope at θ less that at the centre is xᵀθ - xᵀc
+        else:
+            centred = True
+            columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
+    products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
+    if affine and len(products) + d <= MAX_MOMENTS:
+        part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
+    return Form(
+        K=float(target.prior_precision) * np.eye(d),
+        a=a,
+        c=N / oracle.size,
+        part=part,
+        slope_code=code,
+        uses_response=not signed,
+        uses_centre=centred,
+        table=_padded(*columns),
+        batch=oracle.size,
+    )
 
 
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """The rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
+def _padded(*columns: np.ndarray) -> np.ndarray:
+    """The columns as rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
+    rows = np.column_stack(columns)
     table = np.zeros((rows.shape[0] + 1, -(-rows.shape[1] // LANES) * LANES))
     table[:-1, : rows.shape[1]] = rows
     return table
@@ -195,7 +167,7 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     P = np.eye(n)
     P[:d, :d] = f.K
     B = -eta * G @ P
-    shift = eta * G_theta @ (f.K @ f.m - f.a)
+    shift = -eta * G_theta @ f.a
     E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
     W = 2 * eta * D
     if isinstance(plan.oracle, Gaussian):
@@ -237,7 +209,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=infinity,
         magnitude_bits=int(np.iinfo(word).max),
-        part=_part(f),
+        part=WIDE.get(f.part, f.part) if f.table.shape[1] > LANES else f.part,
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
@@ -248,12 +220,6 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
     )
-
-
-def _part(f: Form) -> int:
-    """The part in the variant for the table's width."""
-    wide = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
-    return wide.get(f.part, f.part) if f.table.shape[1] > LANES else f.part
 
 
 def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:

@@ -38,13 +38,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 
 def streams(seed: int, num_chains: int) -> np.ndarray:
-    """The initial states, num_chains × 4 words.
-
-    **Arguments:**
-
-    - `seed`: any 64-bit number.
-    - `num_chains`: how many; more chains leave the first streams as they are.
-    """
+    """The initial states, num_chains × 4 words; more chains leave the first streams as they are."""
     with np.errstate(over="ignore"):
         origin = _mixed(np.array([seed, seed ^ 0x5851F42D4C957F2D], np.uint64) + GOLDEN)
         counter = np.arange(1, num_chains + 1, dtype=np.uint64)[:, None] * GOLDEN
@@ -86,27 +80,20 @@ def normal_pair(s, like) -> Any:
 
 @overload(normal_pair, jit_options={"forceinline": True, "error_model": "numpy"})
 def _normal_pair(s, like):
-    half_turn = math.pi / 2
+    width = like.dtype.bitwidth
+    next_bits = next_word if width == 32 else next_wide
+    unit, half_turn, sign = 2.0**-width, math.pi / 2 * 2.0 ** (1 - width), 1 << (width - 1)
 
-    def single(s, like):
-        s, first = next_word(s)
-        s, second = next_word(s)
-        u = (unsigned_to_float(first) + 0.5) * 2.0**-32  # in (0, 1], with a fine grid near 0, where the tails are
+    def pair(s, like):
+        s, first = next_bits(s)
+        s, second = next_bits(s)
+        u = (unsigned_to_float(first) + 0.5) * unit  # in (0, 1], with a fine grid near 0, where the tails are
         radius = sqrt(maximum(log(u) * -2.0, 0.0))
-        angle = signed_to_float(second << 1) * (half_turn * 2.0**-31)  # half a turn; the top bit chooses the half
-        radius = from_bits(bits(radius) ^ (second & 0x80000000))
+        angle = signed_to_float(second << 1) * half_turn  # half a turn; the top bit chooses the half
+        radius = from_bits(bits(radius) ^ (second & sign))
         return s, radius * sin_small(angle), radius * cos_small(angle)
 
-    def double(s, like):
-        s, first = next_wide(s)
-        s, second = next_wide(s)
-        u = (unsigned_to_float(first) + 0.5) * 2.0**-64
-        radius = sqrt(maximum(log(u) * -2.0, 0.0))
-        angle = signed_to_float(second << 1) * (half_turn * 2.0**-63)
-        radius = from_bits(bits(radius) ^ (second & 0x8000000000000000))
-        return s, radius * sin_small(angle), radius * cos_small(angle)
-
-    return single if like.dtype.bitwidth == 32 else double
+    return pair
 
 
 @inlined

@@ -18,46 +18,26 @@ from numba.core.errors import NumbaError
 
 from gyromc.engines.lanes import functions, vectors
 
-BINARY = {
-    "add": "{} + {}",
-    "add_any": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    "max": "maximum({}, {})",
-    "min": "minimum({}, {})",
-    "lt": "less({}, {})",
-    "le": "at_most({}, {})",
+OPERATORS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
+FUNCTIONS = {
+    **{"max": "maximum", "min": "minimum", "lt": "less", "le": "at_most", "eq": "equal", "ne": "unequal"},
+    **{name: name for name in ("exp", "log", "sin", "cos", "tanh", "logistic", "sqrt")},
+}
+FORMULAS = {
     "gt": "less({1}, {0})",
     "ge": "at_most({1}, {0})",
-    "eq": "equal({}, {})",
-    "ne": "unequal({}, {})",
-    "and": "{} & {}",
-    "or": "{} | {}",
-}
-SELECT = "selected({0}, {2}, {1})"
-UNARY = {
     "neg": "-{}",
-    "exp": "exp({})",
-    "log": "log({})",
     "log1p": "log({} + 1.0)",
     "expm1": "exp({}) - 1.0",
     "rsqrt": "1.0 / sqrt({})",
     "cosh": "(exp({0}) + exp(-{0})) * 0.5",
     "sinh": "(exp({0}) - exp(-{0})) * 0.5",
     "sign": "selected(less(0.0, {0}), 1.0, 0.0) - selected(less({0}, 0.0), 1.0, 0.0)",
-    "sin": "sin({})",
-    "cos": "cos({})",
-    "tanh": "tanh({})",
-    "logistic": "logistic({})",
-    "sqrt": "sqrt({})",
     "square": "{0} * {0}",
     "abs": "maximum({0}, -{0})",
-    "convert_element_type": "{}",
-    "stop_gradient": "{}",
-    "copy": "{}",
+    **{name: "{}" for name in ("convert_element_type", "stop_gradient", "copy")},
 }
-INNER = ("jaxpr", "call_jaxpr")
+"""Operations of a jaxpr as Python source: as operators, and as functions and formulas of `vectors` and `functions`."""
 MAX_POWER = 16
 
 
@@ -66,13 +46,7 @@ class Untranslatable(ValueError):
 
 
 def translated(function: Callable, num_arguments: int) -> Callable:
-    """A JAX function as a Numba function of vectors.
-
-    **Arguments:**
-
-    - `function`: of scalars, written with `jax.numpy`.
-    - `num_arguments`: how many it takes.
-    """
+    """A JAX function of scalars as a Numba function of vectors."""
     number = jax.ShapeDtypeStruct((), np.float32)
     closed = jax.make_jaxpr(function)(*[number] * num_arguments)
     names = [f"x{i}" for i in range(num_arguments)]
@@ -88,28 +62,14 @@ def translated(function: Callable, num_arguments: int) -> Callable:
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> Callable:
     """The function `formula` of a source text; cached, so that the loop for it is compiled once."""
-    names_in_scope: dict[str, Any] = {
-        "inf": math.inf,
-        "nan": math.nan,
-        **{name: getattr(functions, name) for name in ("exp", "log", "sin", "cos", "tanh", "logistic", "sqrt")},
-        **{
-            name: getattr(vectors, name)
-            for name in ("maximum", "minimum", "less", "at_most", "equal", "unequal", "selected")
-        },
-    }
-    exec(source, names_in_scope)
-    return functions.inlined(names_in_scope["formula"])
+    scope: dict[str, Any] = {**vars(vectors), **vars(functions), "inf": math.inf, "nan": math.nan}
+    exec(source, scope)
+    return functions.inlined(scope["formula"])
 
 
 @functools.lru_cache(maxsize=64)
 def on_vectors(function: Callable, num_arguments: int) -> Callable:
-    """A user's Numba function as one of vectors; raises `Untranslatable` when Numba cannot compile it.
-
-    **Arguments:**
-
-    - `function`: of scalars, decorated with `numba.njit`.
-    - `num_arguments`: how many it takes.
-    """
+    """A user's Numba function of scalars as one of vectors; raises `Untranslatable` when Numba cannot compile it."""
     inner = functions.inlined(getattr(function, "py_func", function))
     names = ", ".join(f"x{i}" for i in range(num_arguments))
     scope: dict[str, Any] = {"inner": inner}
@@ -139,7 +99,7 @@ def _emit(jaxpr, constants: list, arguments: list, lines: list[str]) -> list:
 
     for equation in jaxpr.eqns:
         inputs, name = [read(atom) for atom in equation.invars], equation.primitive.name
-        inner = next((equation.params[key] for key in INNER if key in equation.params), None)
+        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         if inner is not None:
             results = _emit(inner.jaxpr, [np.asarray(c) for c in inner.consts], inputs, lines)
             value.update(zip(equation.outvars, results, strict=True))
@@ -168,8 +128,11 @@ def _formula(name: str, params: dict, inputs: list[str]) -> str:
         product = " * ".join(inputs * abs(params["y"]))
         return product if params["y"] > 0 else f"1.0 / ({product})"
     if name == "select_n" and len(inputs) == 3:
-        return SELECT.format(*inputs)
-    for table in (BINARY, UNARY):
-        if name in table:
-            return table[name].format(*inputs)
+        return "selected({0}, {2}, {1})".format(*inputs)
+    if name in OPERATORS:
+        return f" {OPERATORS[name]} ".join(inputs)
+    if name in FUNCTIONS:
+        return f"{FUNCTIONS[name]}({', '.join(inputs)})"
+    if name in FORMULAS:
+        return FORMULAS[name].format(*inputs)
     raise Untranslatable(f"the operation `{name}`")

@@ -23,23 +23,15 @@ infer_global: Any = templates.infer_global
 
 LANES = 16
 _ELEMENTS = {"float32": types.float32, "float64": types.float64, "uint32": types.uint32, "uint64": types.uint64}
-_INTEGER_LIKE = {"float32": "uint32", "float64": "uint64"}
+_IN_LLVM = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "uint32": ir.IntType(32), "uint64": ir.IntType(64)}
 
 
 class Vector(types.Type):
     """Sixteen numbers of one kind."""
 
     def __init__(self, kind: str):
-        self.kind = kind
+        self.kind, self.is_float, self.bits = kind, kind.startswith("float"), int(kind[-2:])
         super().__init__(name=f"Vector({kind})")
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind.startswith("float")
-
-    @property
-    def bits(self) -> int:
-        return int(self.kind[-2:])
 
     def can_convert_from(self, typingctx, other):
         return Conversion.unsafe if isinstance(other, types.Number) else None
@@ -48,15 +40,9 @@ class Vector(types.Type):
 VECTORS = {kind: Vector(kind) for kind in _ELEMENTS}
 
 
-def _element(bits: int, is_float: bool) -> ir.Type:
-    if is_float:
-        return ir.FloatType() if bits == 32 else ir.DoubleType()
-    return ir.IntType(bits)
-
-
 def llvm_type(vector: Vector, lanes: int = LANES) -> ir.VectorType:
     """The LLVM type of a vector, or of some of its lanes."""
-    return ir.VectorType(_element(vector.bits, vector.is_float), lanes)
+    return ir.VectorType(_IN_LLVM[vector.kind], lanes)
 
 
 @register_model(Vector)
@@ -83,17 +69,17 @@ def _from_number(context, builder, fromty, toty, value):
     return splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]))
 
 
-def _operation(op, float_instruction: str | None, integer_instruction: str | None) -> None:
+def _operation(op, float_instruction: str | None, integer_instruction: str | None, arity: int = 2) -> None:
     @infer_global(op)
     class _Template(AbstractTemplate):
         def generic(self, args, kws):
             vectors = [a for a in args if isinstance(a, Vector)]
             fits = all(isinstance(a, Vector | types.Number) for a in args) and len(set(vectors)) == 1
-            if len(args) == 2 and fits and (float_instruction if vectors[0].is_float else integer_instruction):
-                return signature(vectors[0], vectors[0], vectors[0])
+            if len(args) == arity and fits and (float_instruction if vectors[0].is_float else integer_instruction):
+                return signature(*[vectors[0]] * (arity + 1))
             return None
 
-    @lower_builtin(op, Vector, Vector)
+    @lower_builtin(op, *[Vector] * arity)
     def _lower(context, builder, sig, args):
         name = float_instruction if sig.return_type.is_float else integer_instruction
         return getattr(builder, name)(*args)  # type: ignore[arg-type]
@@ -112,84 +98,68 @@ for _op, _float, _integer in (
 ):
     _operation(_op, _float, _integer)
     _operation(getattr(operator, "i" + _op.__name__.rstrip("_")), _float, _integer)
+_operation(operator.neg, "fneg", None, arity=1)
 
 
-@infer_global(operator.neg)
-class _Negation(AbstractTemplate):
-    def generic(self, args, kws):
-        return signature(args[0], args[0]) if isinstance(args[0], Vector) and args[0].is_float else None
-
-
-@lower_builtin(operator.neg, Vector)
-def _lower_negation(context, builder, sig, args):
-    return builder.fneg(args[0])
-
-
-def call_intrinsic(builder, name: str, result: ir.Type, *args):
+def call_intrinsic(builder, name: str, result: ir.VectorType, *args):
     """Call the LLVM intrinsic of that name."""
-    kind = f"v{result.count}{'f' if isinstance(result.element, ir.FloatType | ir.DoubleType) else 'i'}"  # type: ignore[attr-defined]
-    width = {"float": 32, "double": 64}.get(str(result.element)) or result.element.width  # type: ignore[attr-defined]
-    function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(result, [a.type for a in args]), f"llvm.{name}.{kind}{width}"
-    )
+    element = {"float": "f32", "double": "f64"}.get(str(result.element), str(result.element))
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{result.count}{element}")
     return builder.call(function, args)
 
 
-def _same(name: str, count: int):
-    """An LLVM intrinsic as a function of `count` vectors of one kind; numbers among them are copied to all lanes."""
-
-    def typed(args):
-        vector = next(a for a in args if isinstance(a, Vector))
-        return signature(vector, *[vector] * count)
+def _same(name: str, *arguments):
+    """The signature and code of an LLVM intrinsic of vectors of one kind; numbers among them are copied to all lanes."""
+    vector = next(a for a in arguments if isinstance(a, Vector))
 
     def codegen(context, builder, sig, args):
         return call_intrinsic(builder, name, args[0].type, *args)
 
-    return typed, codegen
+    return signature(vector, *[vector] * len(arguments)), codegen
 
 
 @intrinsic
 def fma(typingctx, a, b, c):
     """a·b + c, in one instruction where the processor has one."""
-    typed, codegen = _same("fmuladd", 3)
-    return typed((a, b, c)), codegen
+    return _same("fmuladd", a, b, c)
 
 
 @intrinsic
 def sqrt(typingctx, a):
     """The square root."""
-    typed, codegen = _same("sqrt", 1)
-    return typed((a,)), codegen
+    return _same("sqrt", a)
 
 
 @intrinsic
 def minimum(typingctx, a, b):
     """The smaller; the other one where one is NaN."""
-    typed, codegen = _same("minnum" if isinstance(a, Vector) and a.is_float else "umin", 2)
-    return typed((a, b)), codegen
+    return _same("minnum" if isinstance(a, Vector) and a.is_float else "umin", a, b)
 
 
 @intrinsic
 def maximum(typingctx, a, b):
     """The larger; the other one where one is NaN."""
-    typed, codegen = _same("maxnum" if isinstance(a, Vector) and a.is_float else "umax", 2)
-    return typed((a, b)), codegen
+    return _same("maxnum" if isinstance(a, Vector) and a.is_float else "umax", a, b)
 
 
-@intrinsic
-def bits(typingctx, a):
-    """The bits of floats, as unsigned integers of the same width."""
-    return signature(VECTORS[_INTEGER_LIKE[a.kind]], a), lambda context, builder, sig, args: builder.bitcast(
-        args[0], llvm_type(sig.return_type)
-    )
+def _conversion(instruction: str, kind: str):
+    """A function of one vector: the LLVM instruction that converts its lanes to this kind, of the same width."""
+
+    @intrinsic
+    def convert(typingctx, a):
+        to = VECTORS[f"{kind}{a.bits}"]
+        return signature(to, a), lambda context, builder, sig, args: getattr(builder, instruction)(
+            args[0], llvm_type(to)
+        )
+
+    return convert
 
 
-@intrinsic
-def from_bits(typingctx, a):
-    """Floats from their bits."""
-    return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.bitcast(
-        args[0], llvm_type(sig.return_type)
-    )
+bits, from_bits = _conversion("bitcast", "uint"), _conversion("bitcast", "float")
+"""The bits of floats as unsigned integers, and floats from their bits."""
+unsigned_to_float, signed_to_float = _conversion("uitofp", "float"), _conversion("sitofp", "float")
+"""Integers as floats, read as unsigned or in two's complement."""
 
 
 @intrinsic
@@ -203,22 +173,6 @@ def widened(typingctx, a):
         return (builder.fpext if a.is_float else builder.zext)(args[0], llvm_type(wide))
 
     return signature(wide, a), codegen
-
-
-@intrinsic
-def unsigned_to_float(typingctx, a):
-    """Unsigned integers as floats of the same width."""
-    return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.uitofp(
-        args[0], llvm_type(sig.return_type)
-    )
-
-
-@intrinsic
-def signed_to_float(typingctx, a):
-    """Integers read in two's complement, as floats of the same width."""
-    return signature(VECTORS[f"float{a.bits}"], a), lambda context, builder, sig, args: builder.sitofp(
-        args[0], llvm_type(sig.return_type)
-    )
 
 
 @intrinsic
@@ -260,7 +214,7 @@ def _comparison(predicate: str, ordered: bool = True):
     @intrinsic
     def compare(typingctx, a, b):
         vector = a if isinstance(a, Vector) else b
-        mask = VECTORS[_INTEGER_LIKE[vector.kind]]
+        mask = VECTORS[f"uint{vector.bits}"]
 
         def codegen(context, builder, sig, args):
             holds = (builder.fcmp_ordered if ordered else builder.fcmp_unordered)(predicate, *args)

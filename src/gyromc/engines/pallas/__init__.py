@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
-from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, SUPPORTED_SCHEMES, Recipe, check, make_recipe
+from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
 from gyromc.engines.pallas.unrolled import Unsupported
 from gyromc.engines.state import initial_state
 from gyromc.observables import Ridge
@@ -67,12 +67,11 @@ def _no_device() -> str | None:
 def _plain_reason(plan: Plan) -> str | None:
     """The first reason that can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    known = ", ".join(map(str, SUPPORTED_SCHEMES))
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
-        f"it has the scheme {known} and the plan asks for {plan.scheme}": plan.scheme not in SUPPORTED_SCHEMES,
+        f"it has the scheme euler and the plan asks for {plan.scheme}": not plan.scheme.is_euler,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
         f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
         f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
@@ -118,13 +117,12 @@ class PallasSession:
             self.move = compiled(self.recipe, layout, blocks)
             seed = np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32)
             bound = np.array([sane_range], np.float32)
-            self.inputs = Inputs(jnp.zeros(3, jnp.int32), *map(jnp.asarray, (seed, bound)), **_on_device(tables))
+            self.inputs = jax.device_put(Inputs(np.zeros(3, np.int32), seed, bound, **tables))
             self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
             self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
         self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
         end = self.step + num_steps
         if self.thin is not None and self.buffer is not None:
             due = self.plan.burn_in + first_slot * self.thin
@@ -140,48 +138,31 @@ class PallasSession:
         self.step += num_steps
 
     def failed(self) -> bool:
-        """Whether any chain has failed so far."""
         return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
 
     def kept(self, count: int) -> np.ndarray:
-        """The draws in the first `count` slots: draws × chains × d."""
         assert self.buffer is not None
         return self.buffer[:count].copy()
 
     def state(self) -> EngineState:
-        """The state of all chains, on the host."""
         host, R = jax.device_get(self.arrays), self.plan.num_chains
-        counted = max(0, self.step - self.plan.burn_in)
-        return EngineState(
-            step=self.step,
-            z=np.ascontiguousarray(host.z[:, :R].T),
-            high=_gather(host.high, self.recipe, R),
-            low=_gather(host.low, self.recipe, R),
-            clock=(counted * self.plan.eta, 0.0),
-            failed_at=_failures(host.failed_at, self.recipe.team, R),
-        )
+        high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
+        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
+        failed_at = _failures(host.failed_at, self.recipe.team, R)
+        return EngineState(self.step, np.ascontiguousarray(host.z[:, :R].T), high, low, clock, failed_at)
 
 
 Session = PallasSession  # the name in `protocol.Engine`
 
 
-def _on_device(tables: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(table, jnp.float32) for name, table in tables.items()}
-
-
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     """The state as the kernel's arrays, padded with chains at zero to whole blocks."""
     R = state.z.shape[0]
-    pad = [(0, 0), (0, total - R)]
     failed_at = np.full(total, NEVER, np.int32)
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
-    arrays = Arrays(
-        z=np.pad(state.z.T, pad).astype(np.float32),
-        high=_scatter(state.high, recipe, total),
-        low=_scatter(state.low, recipe, total),
-        failed_at=np.repeat(failed_at, recipe.team),
-    )
-    return Arrays(*map(jnp.asarray, arrays))
+    z = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
+    high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
+    return jax.device_put(Arrays(z, high, low, np.repeat(failed_at, recipe.team)))
 
 
 def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
@@ -190,21 +171,21 @@ def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
     return np.where(first == NEVER, -1, first).astype(np.int32)
 
 
-def _places(recipe: Recipe) -> list[tuple[int, int, int]]:
-    """(observable, slot, thread) for every observable of the plan."""
-    return [(i, s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)]
+def _places(recipe: Recipe) -> np.ndarray:
+    """The slots and the threads of the plan's observables."""
+    places = {i: (s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)}
+    return np.array([places[i] for i in range(len(places))]).T
 
 
 def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
     """Sums by chain and observable as the kernel stores them: slots × threads."""
+    slot, thread = _places(recipe)
     out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
-    for i, slot, thread in _places(recipe):
-        out[slot, : sums.shape[0], thread] = sums[:, i]
+    out[slot, : len(sums), thread] = sums.T
     return out.reshape(len(recipe.slots), -1)
 
 
 def _gather(sums: np.ndarray, recipe: Recipe, num_chains: int) -> np.ndarray:
     """The inverse of `_scatter`, for the first `num_chains` chains."""
-    sums = sums.reshape(len(recipe.slots), -1, recipe.team)
-    columns = {i: sums[slot, :num_chains, thread] for i, slot, thread in _places(recipe)}
-    return np.stack([columns[i] for i in range(len(columns))], axis=1)
+    slot, thread = _places(recipe)
+    return np.ascontiguousarray(sums.reshape(len(recipe.slots), -1, recipe.team)[slot, :num_chains, thread].T)

@@ -19,7 +19,7 @@ from jax.experimental.pallas import triton
 
 from gyromc.checks import require
 from gyromc.engines.pallas import philox
-from gyromc.engines.pallas.recipe import Recipe, Row
+from gyromc.engines.pallas.recipe import Recipe, Row, Rows
 from gyromc.engines.pallas.unrolled import entries
 from gyromc.engines.state import two_sum
 from gyromc.observables import PROFILES
@@ -70,22 +70,13 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
         f"{layout.warps} warps are {32 * layout.warps}.",
     )
     sums = len(recipe.slots)
+    sizes = Arrays(z=(recipe.size, B), high=(sums, threads), low=(sums, threads), failed_at=(threads,))
+    kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
+    chains = [pl.BlockSpec(size, (lambda i: (0, i)) if len(size) == 2 else (lambda i: (i,))) for size in sizes]
+    shapes = [jax.ShapeDtypeStruct((*s[:-1], num_blocks * s[-1]), kind) for s, kind in zip(sizes, kinds, strict=True)]
 
     def whole(array) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
-
-    chains = Arrays(
-        z=pl.BlockSpec((recipe.size, B), lambda i: (0, i)),
-        high=pl.BlockSpec((sums, threads), lambda i: (0, i)),
-        low=pl.BlockSpec((sums, threads), lambda i: (0, i)),
-        failed_at=pl.BlockSpec((threads,), lambda i: (i,)),
-    )
-    shapes = Arrays(
-        z=jax.ShapeDtypeStruct((recipe.size, num_blocks * B), jnp.float32),
-        high=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
-        low=jax.ShapeDtypeStruct((sums, num_blocks * threads), jnp.float32),
-        failed_at=jax.ShapeDtypeStruct((num_blocks * threads,), jnp.int32),
-    )
 
     @jax.jit
     def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
@@ -145,13 +136,15 @@ class _Block:
         few = recipe.num_coefficients <= IN_REGISTERS
         self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
 
+    @property
+    def rows(self) -> Rows:
+        assert self.recipe.rows is not None
+        return self.recipe.rows
+
     def total(self, x):
         """The sum over a team, in each of its threads, by exchanges over doubling distances."""
         for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
-            if self.native:
-                x = x + philox.exchanged(x, distance)
-            else:
-                x = x + x[jnp.arange(x.size) ^ distance]
+            x = x + (philox.exchanged(x, distance) if self.native else x[jnp.arange(x.size) ^ distance])
         return x
 
     def step(self, k, carry):
@@ -195,7 +188,7 @@ class _Block:
         recipe = self.recipe
         shared = self.apart(self.noise(k))
         own = None if recipe.rows is None else self.apart(self.row_sum(k, theta))
-        gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.augmented else ())]  # ∇H = (∇U, r)
+        gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.size > recipe.dim else ())]  # ∇H = (∇U, r)
         moved = []
         for j, x in enumerate(z):
             part = self.product(recipe.noise[j], shared)
@@ -237,8 +230,7 @@ class _Block:
 
     def row_sum(self, k, theta) -> list:
         """This thread's part of Σ ∇ℓ_i, scaled."""
-        rows, T = self.recipe.rows, self.recipe.team
-        assert rows is not None
+        rows, T = self.rows, self.recipe.team
         chosen = None if rows.batch is None or rows.replace else self.distinct_rows(k)
         take = self.every_row if rows.batch is None else functools.partial(self.drawn_rows, chosen)
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
@@ -267,8 +259,7 @@ class _Block:
 
     def drawn_rows(self, chosen, k, c) -> list:
         """Four rows of the batch and their weights, zero for draws past its end."""
-        rows, T = self.recipe.rows, self.recipe.team
-        assert rows is not None
+        rows, T = self.rows, self.recipe.team
         assert rows.batch is not None
         drawn, number = [], self.own(c)
         words = self.words(k, number, philox.ROWS) if chosen is None else (None,) * 4
@@ -292,8 +283,7 @@ class _Block:
         The j-th is drawn among the first N-b+j+1 and becomes the last of these if it was taken before. `oracles.distinct_rows`
         does the same in a loop over an array of chains × rows; in a kernel each row must be a tile of its own in registers.
         """
-        rows = self.recipe.rows
-        assert rows is not None
+        rows = self.rows
         assert rows.batch is not None
         words = [word for c in range(pl.cdiv(rows.batch, 4)) for word in self.words(k, c, philox.ROWS)]
         chosen: list = []
@@ -306,8 +296,7 @@ class _Block:
 
     def every_row(self, k, c) -> list:
         """The next rows in order, one for each thread of a team."""
-        rows, T = self.recipe.rows, self.recipe.team
-        assert rows is not None
+        rows, T = self.rows, self.recipe.team
         index = jnp.broadcast_to(jnp.asarray(c, jnp.int32) * T + (0 if self.thread is None else self.thread), self.tile)
         if rows.num_rows % T == 0:
             return [(index, np.float32(1))]

@@ -9,6 +9,7 @@ of them per stream.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.pallas import triton
 
 NOISE, ROWS = 0, 1
 """The streams, the last word of the counter: noise and mini-batches never share a number."""
@@ -90,8 +91,6 @@ def exchanged(x, distance: int):
 
 
 def _instruction(assembly: str, x, constraints: str):
-    from jax.experimental.pallas import triton
-
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
     [result] = triton.elementwise_inline_asm(
         assembly, args=[x], constraints=constraints, pack=1, result_shape_dtypes=[shape]

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc import schemes
 from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.observables import PROFILES, Ridge
@@ -23,7 +22,6 @@ from gyromc.oracles import Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
-SUPPORTED_SCHEMES = (schemes.euler,)
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
 MOST_COLUMNS = 64
 MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others in registers
@@ -60,7 +58,6 @@ class Recipe:
 
     dim: int
     size: int
-    augmented: bool
     team: int
     burns_in: bool
     num_coefficients: int
@@ -89,11 +86,11 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     drift, noise = _matrices(plan)
     coefficients, (drift_rows, noise_rows) = _compress(drift, noise)
     rows, columns = _rows(plan)
+    target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
     recipe = Recipe(
         dim=plan.dim,
         size=plan.dynamics.size,
-        augmented=plan.augmented,
         team=team,
         burns_in=plan.burn_in > 0,
         num_coefficients=len(coefficients),
@@ -101,8 +98,8 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         noise=noise_rows,
         rows=rows,
         slots=slots,
-        fingerprint=_fingerprint(_without_data(plan)),
-        smooth=_smooth(plan, rows),
+        fingerprint=_fingerprint(plan),
+        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _vector(plan)),
     )
     return recipe, {"coefficients": coefficients, "columns": columns, "directions": directions}
 
@@ -141,17 +138,12 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]
     values: list[float] = []
     sparse = []
     for matrix in matrices:
-        small = np.where(np.abs(matrix) > 1e-14 * np.abs(matrix).max(), matrix, 0.0)
-        where = np.nonzero(small)
-        number, distinct = _distinct(np.abs(small[where]))
-        numbers = np.zeros(small.shape, int)
-        numbers[where] = len(values) + number
-        sparse.append(
-            tuple(
-                tuple((int(i), int(numbers[k, i]), int(np.sign(row[i]))) for i in np.flatnonzero(row))
-                for k, row in enumerate(small)
-            )
-        )
+        where = np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max())
+        number, distinct = _distinct(np.abs(matrix[where]))
+        rows: list[list] = [[] for _ in matrix]
+        for k, i, n in zip(*where, len(values) + number, strict=True):
+            rows[k].append((int(i), int(n), int(np.sign(matrix[k, i]))))
+        sparse.append(tuple(map(tuple, rows)))
         values += list(distinct)
     return np.array(values, np.float32), sparse
 
@@ -165,38 +157,34 @@ def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.argsort(np.argsort(first))[inverse], sizes[np.sort(first)]
 
 
+def _vector(plan: Plan) -> jax.ShapeDtypeStruct:
+    """The shape of θ."""
+    return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
+
+
 def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
     """How the step reads the target's data, and the data as columns; None for a target without data."""
     target = plan.flat_target
     if not isinstance(target, SumOverData):
         return None, np.zeros((1, 1), np.float32)
-    batch, replace = _batch(plan, target.num_data)
-    scale = 1.0 if batch is None else target.num_data / batch
+    N, batch, replace = target.num_data, None, True
+    if isinstance(plan.oracle, Minibatch) and (plan.oracle.replace or plan.oracle.size < N):
+        batch, replace = plan.oracle.size, plan.oracle.replace
+        if not replace and batch > MOST_DISTINCT:
+            raise Unsupported(
+                f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
+            )
     if isinstance(target, GeneralizedLinear):
         add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
     else:
         inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
-        add, columns = _traced_row(inner, unravel, plan.dim)
+        add, columns = _traced_row(inner, unravel, _vector(plan))
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
-    return Rows(target.num_data, batch, replace, len(columns), scale, add), columns
-
-
-def _batch(plan: Plan, num_rows: int) -> tuple[int | None, bool]:
-    """How many rows a step draws, or None for all of them, and whether it may draw one twice."""
-    if not isinstance(plan.oracle, Minibatch):
-        return None, True
-    size, replace = plan.oracle.size, plan.oracle.replace
-    if not replace and size == num_rows:
-        return None, True
-    if not replace and size > MOST_DISTINCT:
-        raise Unsupported(
-            f"mini-batches of {size} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
-        )
-    return size, replace
+    return Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns
 
 
 def _linear_row(target: GeneralizedLinear) -> Callable:
@@ -212,68 +200,59 @@ def _linear_row(target: GeneralizedLinear) -> Callable:
     return add
 
 
-def _traced_row(target: FiniteSum, unravel: Callable, dim: int) -> tuple[Callable, np.ndarray]:
+def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
     """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
-    kinds = [jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32 for leaf in leaves]
-    shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind) for leaf, kind in zip(leaves, kinds, strict=True)]
-    sizes = [int(np.prod(s.shape)) for s in shapes]
+    kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32  # noqa: E731
+    shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
 
     def gradient(theta, *datum):
         loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))  # noqa: E731
         return ravel(jax.grad(loss)(unravel(theta)))
 
-    unrolled = unroll(gradient, jax.ShapeDtypeStruct((dim,), jnp.float32), *shapes)
+    unrolled = unroll(gradient, theta_shape, *shapes)
 
     def add(theta, columns, weight):
         datum, start = [], 0
-        for size, shape in zip(sizes, shapes, strict=True):
-            tiles = [x.astype(shape.dtype) for x in columns[start : start + size]]
+        for shape in shapes:
+            tiles = [x.astype(shape.dtype) for x in columns[start : start + shape.size]]
             datum.append(entries(tiles, shape.shape))
-            start += size
+            start += shape.size
         return [g * weight for g in unrolled(theta, *datum)]
 
     columns = [np.asarray(leaf, np.float32).reshape(leaf.shape[0], -1).T for leaf in leaves]
     return add, np.concatenate(columns)
 
 
-def _smooth(plan: Plan, rows: Rows | None) -> Callable:
-    """The gradient without the sum over data, unrolled."""
-    target = _single_precision(plan.flat_target)
-    function = target.gradient if rows is None else target.prior_gradient
-    return unroll(function, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
-
-
 def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     """Observables as slots: several ridges of one profile share a table, every other observable has its own slot."""
-    named = list(enumerate(plan.observables.values()))
-    shape = jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
-    slots, tables = [], []
-    for profile in PROFILES:
-        members = [i for i, h in named if isinstance(h, Ridge) and h.profile == profile]
-        if team > 1 and len(members) > 2:
-            tables += [(profile, tuple(members[i : i + team])) for i in range(0, len(members), team)]
-    tabled = {i for _, members in tables for i in members}
-    directions = np.zeros((plan.dim, max(1, len(tables)) * team), np.float32)
-    for number, (profile, members) in enumerate(tables):
-        slots.append(Slot(profile, members, None))
-        for thread, i in enumerate(members):
-            directions[:, number * team + thread] = named[i][1].direction  # type: ignore[attr-defined]
-    for i, h in named:
+    observables, slots = list(plan.observables.values()), []
+    for profile in PROFILES if team > 1 else ():
+        members = [i for i, h in enumerate(observables) if isinstance(h, Ridge) and h.profile == profile]
+        if len(members) > 2:
+            slots += [Slot(profile, tuple(members[i : i + team]), None) for i in range(0, len(members), team)]
+    directions = np.zeros((plan.dim, max(1, len(slots)) * team), np.float32)
+    for number, slot in enumerate(slots):
+        for thread, i in enumerate(slot.members):
+            directions[:, number * team + thread] = observables[i].direction  # type: ignore[attr-defined]
+    tabled = {i for slot in slots for i in slot.members}
+    for i, h in enumerate(map(_single_precision, observables)):
         if i not in tabled:
-            alone = _single_precision(h)
-            slots.append(Slot(None, (i,), unroll(lambda t, h=alone: h(plan.unravel(t)), shape)))
+            slots.append(Slot(None, (i,), unroll(lambda t, h=h: h(plan.unravel(t)), _vector(plan))))
     return tuple(slots), directions
 
 
 def _single_precision(tree: Any) -> Any:
     """The same value with its floating-point arrays in float32, the only precision of the kernel."""
-    narrow = lambda x: np.asarray(x, np.float32) if np.issubdtype(x.dtype, np.floating) else x  # noqa: E731
-    return jax.tree.map(lambda x: narrow(x) if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic) else x, tree)
+    wide = lambda x: isinstance(x, jax.Array | np.ndarray | np.generic) and np.issubdtype(x.dtype, np.floating)  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(x, np.float32) if wide(x) else x, tree)
 
 
-def _without_data(plan: Plan) -> tuple:
-    """Target and observables without what the kernel reads as arrays."""
+def _fingerprint(plan: Plan) -> tuple:
+    """A hashable value, equal only for equal target and observables, less the data that the kernel reads as arrays.
+
+    Functions are compared by identity.
+    """
     target = plan.flat_target
     inner = target.target if isinstance(target, FlatSum) else target
     if isinstance(inner, GeneralizedLinear):
@@ -281,17 +260,8 @@ def _without_data(plan: Plan) -> tuple:
     elif isinstance(inner, FiniteSum):
         shapes = jax.tree.map(lambda x: (x.shape[1:], str(x.dtype)), inner.data)
         target = (inner.log_likelihood, inner.log_prior, plan.unravel, jax.tree.structure(inner.data), str(shapes))
-    return target, tuple(plan.observables.values())
-
-
-def _fingerprint(tree: Any) -> tuple:
-    """A hashable value that is equal only for equal pieces; functions are compared by identity."""
-    leaves, structure = jax.tree.flatten(tree)
-    return (structure, *(_leaf_fingerprint(leaf) for leaf in leaves))
-
-
-def _leaf_fingerprint(leaf: Any):
-    if not hasattr(leaf, "dtype"):
-        return leaf
-    array = np.asarray(leaf)
-    return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+    leaves, structure = jax.tree.flatten((target, tuple(plan.observables.values())))
+    arrays = {i: np.asarray(leaf) for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")}
+    for i, array in arrays.items():
+        leaves[i] = array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+    return structure, *leaves

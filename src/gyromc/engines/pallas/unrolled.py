@@ -6,7 +6,6 @@ tiles, a matrix product becomes sums of products of tiles, and indexing happens 
 products with zero and one are dropped.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -24,83 +23,15 @@ class Unsupported(Exception):
     """The function has an operation that cannot be unrolled; the message names it."""
 
 
-_ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "copy",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "not",
-        "one_minus_square",
-        "or",
-        "pow",
-        "rem",
-        "rsqrt",
-        "select_n",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
-_MOVING = frozenset(
-    [
-        "broadcast_in_dim",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "expand_dims",
-        "gather",
-        "reshape",
-        "rev",
-        "slice",
-        "squeeze",
-        "transpose",
-        "concatenate",
-        "split",
-        "stack",
-        "unstack",
-    ]
-)
+_ELEMENTWISE = """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy cos cosh
+    div eq exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not
+    one_minus_square or pow rem rsqrt select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
+"""
+_MOVING = """
+    broadcast_in_dim dynamic_slice dynamic_update_slice expand_dims gather reshape rev slice squeeze transpose
+    concatenate pad split stack unstack
+"""
 _OPERATORS: dict[str, Callable] = {
     "add": lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y,
     "add_any": lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y,
@@ -111,18 +42,18 @@ _OPERATORS: dict[str, Callable] = {
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
 }
+_REDUCTIONS = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and",
+    "reduce_or": "or",
+}
 
 
 def unroll(function: Callable, *shapes) -> Callable:
-    """`function` of arrays with the given shapes as a function of object arrays of tiles, returning one.
-
-    **Arguments:**
-
-    - `function`: of arrays, for one chain, returning an array.
-    - `shapes`: one `jax.ShapeDtypeStruct` per argument.
-
-    **Returns:** a function taking and returning NumPy object arrays of those shapes, whose entries are tiles or numbers.
-    """
+    """`function` of arrays of the given shapes, for one chain, as a function of object arrays of tiles or numbers."""
     closed = jax.make_jaxpr(function)(*shapes)
 
     def unrolled(*args):
@@ -155,11 +86,16 @@ def _entries(array) -> np.ndarray:
     return entries(array.reshape(-1), array.shape)
 
 
-@contextlib.contextmanager
-def _evaluated_now():
-    """Evaluate operations between constants while tracing, on the CPU."""
+def _numbers(arg: np.ndarray, var) -> np.ndarray:
+    """An object array of numbers as an array of the variable's type."""
+    return np.asarray(arg.tolist(), var.aval.dtype).reshape(arg.shape)
+
+
+def _evaluate(eqn, arrays) -> list[np.ndarray]:
+    """The results of an equation between constants, computed while tracing, on the CPU."""
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
-        yield
+        results = eqn.primitive.bind(*map(jnp.asarray, arrays), **eqn.params)
+        return [np.asarray(result) for result in (results if eqn.primitive.multiple_results else [results])]
 
 
 class _Interpreter:
@@ -169,25 +105,23 @@ class _Interpreter:
         self.operations = 0
 
     def run(self, jaxpr, consts, args) -> list[np.ndarray]:
-        values: dict[Any, np.ndarray] = {}
-        for var, const in zip(jaxpr.constvars, consts, strict=True):
-            values[var] = _entries(const)
-        for var, arg in zip(jaxpr.invars, args, strict=True):
-            values[var] = arg
+        values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(_entries, consts), strict=True))
+        values.update(zip(jaxpr.invars, args, strict=True))
         read = lambda v: _entries(v.val) if hasattr(v, "val") else values[v]  # noqa: E731
         for eqn in jaxpr.eqns:
-            results = self.equation(eqn, [read(v) for v in eqn.invars])
-            for var, result in zip(eqn.outvars, results, strict=True):
-                values[var] = result
+            values.update(zip(eqn.outvars, self.equation(eqn, [read(v) for v in eqn.invars]), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     def equation(self, eqn, args) -> list[np.ndarray]:
         name = eqn.primitive.name
         if all(_constant(x) for arg in args for x in arg.flat):
-            return self.fold(eqn, args)
-        if name in _ELEMENTWISE:
+            numbers = [_numbers(arg, v) for arg, v in zip(args, eqn.invars, strict=True)]
+            return [_entries(result) for result in _evaluate(eqn, numbers)]
+        if name in _ELEMENTWISE.split():
             return [self.elementwise(eqn, args)]
-        if name in _MOVING:
+        if name in _REDUCTIONS:
+            return [self.reduce(eqn, *args)]
+        if name in _MOVING.split():
             return _move(eqn, args)
         handler = getattr(self, f"_{name.replace('-', '_')}", None)
         if handler is not None:
@@ -196,13 +130,6 @@ class _Interpreter:
         if inner is None or name in ("while", "scan", "cond"):
             raise Unsupported(f"the operation `{name}`")
         return self.run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), args)
-
-    def fold(self, eqn, args) -> list[np.ndarray]:
-        """Evaluate an equation between constants."""
-        numbers = [np.asarray(arg.tolist(), v.aval.dtype).reshape(v.aval.shape) for arg, v in zip(args, eqn.invars)]  # noqa: B905
-        with _evaluated_now():
-            results = eqn.primitive.bind(*map(jnp.asarray, numbers), **eqn.params)
-        return [_entries(r) for r in (results if eqn.primitive.multiple_results else [results])]
 
     def count(self, more: int = 1) -> None:
         self.operations += more
@@ -216,31 +143,13 @@ class _Interpreter:
         columns = [np.broadcast_to(arg, shape).reshape(-1) for arg in args]
         return entries((operate(*row) for row in zip(*columns, strict=True)), shape)
 
-    def reduce(self, eqn, array, operation: str) -> np.ndarray:
-        axes, operate = eqn.params["axes"], _OPERATORS[operation]
+    def reduce(self, eqn, array) -> np.ndarray:
+        axes, operate = eqn.params["axes"], _OPERATORS[_REDUCTIONS[eqn.primitive.name]]
         kept = [a for a in range(array.ndim) if a not in axes]
         shape = tuple(array.shape[a] for a in kept)
         rows = array.transpose(*kept, *axes).reshape(math.prod(shape), -1)
         self.count(rows.size)
         return entries((functools.reduce(operate, row) for row in rows), shape)
-
-    def _reduce_sum(self, eqn, array):
-        return self.reduce(eqn, array, "add")
-
-    def _reduce_prod(self, eqn, array):
-        return self.reduce(eqn, array, "mul")
-
-    def _reduce_max(self, eqn, array):
-        return self.reduce(eqn, array, "max")
-
-    def _reduce_min(self, eqn, array):
-        return self.reduce(eqn, array, "min")
-
-    def _reduce_and(self, eqn, array):
-        return self.reduce(eqn, array, "and")
-
-    def _reduce_or(self, eqn, array):
-        return self.reduce(eqn, array, "or")
 
     def _dot_general(self, eqn, left, right):
         (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
@@ -257,47 +166,29 @@ class _Interpreter:
             sums.append(functools.reduce(add, map(multiply, x[b, i], y[b, j])))
         return entries(sums, eqn.outvars[0].aval.shape)
 
-    def _pad(self, eqn, array, value):
-        shape = eqn.outvars[0].aval.shape
-        out = entries([value[()]] * math.prod(shape), shape)
-        for index in np.ndindex(array.shape):
-            place = tuple(
-                low + i * (1 + inside) for i, (low, _, inside) in zip(index, eqn.params["padding_config"], strict=True)
-            )
-            if all(0 <= p < size for p, size in zip(place, out.shape, strict=True)):
-                out[place] = array[index]
-        return out
-
     def _scatter_add(self, eqn, array, indices, updates):
         """The gradient of indexing; where each update goes is found by scattering a single one."""
-        where = np.asarray(indices.tolist(), eqn.invars[1].aval.dtype).reshape(indices.shape)
+        where, zeros = _numbers(indices, eqn.invars[1]), np.zeros(array.shape, np.float32)
         out, pool = array.reshape(-1).copy(), updates.reshape(-1)
         for i, update in enumerate(pool):
             one = (np.arange(pool.size) == i).astype(np.float32).reshape(updates.shape)
-            with _evaluated_now():
-                inputs = map(jnp.asarray, (np.zeros(array.shape, np.float32), where, one))
-                hit = np.flatnonzero(np.asarray(eqn.primitive.bind(*inputs, **eqn.params)))
-            for p in hit:
+            for p in np.flatnonzero(_evaluate(eqn, (zeros, where, one))[0]):
                 self.count()
                 out[p] = _OPERATORS["add"](out[p], update)
         return out.reshape(array.shape)
 
     def _cumsum(self, eqn, array):
-        axis, out = eqn.params["axis"], array.copy()
-        order = np.flip(out, axis) if eqn.params["reverse"] else out
-        lines = np.moveaxis(order, axis, 0)
-        for i in range(1, lines.shape[0]):
-            for index in np.ndindex(lines.shape[1:]):
-                self.count()
-                lines[(i, *index)] = _OPERATORS["add"](lines[(i - 1, *index)], lines[(i, *index)])
-        return out
+        self.count(array.size)
+        order = (lambda entries: np.flip(entries, eqn.params["axis"])) if eqn.params["reverse"] else np.copy
+        add = np.frompyfunc(_OPERATORS["add"], 2, 1)
+        return order(add.accumulate(order(array), axis=eqn.params["axis"], dtype=object))
 
 
 def _binding(eqn) -> Callable:
     """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
 
     def operate(*args):
-        shape = next(x.shape for x in args if not _constant(x)) if not all(map(_constant, args)) else ()
+        shape = next((x.shape for x in args if not _constant(x)), ())
         tiles = [jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)]
         return eqn.primitive.bind(*tiles, **eqn.params)
 
@@ -307,17 +198,15 @@ def _binding(eqn) -> Callable:
 def _move(eqn, args) -> list[np.ndarray]:
     """A primitive that only moves entries: apply it to their positions, then read the entries from there."""
     name = eqn.primitive.name
-    moved = {"dynamic_update_slice": 2, "concatenate": len(args), "stack": len(args)}.get(name, 1)
+    moved = {"dynamic_update_slice": 2, "pad": 2, "concatenate": len(args), "stack": len(args)}.get(name, 1)
     if not all(_constant(x) for arg in args[moved:] for x in arg.flat):
         raise Unsupported(f"`{name}` at positions that depend on the parameters")
     positions, start = [], 0
     for arg in args[:moved]:
         positions.append(np.arange(start, start + arg.size, dtype=np.int32).reshape(arg.shape))
         start += arg.size
-    indices = [np.asarray(arg.tolist(), v.aval.dtype) for arg, v in zip(args[moved:], eqn.invars[moved:], strict=True)]
-    with _evaluated_now():
-        results = eqn.primitive.bind(*map(jnp.asarray, (*positions, *indices)), **eqn.params)
-        results = [np.asarray(r) for r in (results if eqn.primitive.multiple_results else [results])]
+    indices = [_numbers(arg, v) for arg, v in zip(args[moved:], eqn.invars[moved:], strict=True)]
+    results = _evaluate(eqn, (*positions, *indices))
     if any(taken.size and (taken.min() < 0 or taken.max() >= start) for taken in results):
         raise Unsupported(f"`{name}` beyond the end of an array")
     pool = np.concatenate([arg.reshape(-1) for arg in args[:moved]])
