@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +25,7 @@ from gyromc.oracles import Exact, Oracle
 from gyromc.schemes import Scheme
 from gyromc.schemes import find as find_scheme
 from gyromc.starts import Start, read_start
+from gyromc.stepsizes import check_schedule, paper_steps, read_num_steps, read_step_size
 from gyromc.targets import Target
 
 __all__ = ["Plan", "paper_steps"]
@@ -51,7 +51,7 @@ class Plan:
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).
     - `burn_in`: steps made before averaging begins, not counted in `num_steps`.
-    - `weighting`: `"uniform"` averages every state alike (E4); `"step_size"` weights h(z_k) with η_k, for schedules.
+    - `weighting`: `"uniform"` averages every state alike; `"step_size"` weights h(z_k) with η_k, for schedules.
     - `dtype`: `"float32"` or `"float64"`; `None` follows JAX's own setting.
 
     ```python
@@ -106,12 +106,12 @@ class Plan:
         set_(target=target, dynamics=dynamics, oracle=oracle, weighting=weighting, start=start)
         _check_pieces(self)
         set_(scheme=find_scheme(scheme))
-        eta = step_size if callable(step_size) else _step_size(step_size)
-        set_(step_size=eta, num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
+        eta = step_size if callable(step_size) else read_step_size(step_size)
+        set_(step_size=eta, num_steps=read_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
         set_(seed=whole(seed, "seed", least=0, most=2**63 - 1), dtype=_dtype(dtype))
         if callable(eta):
-            _check_schedule(eta, self.num_steps + self.burn_in)
+            check_schedule(eta, self.num_steps + self.burn_in)
         n = dynamics.size
         _check_size(self.num_chains, n)
         template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
@@ -218,27 +218,6 @@ FIELDS = tuple(inspect.signature(Plan).parameters)
 """What a plan is built from, by name."""
 
 
-def paper_steps(step_size: float) -> int:
-    """N_η = ⌊η⁻²⌋ of (E4), exactly: the mathematical value also where η itself is rounded.
-
-    η is only known up to its own rounding, so η⁻² that equals a whole number within a few units in the last place *is*
-    that number: `0.1 * 0.2` gives 2500, not 2499.
-
-    ```python
-    from gyromc.plan import paper_steps
-    assert paper_steps(0.0015625) == 409600
-    ```
-    """
-    eta = Fraction(float(step_size))
-    inverse_square = 1 / (eta * eta)  # E4, in exact arithmetic
-    nearest = round(inverse_square)
-    kind = getattr(step_size, "dtype", np.dtype(float))
-    eps = Fraction(float(jnp.finfo(kind).eps)) if jnp.issubdtype(kind, jnp.floating) else Fraction(2) ** -52
-    if abs(inverse_square - nearest) <= 4 * eps * inverse_square:
-        return int(nearest)
-    return int(inverse_square)
-
-
 def _check_pieces(plan: Plan) -> None:
     for name, kind, where in (
         ("target", Target, "gyromc.targets"),
@@ -256,41 +235,6 @@ def _check_pieces(plan: Plan) -> None:
     plan.oracle.check(plan.target)
 
 
-def _step_size(value) -> float:
-    try:
-        eta = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"`step_size` must be a positive number or a function of the step: got {value!r}.") from None
-    require(
-        np.isfinite(eta) and eta > 0,
-        f"`step_size` must be positive and finite: got {eta:g}. Typical values are 0.001 to 0.1 of the target's scale.",
-    )
-    return eta
-
-
-def _check_schedule(schedule: Callable, total: int) -> None:
-    """Evaluate a schedule on shapes and at some steps, so that a wrong one is found before anything runs."""
-    try:
-        value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    except Exception as error:
-        raise InvalidInput(
-            f"The schedule cannot be evaluated on a step number inside JAX: {type(error).__name__}: "
-            f"{(str(error) or 'no message').splitlines()[0]} Write it with `jax.numpy`, and `jnp.where` in place of `if`."
-        ) from error
-    require(
-        getattr(value, "shape", None) == (),
-        f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
-    )
-    steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
-    with jax.enable_x64(True):
-        found = np.array([float(schedule(jnp.asarray(k))) for k in steps])
-    wrong = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
-    if wrong.size:
-        raise InvalidInput(
-            f"A schedule must return positive, finite step sizes: at step {steps[wrong[0]]} it returns {found[wrong[0]]:g}."
-        )
-
-
 def _check_size(num_chains: int, state_size: int) -> None:
     """Refuse a plan whose chains cannot be held, before any of them is made."""
     require_memory(
@@ -298,21 +242,6 @@ def _check_size(num_chains: int, state_size: int) -> None:
         f"The state of {num_chains:,} chains with {state_size:,} numbers each",
         "Take fewer chains or parameters.",
     )
-
-
-def _num_steps(num_steps, step_size) -> int:
-    if num_steps is not None:
-        return whole(num_steps, "num_steps", least=1)
-    require(
-        not callable(step_size),
-        "`num_steps=None` means ⌊η⁻²⌋ and needs a constant step size: `step_size` is a schedule, so pass `num_steps`.",
-    )
-    steps = paper_steps(step_size)
-    require(
-        steps >= 1,
-        f"`step_size` = {step_size:g} leaves no steps: ⌊η⁻²⌋ = {steps}. Pass `num_steps`, or a step size of at most 1.",
-    )
-    return steps
 
 
 def _dtype(dtype: str | None) -> str:

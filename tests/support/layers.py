@@ -47,6 +47,7 @@ LAYERS = [
     Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
     Part("model", "a target over one vector, with what can be learnt of it before any dynamics"),
     Part("starts", "where chains start"),
+    Part("stepsizes", "step sizes, schedules and numbers of steps, read and checked"),
     Part("plan", "the plan: the pieces plus the numbers, checked against each other"),
     Part("prediction", "what a plan will deliver; never imports an engine", "E6–E11, T1–T3"),
     Part("statistics", "the error of a mean over chains: replicates, batch means, R-hat, intervals", "T3"),
