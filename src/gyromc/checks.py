@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import warnings
 
 import numpy as np
 
@@ -107,8 +106,3 @@ def require_memory(size: int, what: str, remedy: str) -> None:
         size < 0.8 * free,
         f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
     )
-
-
-def deprecated(old: str, new: str, stacklevel: int = 3) -> None:
-    """Warn that a name still works for this release only, and which one replaces it."""
-    warnings.warn(f"`{old}` is now `{new}`; the old name will be removed.", DeprecationWarning, stacklevel=stacklevel)

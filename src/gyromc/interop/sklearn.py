@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import deprecated, positive, require
+from gyromc.checks import positive, require
+from gyromc.records import Renamed
 from gyromc.regression.draws import Predictions, WeightedDraws
 from gyromc.regression.fit import relative_error
 from gyromc.regression.posing import Posed, pose
@@ -70,11 +71,7 @@ class _BayesianRegression(BaseEstimator):
             setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
             setattr(self, f"intercept_{name}", intercept)
 
-    @property
-    def coef_mc_error_(self) -> np.ndarray:
-        """The old name of `coef_std_error_`."""
-        deprecated("coef_mc_error_", "coef_std_error_")
-        return self.coef_std_error_  # type: ignore[attr-defined]  # set by `fit`
+    coef_mc_error_ = Renamed("coef_std_error_")
 
     def predictions(self, X) -> Predictions:
         """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from gyromc.checks import deprecated, numbers, require
+from gyromc.checks import numbers, require
+from gyromc.records import Renamed
 from gyromc.regression.units import Units
 from gyromc.targets.likelihoods import Likelihood, Normal
 
@@ -37,11 +38,7 @@ class Predictions:
     spread: np.ndarray
     noise: np.ndarray
 
-    @property
-    def mc_error(self) -> np.ndarray:
-        """The old name of `std_error`."""
-        deprecated("Predictions.mc_error", "std_error")
-        return self.std_error
+    mc_error = Renamed("std_error")
 
     @property
     def sd(self) -> np.ndarray:

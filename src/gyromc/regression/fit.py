@@ -8,11 +8,12 @@ bias.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gyromc.checks import deprecated, numbers, positive, require, whole
+from gyromc.checks import numbers, positive, require, whole
+from gyromc.records import Column, Records, Renamed
 from gyromc.regression.draws import Predictions, WeightedDraws, weighted_quantiles
 from gyromc.regression.posing import pose
 from gyromc.regression.sampling import Sampled, sample
@@ -35,10 +36,9 @@ class Coefficient:
     **Attributes:**
 
     - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
-    - `mean`, `sd`: of the posterior; `low`, `high`: the ends of its central credible interval.
-    - `std_error`: the Monte Carlo standard error of `mean`.
-    - `bias`: the discretisation bias that the step size gave `mean`, as estimated; it has been taken off.
-    - `effective_size`: how many independent draws would give the same Monte Carlo error.
+    - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
+    - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
+    - `bias`: the discretisation bias that the step size gave `mean`, as estimated; it has been subtracted.
     """
 
     name: str
@@ -50,26 +50,34 @@ class Coefficient:
     std_error: float
     bias: float
 
+    mc_error = Renamed("std_error")
+    effective_size = Renamed("ess")
+
     @property
-    def effective_size(self) -> float:
+    def ess(self) -> float:
         """(sd / std_error)²."""
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     @property
-    def mc_error(self) -> float:
-        """The old name of `std_error`."""
-        deprecated("Coefficient.mc_error", "std_error")
-        return self.std_error
+    def interval(self) -> tuple[float, float]:
+        """The ends of the credible interval."""
+        return self.low, self.high
+
+    @property
+    def label(self) -> str:
+        """The name, with the class it is for where there is one."""
+        return self.name if self.output is None else f"{self.name} ({self.output})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
-    """A fitted regression.
+class Fit(Records[Coefficient]):
+    """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
 
     **Attributes:**
 
     - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
     - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
+    - `mean`, `sd`, `std_error`, `interval`, `bias`, `ess`: by coefficient.
     - `noise_scale`: σ of a linear model in the units of y (the evidence's maximum), else None.
     - `posterior`: weighted draws in standardised coordinates, which predict; `draws`, `weights`: the same as coefficients in the
       user's units, chains × draws × coefficients, and their weights, chains × draws, with mean 1.
@@ -87,6 +95,19 @@ class Fit:
     choice: Choice
     run: Run
     level: float
+
+    _entry, _result = "coefficient", "fit"
+    mean = Column[float]("The posterior mean.")
+    sd = Column[float]("The posterior standard deviation.")
+    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
+    interval = Column[tuple[float, float]]("The central credible interval.")
+    bias = Column[float]("The discretisation bias that was subtracted.")
+    ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
+
+    @property
+    def rows(self) -> Mapping[str, Coefficient]:
+        """The coefficients by name."""
+        return {c.label: c for c in self.coefficients}
 
     @property
     def noise_scale(self) -> float | None:
@@ -153,8 +174,7 @@ def fit(
     from gyromc.regression.fit import fit
     X = np.arange(20.0)[:, None]
     found = fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]), effort="quick", names=["time"])
-    slope = found.coefficients[1]
-    assert slope.name == "time" and slope.low < 0.5 < slope.high
+    assert found["time"].low < 0.5 < found["time"].high and found.mean["time"] == found["time"].mean
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """

@@ -38,7 +38,7 @@ def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coe
 
 def _monte_carlo(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: c.std_error)
-    least = f"{worst.effective_size:.0f}" if math.isfinite(worst.effective_size) else "infinitely many"
+    least = f"{worst.ess:.0f}" if math.isfinite(worst.ess) else "infinitely many"
     text = f"at most {100 * ratio:.1f} % of a posterior spread ({label(worst)}): worth {least} independent draws."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
 
@@ -61,7 +61,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
     within = np.mean([draws[:, :half].var(axis=1, ddof=1), draws[:, half : 2 * half].var(axis=1, ddof=1)], axis=(0, 1))
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
-    size = min(c.effective_size for c in fit.coefficients) / (2 * chains)
+    size = min(c.ess for c in fit.coefficients) / (2 * chains)
     expected = math.sqrt((half - 1) / half + 1 / max(size - 1, 1e-9))
     text = (
         f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "

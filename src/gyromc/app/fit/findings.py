@@ -82,7 +82,7 @@ def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str,
                 "interval_95": [c.low, c.high],
                 "std_error": c.std_error,
                 "bias": c.bias,
-                "effective_size": c.effective_size if math.isfinite(c.effective_size) else None,
+                "effective_size": c.ess if math.isfinite(c.ess) else None,
                 "standardised": None
                 if scale is None
                 else {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]},
