@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
+import numpy as np
+
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import plain
 
@@ -30,7 +32,9 @@ def plain_attributes(row: object, *names: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain(x) for x in value]
-    return str(value) if isinstance(value, str) else value if isinstance(value, bool) else plain(value)
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return str(value) if isinstance(value, str) else plain(value)
 
 
 class Records(Mapping[str, Row]):

@@ -179,9 +179,7 @@ class Run(Records[Average], Shown):
     variance = Column[float]("The estimated fluctuation constant V(h).")
     r_hat = Column[float]("Split R-hat: 1 when the halves of all chains agree; NaN when there are too few blocks.")
     ess = Column[float]("How many independent draws have the same error; NaN where Var_μ(h) is not known.")
-    posterior_variance = Column[float](
-        "Var_μ(h): by a formula, from kept draws, or from the last states of many chains."
-    )
+    posterior_variance = Column[float]("Var_μ(h): by a formula, from draws, or from the last states of many chains.")
     method = Column[ErrorMethod]("Where `std_error` comes from.")
 
     @property
@@ -273,10 +271,8 @@ class Run(Records[Average], Shown):
         ]
         if self.partial:
             notes.append(f"PARTIAL: interrupted after {self.steps_done} of {plan.num_steps} steps")
-        if self.failures:
-            notes.append(
-                f"{len(self.failures)} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}"
-            )
+        if failed := len(self.failures):
+            notes.append(f"{failed} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}")
         columns = ("observable", "mean", "std. error", "95 % interval", "V (estimated)")
         return [Table(columns, rows, f"{plan.dynamics.name} on {type(plan.target).__name__}", notes)]
 
@@ -284,8 +280,7 @@ class Run(Records[Average], Shown):
 def _averages(run: Run) -> dict[str, Average]:
     """The rows of a run: averages per chain from the engine's sums, averages per block from its snapshots."""
     state, plan, good = run.state, run.plan, ~run.diverged
-    time = sum(state.clock)
-    by_time = plan.weighting == "step_size"
+    time, by_time = sum(state.clock), plan.weighting == "step_size"
     with np.errstate(invalid="ignore", divide="ignore"):  # with no step done, 0/0: there is no average
         averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
     marks = sorted(state.snapshots)

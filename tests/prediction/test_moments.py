@@ -8,7 +8,8 @@ from scipy import linalg
 
 import gyromc as gm
 from gyromc.prediction.exact import lifted
-from gyromc.prediction.exact.chain import linear_chain
+from gyromc.prediction.exact.chain import lift, linear_chain
+from gyromc.prediction.exact.law import ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from support import exact
 from support.values import J1, U, skew, wishart
@@ -88,7 +89,7 @@ def test_published_formula():
             start=[1.0, 2.0, 0.5],
         )
         chain = linear_chain(plan)
-        eta, N, w, z0 = plan.step_size, plan.num_steps, chain.lift(U), chain.starts[0]
+        eta, N, w, z0 = plan.step_size, plan.num_steps, lift(U, chain.n), chain.starts[0]
         B, power = np.linalg.inv(eta * chain.A), np.linalg.matrix_power(chain.M, N)
         S = (np.eye(chain.n) - power) @ B
         T, Gamma = S - np.eye(chain.n), B @ chain.W @ B.T
@@ -178,7 +179,7 @@ def test_variance_approaches_v_over_eta_plus_floor():
             start=mean,
         )
         chain = linear_chain(plan)
-        w = np.linalg.solve(chain.A.T, chain.lift(u))
+        w = np.linalg.solve(chain.A.T, lift(u, chain.n))
         V = 2 * w @ chain.D @ w
         stationary = lifted.second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
         noise = np.einsum("iajb,ab->ij", chain.noise, stationary)
@@ -226,3 +227,17 @@ def test_agrees_with_simulation():
     run = gm.run(plan, progress=False)
     for name, moments in exact_moments(plan).items():
         assert largest(z_scores(run.averages[name], moments.mean, moments.variance)) < 4
+
+
+def test_the_mean_of_a_square_by_hand():
+    """Two steps from x = 1 at η = 1/2: E x₀² = 1 and E x₁² = (1 - η)² + 2η = 1.25."""
+    h = gm.observables.square([1.0])
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0]),
+        dynamics=gm.dynamics.overdamped(1),
+        start=[1.0],
+        num_steps=2,
+        observables={"x²": h},
+        step_size=0.5,
+    )
+    assert abs(ridge_mean(linear_chain(plan), h, 2) - (1 + 1.25) / 2) < 1e-9

@@ -135,18 +135,14 @@ def from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
     missing = set(names) - set(other)
     require(not missing, f"The run given as `bias` lacks the observables {', '.join(sorted(missing))}.")
     ratio, relative = theirs.eta / mine.eta, mine.eta / largest_step_size(mine)
-    pairs = {name: (run[name], other[name]) for name in names}
-    return {
-        name: from_step_sizes(b.mean - a.mean, b.std_error, b.dof, ratio, relative) for name, (a, b) in pairs.items()
-    }
+    rows = {name: other[name] for name in names}
+    gaps = {name: row.mean - run[name].mean for name, row in rows.items()}
+    return {name: from_step_sizes(gaps[name], row.std_error, row.dof, ratio, relative) for name, row in rows.items()}
 
 
 def largest_step_size(plan: Plan) -> float:
     """The largest stable step size; infinite where nothing is known of it."""
-    try:
-        found = stability(plan)
-    except InvalidInput:  # a target whose mode cannot be found
-        return math.inf
+    found = stability(plan)
     return math.inf if found is None or not found.largest_step_size > 0 else found.largest_step_size
 
 

@@ -80,7 +80,12 @@ def estimate(
     errors.check_level(level)
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
-    found = {name: _error(run, row, asked) for name, row in run.items()}
+    if asked is None:
+        found = {name: row.error for name, row in run.items()}
+    elif asked is ErrorMethod.PLUG_IN:
+        found = {name: _plug_in_error(run, row) for name, row in run.items()}
+    else:
+        found = {name: errors.monte_carlo_error(row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
     cost = run.gradient_evaluations
     rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
@@ -103,20 +108,11 @@ def _bias_source(bias: object) -> BiasSource:
     return BiasSource(bias)
 
 
-def _error(run: Run, average: Average, method: ErrorMethod | None) -> MonteCarloError:
-    if method is None:
-        return average.error
-    if method is ErrorMethod.PLUG_IN:
-        return _plug_in_error(run, average)
-    return errors.monte_carlo_error(average, method)
-
-
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
     """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
     require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
-    plan, rows = run.plan, flat_draws(run.draws, ~run.diverged)
-    rows = spaced(rows, MOST_DRAWS)
+    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), MOST_DRAWS)
     values = plan.model.values(plan.observables[average.name], rows)
     worth = min(len(rows), _worth(average, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
@@ -171,17 +167,13 @@ def _biases(
     if source is BiasSource.AUTO:
         return biases.measured(run, names) if second else biases.predicted_or_not(run)
     if not second:
-        return _predicted(run)
+        try:
+            return biases.predicted(run)
+        except InvalidInput as error:
+            raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error))}.") from error
     found = biases.predicted_or_not(run)
     lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
     return {**found, **biases.measured(run, lacking)} if lacking else found
-
-
-def _predicted(run: Run) -> Mapping[str, Bias]:
-    try:
-        return biases.predicted(run)
-    except InvalidInput as error:
-        raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error))}.") from error
 
 
 def _warnings(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iterator[str]:

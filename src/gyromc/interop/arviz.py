@@ -22,8 +22,6 @@ from gyromc.targets import FiniteSum, SumOverData
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
 
-__all__ = ["to_datatree"]
-
 LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
 MOST_TERMS = 1e9  # data terms touched for the log density of every draw; with more it is left out
 
@@ -38,8 +36,6 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
       pytree; left out: `theta` for a vector, the paths of a pytree's arrays.
     - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution: an array, or a dictionary of
       arrays; it becomes the group `posterior_predictive`.
-
-    **Returns:** an `xarray.DataTree`.
 
     ```python
     import gyromc as gm
@@ -107,8 +103,7 @@ def _predictive(predictive: Callable, draws, seed: int) -> dict[str, np.ndarray]
     shape = jax.tree.leaves(draws)[0].shape[:2]
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), 1), shape)
     drawn = jax.vmap(jax.vmap(predictive))(draws, keys)
-    drawn = drawn if isinstance(drawn, dict) else {"y": drawn}
-    return {name: np.asarray(value) for name, value in drawn.items()}
+    return jax.tree.map(np.asarray, drawn if isinstance(drawn, dict) else {"y": drawn})
 
 
 def _data(target) -> dict[str, dict[str, np.ndarray]]:

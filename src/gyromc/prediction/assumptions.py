@@ -61,9 +61,13 @@ def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
         reason = "its Hessian is too large to form"
     except InvalidInput as error:
         known, reason = None, str(error)
+    if known is None:
+        sentence = f"Nothing is known about the target's curvature: {reason}."
+        curvature = [Verdict(name, NOT_CERTIFIED, sentence) for name in ("smoothness", "dissipativity", "drift")]
+    else:
+        curvature = [*_target(plan, known), *_drift(plan, known)]
     return [
-        *_target(plan, known, reason),
-        *_drift(plan, known),
+        *curvature,
         _oracle(plan),
         *(_observable(plan, name, h) for name, h in plan.observables.items()),
         _length(plan),
@@ -71,30 +75,19 @@ def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
     ]
 
 
-def _target(plan: Plan, known: Bounds | None, reason: str) -> Iterator[Verdict]:
-    if known is None:
-        sentence = f"Nothing is known about the target's curvature: {reason}."
-        yield Verdict("smoothness", NOT_CERTIFIED, sentence)
-        yield Verdict("dissipativity", NOT_CERTIFIED, sentence)
-        return
+def _target(plan: Plan, known: Bounds) -> Iterator[Verdict]:
     L, M = max(known.L, 1.0 if plan.augmented else 0.0), known.M
-    numbers = {"L": L, "M": M}
-    status = HOLDS if known.certified else NOT_CERTIFIED
-    mark = "" if known.certified else ", an estimate"
-    yield Verdict("smoothness", status, f"‖∇²H‖ ≤ {L:.6g} and ‖∇³H‖ ≤ {M:.6g}, from {known.source}{mark}.", numbers)
+    status, source = (HOLDS, known.source) if known.certified else (NOT_CERTIFIED, f"{known.source}, an estimate")
+    yield Verdict("smoothness", status, f"‖∇²H‖ ≤ {L:.6g} and ‖∇³H‖ ≤ {M:.6g}, from {source}.", {"L": L, "M": M})
     m = min(known.m, 1.0) if plan.augmented else known.m
-    sentence = f"⟨∇H(x)-∇H(y), x-y⟩ ≥ {m:.6g}|x-y|² - {known.b:.6g}, from {known.source}{mark}."
+    sentence = f"⟨∇H(x)-∇H(y), x-y⟩ ≥ {m:.6g}|x-y|² - {known.b:.6g}, from {source}."
     if m <= 0:
-        status = NOT_CERTIFIED
-        sentence = f"The smallest curvature is {m:.6g}, from {known.source}{mark}: not convex there."
+        status, sentence = NOT_CERTIFIED, f"The smallest curvature is {m:.6g}, from {source}: not convex there."
     yield Verdict("dissipativity", status, sentence, {"m": m, "b": known.b})
 
 
-def _drift(plan: Plan, known: Bounds | None) -> Iterator[Verdict]:
+def _drift(plan: Plan, known: Bounds) -> Iterator[Verdict]:
     """One-sided dissipativity of -(D+Q)∇H: the paper's condition, then the weaker one from the growth of ∇H far out."""
-    if known is None:
-        yield Verdict("drift", NOT_CERTIFIED, "Nothing is known about the target's curvature.")
-        return
     published = _published_condition(plan, known)
     if published is not None:
         yield published
@@ -186,8 +179,7 @@ def _observable(plan: Plan, name: str, h: Observable) -> Verdict:
 def _length(plan: Plan) -> Verdict:
     if plan.scheduled:
         return Verdict("number of steps", NOT_CERTIFIED, "The theorem is for a constant step size; this is a schedule.")
-    N, own = plan.num_steps, paper_steps(plan.eta)
-    time = N * plan.eta
+    N, own, time = plan.num_steps, paper_steps(plan.eta), plan.num_steps * plan.eta
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
     if own == N and plan.burn_in == 0:
         return Verdict("number of steps", HOLDS, f"N = ⌊η⁻²⌋ = {N}, the theorem's own scaling.", numbers)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.checks import require, whole
-from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
@@ -24,6 +23,7 @@ from gyromc.show.tables import Shown, Table
 __all__ = ["Prediction", "predict"]
 
 COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
+JUDGED = ("assumption", "verdict", "why")
 KEYS = (
     *("variance", "reversible_variance", "method", "expectation", "expectation_method"),
     *("rmse", "rmse_method", "std", "bias", "bias_method"),
@@ -101,8 +101,7 @@ class Prediction(Records[Answer], Shown):
         numbers = Table(COLUMNS, [_cells(name, row) for name, row in self.items()], title, left=left)
         steady = "stability: not known" if self.stability is None else str(self.stability)
         judged = [(v.name, (v.status, COLOURS[v.status]), v.sentence) for v in self.verdicts]
-        columns = ("assumption", "verdict", "why")
-        assumptions = Table(columns, judged, "Assumptions", left=columns)
+        assumptions = Table(JUDGED, judged, "Assumptions", left=JUDGED)
         return [numbers, steady, *(f"note: {note}" for note in self.notes), assumptions]
 
 
@@ -114,8 +113,6 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     - `plan`: what would be run.
     - `sample`: a posterior sample, rows of θ (or `run.draws`), from which V is estimated where no formula knows it.
     - `digits`: how many digits V must have where the Poisson equation is solved.
-
-    **Returns:** a `Prediction`.
 
     ```python
     import gyromc as gm
@@ -129,10 +126,7 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
     shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits)
-    try:
-        steady = stability(plan)
-    except InvalidInput:
-        steady = None
+    steady = stability(plan)
     rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
@@ -144,7 +138,7 @@ def _unstable(found: Answer) -> Answer:
     if found.rmse_method.exact:
         return found
     diverges = Method(Kind.UNSTABLE)
-    return dataclasses.replace(found, std=math.inf, rmse=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=diverges)
+    return dataclasses.replace(found, std=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=diverges)
 
 
 def _plain_row(row: Answer) -> dict[str, Any]:

@@ -30,11 +30,7 @@ HEALTHY = 0.05  # effective size, as a share of the draws
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is predicted for one observable.
-
-    What is not known is NaN in `variance`, `reversible_variance`, `mean`, `std`, `std_error` and `rmse`, and None in `bias`,
-    `expectation` and `strict_reduction`.
-    """
+    """What is predicted for one observable; what is not known is NaN or None."""
 
     variance: float = math.nan  # V
     reversible_variance: float = math.nan  # V_0
@@ -45,7 +41,6 @@ class Answer:
     bias_method: Method = UNKNOWN
     bias_error: float = 0.0  # standard error of the bias, where it is sampled
     std: float = math.nan  # of one chain's average
-    rmse: float = math.nan
     rmse_method: Method = UNKNOWN
     strict_reduction: Reduction | None = None
     notes: tuple[str, ...] = ()
@@ -55,6 +50,11 @@ class Answer:
     def mean(self) -> float:
         """The expected value of an average: μ(h) plus the bias; NaN where either is unknown."""
         return math.nan if self.expectation is None or self.bias is None else self.expectation + self.bias
+
+    @property
+    def rmse(self) -> float:
+        """The root mean squared error of one chain's average about μ(h); an unknown bias counts as none."""
+        return math.hypot(self.bias or 0.0, self.std)
 
     @property
     def std_error(self) -> float:
@@ -109,17 +109,13 @@ def answer(shared: Shared, name: str) -> Answer:
     return Answer(method=Method(Kind.UNKNOWN, "unknown: no route serves")).noting(*notes)
 
 
-def _matrices(plan: Plan, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return plan.dynamics.D, plan.dynamics.Q, augment(K, plan.augmented)
-
-
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     """Closed forms for uᵀθ and (uᵀθ)², Mehler's formula for other ρ(uᵀθ); exact finite-step moments where there are some."""
     plan = shared.plan
     known = plan.flat_target.gaussian()
     if known is None or not isinstance(h, Ridge):
         return None
-    D, Q, P = _matrices(plan, known[0])
+    D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(known[0], plan.augmented)
     zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ known[1])
     closed = how = Method(Kind.CLOSED_FORM)
     if h.is_linear:
@@ -135,15 +131,14 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         how = Method(Kind.MEHLER)
         mu = mehler.expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
         V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
-        strict = Reduction(V < V0 * (1 - 1e-9), math.nan, V / V0)  # V and V_0 to 10 digits decide, without the integral
+        strict = Reduction(bool(V < V0 * (1 - 1e-9)), math.nan, V / V0)  # V and V_0 to 10 digits decide: no integral
     else:
         return None
     base = Answer(V, V0, how, mu, closed, strict_reduction=strict)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias = math.sqrt(moments.variance), moments.mean - mu
-        rmse = math.hypot(bias, std)
-        return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse=rmse, rmse_method=exact)
+        return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse_method=exact)
     found = _with_law(plan, _asymptotic(plan, base), h)
     if how.kind is Kind.MEHLER:
         return found
@@ -159,14 +154,9 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
         return found
     assert found.expectation is not None
     bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
-    exact = chain.additive or h.is_square
-    return dataclasses.replace(
-        found,
-        bias=bias,
-        bias_method=Method(Kind.LAW if exact else Kind.GAUSSIAN_LAW),
-        rmse=math.hypot(bias, found.std),
-        rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)"),
-    )
+    law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
+    how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)")
+    return dataclasses.replace(found, bias=bias, bias_method=law, rmse_method=how)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -226,7 +216,7 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer:
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
-    D, Q, P = _matrices(plan, center.precision)
+    D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(center.precision, plan.augmented)
     u = lift(plan.model.value_gradients(h, center.mode[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
@@ -247,7 +237,7 @@ def _asymptotic(
     std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
     if bias_slope is None or not plan.scheme.is_euler:
         text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-        return dataclasses.replace(base, std=std, rmse=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
+        return dataclasses.replace(base, std=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
     bias, bias_error, known = eta * bias_slope, eta * slope_error, Kind.FIRST_ORDER.value
     if bias_error:
         known += f" (se {bias_error:.1g})"
@@ -255,12 +245,5 @@ def _asymptotic(
         known += ", start left out"
     else:
         bias += transient / (N * eta)
-    return dataclasses.replace(
-        base,
-        bias=bias,
-        bias_error=bias_error,
-        bias_method=Method(Kind.FIRST_ORDER, known),
-        std=std,
-        rmse=math.hypot(bias, std),
-        rmse_method=Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)"),
-    )
+    first, how = Method(Kind.FIRST_ORDER, known), Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
+    return dataclasses.replace(base, bias=bias, bias_error=bias_error, bias_method=first, std=std, rmse_method=how)

@@ -96,12 +96,15 @@ def stability(plan: Plan) -> Stability | None:
             eta = max(float(plan.step_size(k)) for k in steps)
     else:
         eta = plan.eta
-    if why_not_linear(plan) is None:
-        chain = linear_chain(plan)
-        if not chain.additive and chain.n <= lifted.MAX_STATE:
-            radius = lifted.second_moment_radius(chain)
-            return Stability(radius, _largest_in_mean_square(chain), Linearisation.EXACT_WITH_NOISE)
-    known = hamiltonian_precision(plan)
+    try:
+        if why_not_linear(plan) is None:
+            chain = linear_chain(plan)
+            if not chain.additive and chain.n <= lifted.MAX_STATE:
+                radius = lifted.second_moment_radius(chain)
+                return Stability(radius, _largest_in_mean_square(chain), Linearisation.EXACT_WITH_NOISE)
+        known = hamiltonian_precision(plan)
+    except InvalidInput:  # a target whose mode or Hessian cannot be found
+        return None
     if known is None or not np.all(np.isfinite(known[0])):
         return None
     A = (plan.dynamics.D + plan.dynamics.Q) @ known[0]

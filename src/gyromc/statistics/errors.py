@@ -14,7 +14,7 @@ from scipy import stats
 
 from gyromc.checks import require
 from gyromc.records import Forwarded
-from gyromc.statistics import agreement, variances
+from gyromc.statistics import variances
 from gyromc.statistics.variances import Spread
 
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
@@ -96,7 +96,7 @@ class ChainAverages(WithError):
     @functools.cached_property
     def r_hat(self) -> float:
         """Split R-hat over the blocks: 1 when the halves of all chains agree; NaN when there are too few blocks."""
-        return agreement.split_r_hat(self.blocks)
+        return variances.split_r_hat(self.blocks)
 
     @property
     def enough_blocks(self) -> bool:
@@ -114,7 +114,7 @@ class ChainAverages(WithError):
     @functools.cached_property
     def disagree(self) -> bool:
         """Whether the chains differ by more than the fluctuations within them explain; False where that cannot be tested."""
-        return self.enough_blocks and len(self.good) > 1 and agreement.disagreement(self.blocks) < CHANCE
+        return self.enough_blocks and len(self.good) > 1 and variances.disagreement(self.blocks) < CHANCE
 
 
 def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
@@ -165,9 +165,8 @@ def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str 
 
 def of_mean(found: Spread, chains: int, method: ErrorMethod, reason: str) -> MonteCarloError:
     """The error of the mean over chains from the variance of one chain's average."""
-    if not found.variance >= 0:
-        return MonteCarloError(math.nan, chains, 0, method, reason)
-    return MonteCarloError(found.variance, chains, found.dof, method, reason)
+    variance, dof = (found.variance, found.dof) if found.variance >= 0 else (math.nan, 0)
+    return MonteCarloError(variance, chains, dof, method, reason)
 
 
 def check_level(level: float) -> None:

@@ -12,9 +12,9 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
-from gyromc.targets import LinearRegression, Target
+from gyromc.targets import LinearRegression
 
 START_DRAWS = 4096
 T = TypeVar("T")
@@ -68,10 +68,6 @@ class LinearChain:
         eta, spread = self.step_size, self.G[:, : self.d]
         return 2 * eta * self.D + eta**2 * spread @ self.noise[:, -1, :, -1] @ spread.T  # T1
 
-    def lift(self, u: np.ndarray) -> np.ndarray:
-        """A direction in θ as one in z."""
-        return lift(u, self.n)
-
 
 def lift(u: np.ndarray, size: int) -> np.ndarray:
     """A vector over θ as one over a state z of the given size: zeros on r."""
@@ -86,7 +82,8 @@ def why_not_linear(plan: Plan) -> str | None:
         return f"the scheme '{plan.scheme}' is not Euler-Maruyama"
     if plan.scheduled:
         return "the step size is a schedule"
-    if noise_tensor(plan.oracle, plan) is None:
+    on_batches = isinstance(plan.oracle, Minibatch | ControlVariate) and isinstance(plan.flat_target, LinearRegression)
+    if not on_batches and not isinstance(plan.oracle, Exact | Gaussian):
         return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"
     return None
 
@@ -94,15 +91,13 @@ def why_not_linear(plan: Plan) -> str | None:
 def linear_chain(plan: Plan) -> LinearChain:
     """The matrices of a plan for which `why_not_linear` returns None."""
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
-    noise = noise_tensor(plan.oracle, plan)
-    assert noise is not None
     return LinearChain(
         D=plan.dynamics.D,
         Q=plan.dynamics.Q,
         P=augment(K, plan.augmented),
         mean=mean,
         step_size=plan.eta,
-        noise=noise,
+        noise=noise_tensor(plan),
         starts=start_rows(plan) - lift(mean, plan.dynamics.size),
     )
 
@@ -129,31 +124,25 @@ def start_rows(plan: Plan) -> np.ndarray:
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
 
 
-def noise_tensor(oracle: Oracle, plan: Plan) -> np.ndarray | None:
-    """T with E[δδᵀ | z]_ij = Σ_ab T[i, a, j, b] ẑ_a ẑ_b, or None where it is not known."""
-    d = plan.dim
+def noise_tensor(plan: Plan) -> np.ndarray:
+    """T with E[δδᵀ | z]_ij = Σ_ab T[i, a, j, b] ẑ_a ẑ_b."""
+    d, oracle, target = plan.dim, plan.prepared_oracle, plan.flat_target
+    if isinstance(oracle, Batch) and isinstance(target, LinearRegression):
+        return _batch_noise(target, oracle)
     T = np.zeros((d, d + 1, d, d + 1))
-    if isinstance(oracle, Exact):
-        return T
     if isinstance(oracle, Gaussian):
         T[:, -1, :, -1] = float(oracle.tau) ** 2 * np.eye(d)
-        return T
-    target = plan.flat_target
-    if isinstance(oracle, Minibatch) and isinstance(target, LinearRegression):
-        return _batch_noise(target, oracle, None)
-    if isinstance(oracle, ControlVariate) and isinstance(target, LinearRegression):
-        return _batch_noise(target, oracle, np.asarray(plan.prepared_oracle.center, float))  # type: ignore[attr-defined]
-    return None
+    return T
 
 
-def _batch_noise(target: Target, oracle: Batch, center: np.ndarray | None, rows_at_once: int = 4096) -> np.ndarray:
+def _batch_noise(target: LinearRegression, oracle: Batch, rows_at_once: int = 4096) -> np.ndarray:
     """(f/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws.
 
     f = (N-b)/(N-1) for distinct rows. The factor is exact because the rows are drawn independently of z: given z, δ is a
     mean of b of the N vectors Δᵢz + eᵢ, which sum to 0.
     """
-    assert isinstance(target, LinearRegression)
     (X, y), (_, mean) = target.design, target.gaussian()
+    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
     N, d = X.shape
     gram = np.zeros((d * (d + 1), d * (d + 1)))
     for first in range(0, N, rows_at_once):

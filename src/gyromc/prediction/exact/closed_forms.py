@@ -85,13 +85,7 @@ def poisson_quadratic(D, Q, P, matrix) -> np.ndarray:
 
 
 def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
-    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz, S = `matrix` symmetric, s = `linear`: φ is quadratic too, so V needs two solves.
-
-    ```python
-    from gyromc.prediction.exact.closed_forms import quadratic_fluctuation_constant
-    assert abs(quadratic_fluctuation_constant([[1.0]], [[0.0]], [[1.0]], [[1.0]]) - 2.0) < 1e-14
-    ```
-    """
+    """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz, S = `matrix` symmetric, s = `linear`: φ is quadratic too, so V needs two solves."""
     D = numbers(D, "D")
     Psi = poisson_quadratic(D, Q, P, matrix)
     spread = precision_solve(numbers(P, "P"), Psi)  # P⁻¹Ψ

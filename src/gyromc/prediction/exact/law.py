@@ -12,7 +12,7 @@ import numpy as np
 
 from gyromc.observables import Ridge
 from gyromc.prediction.exact import lifted
-from gyromc.prediction.exact.chain import LinearChain
+from gyromc.prediction.exact.chain import LinearChain, lift
 from gyromc.prediction.exact.mehler import expectation
 from gyromc.prediction.exact.moments import stretch
 
@@ -23,18 +23,8 @@ GROWTH = 1.1
 
 
 def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -> float:
-    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, from at most 32 of its starts.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.exact.chain import linear_chain
-    from gyromc.prediction.exact.law import ridge_mean
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), start=[1.0], num_steps=2,
-                   observables={"x²": gm.observables.square([1.0])}, step_size=0.5)
-    assert abs(ridge_mean(linear_chain(plan), plan.observables["x²"], 2) - (1 + 1.25) / 2) < 1e-9
-    ```
-    """
-    w, shift = chain.lift(np.asarray(h.direction, float)), float(h.direction @ chain.mean)
+    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, from at most 32 of its starts."""
+    w, shift = lift(h.direction, chain.n), float(h.direction @ chain.mean)
     steps = _nodes(num_steps)
     values = np.array([_at(chain, w, shift, h.rho, burn_in + k) for k in steps])
     gaps = np.diff(steps)

@@ -6,7 +6,7 @@ shrink per step. Φ has (n+2)² rows, so N steps cost O((n+2)⁶ log N): millise
 
 import numpy as np
 
-from gyromc.prediction.exact.chain import LinearChain
+from gyromc.prediction.exact.chain import LinearChain, lift
 
 MAX_STATE = 24
 
@@ -16,7 +16,7 @@ def linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: i
     n, Y = chain.n, _start(chain)
     if burn_in:
         Y = np.linalg.matrix_power(_phi(chain, np.zeros(n)), burn_in) @ Y
-    Y = (np.linalg.matrix_power(_phi(chain, chain.lift(u)), num_steps) @ Y).reshape(n + 2, n + 2)
+    Y = (np.linalg.matrix_power(_phi(chain, lift(u, chain.n)), num_steps) @ Y).reshape(n + 2, n + 2)
     mean = Y[n, n + 1]
     return mean / num_steps, (Y[n, n] - mean**2) / num_steps**2
 

@@ -12,7 +12,7 @@ import numpy as np
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted, quadratic
-from gyromc.prediction.exact.chain import LinearChain, linear_chain, power, why_not_linear
+from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power, why_not_linear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _moments(chain: LinearChain, h: Observable, num_steps: int, burn_in: int) ->
 
 def _linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int) -> tuple[float, float]:
     """Mean (about uᵀ of the target's mean) and variance of the average of uᵀθ under additive noise."""
-    n, w = chain.n, chain.lift(u)
+    n, w = chain.n, lift(u, chain.n)
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
     M_b, W_b = stretch(chain.M, chain.W, burn_in)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gyromc.prediction.exact.chain import LinearChain, power
+from gyromc.prediction.exact.chain import LinearChain, lift, power
 
 MAX_STATE = 20
 
@@ -29,7 +29,7 @@ def square_moments(
     chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int
 ) -> tuple[float, float]:
     """Mean and variance of the average of (uᵀz + shift)²."""
-    direction = np.append(chain.lift(u), shift)
+    direction = np.append(lift(u, chain.n), shift)
     one = _one_step(chain, np.outer(direction, direction).ravel())
     whole = power(_compose, one, num_steps)
     size = chain.n + 1

@@ -12,6 +12,7 @@ import numpy as np
 from gyromc.errors import InvalidInput
 
 SPACING = 0.2  # nodes, in standard deviations
+Curve = Callable[[np.ndarray], np.ndarray]
 NEGLIGIBLE = 45.0  # e⁻⁴⁵ of the density's maximum, polynomials counted
 
 
@@ -42,12 +43,7 @@ class Axis:
 
 
 def line(
-    coordinate: int,
-    potential: Callable[[np.ndarray], np.ndarray],
-    slope: Callable[[np.ndarray], np.ndarray],
-    degree: int,
-    around: tuple[float, float],
-    spacing: float = SPACING,
+    coordinate: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing: float = SPACING
 ) -> Axis:
     """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
     mean, sd = _location_and_scale(potential, *around)
@@ -66,7 +62,7 @@ def _normalised(energy: np.ndarray) -> np.ndarray:
     return density / density.sum()
 
 
-def _location_and_scale(potential, center: float, scale: float) -> tuple[float, float]:
+def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[float, float]:
     """Mean and standard deviation of e^{-v}; the search widens until the density is negligible on both sides."""
     for reach in 2.0 ** np.arange(3, 13):
         t = center + scale * np.linspace(-reach, reach, 4001)
@@ -80,7 +76,7 @@ def _location_and_scale(potential, center: float, scale: float) -> tuple[float, 
     )
 
 
-def _extent(potential, mean: float, sd: float, degree: int) -> tuple[float, float]:
+def _extent(potential: Curve, mean: float, sd: float, degree: int) -> tuple[float, float]:
     """Where p² e^{-v} is negligible for polynomials up to `degree`."""
     x = np.arange(0.0, 400.0, 0.25)
     ends = []

@@ -121,7 +121,8 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
     moving = Generator(axes, D, Q).solve(h_tensor)
     still = Generator(axes, D, np.zeros_like(Q)).solve(h_tensor) if np.any(Q) else moving
     separate = plan.flat_target.separable() is not None
-    noise = oracle_covariance(plan)
+    G, tau = (D + Q)[:, : plan.dim], float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else 0.0
+    noise = tau**2 * G @ G.T  # what an additive oracle adds to the drift's covariance; others are left out
     return Galerkin(
         variance=moving.variance,
         reversible_variance=still.variance,
@@ -130,16 +131,9 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
         degree=degree,
         error=np.inf,
         bias_slope=_bias_slope(plan, moving, axes, noise) if separate else None,
-        transient=_transient(plan, moving) if separate else None,
+        transient=-float(np.mean([moving.at(z) for z in start_rows(plan)[:100]])) if separate else None,
         floor=moving.floor(noise),
     )
-
-
-def oracle_covariance(plan: Plan) -> np.ndarray:
-    """GΣGᵀ, the covariance that the oracle's noise adds to the drift, for additive oracles (zero for others)."""
-    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
-    tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else 0.0
-    return tau**2 * G @ G.T
 
 
 def _axes(plan: Plan, chosen, degree: int, dimensions: int) -> list[Axis]:
@@ -214,7 +208,8 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         t = axis.nodes[:, 0]
         momentum = k >= plan.dim
         slope[number] = axis.expand(t if momentum else _slope(plan, k, t))
-        curvature[number] = axis.expand(np.ones_like(t) if momentum else _curvature(plan, k, t))
+        points = np.repeat(t[:, None], plan.dim, axis=1)
+        curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
     total = 0.0
     for j, first in solution.gradient.items():
         for k in place:
@@ -233,13 +228,3 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
                 if G[j, k] * D[k, i]
             )
     return total / 2
-
-
-def _curvature(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
-    """v_i″ by differentiating the target's gradient."""
-    return plan.flat_target.hessians(np.repeat(t[:, None], plan.dim, axis=1))[:, i, i]
-
-
-def _transient(plan: Plan, solution: Solution) -> float:
-    """-μ₀(φ): the mean of -φ over the starts, or over the first hundred of them."""
-    return -float(np.mean([solution.at(z) for z in start_rows(plan)[:100]]))

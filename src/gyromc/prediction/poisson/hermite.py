@@ -19,11 +19,11 @@ def count(dimension: int, degree: int) -> int:
 
 
 def multi_indices(dimension: int, degree: int) -> np.ndarray:
-    """The exponents of all products of total degree 1 … `degree`, one row each."""
+    """The exponents of all products of total degree 0 … `degree`, one row each."""
     rows = []
-    for p in range(1, degree + 1):
+    for p in range(degree + 1):
         for chosen in itertools.combinations_with_replacement(range(dimension), p):
-            rows.append(np.bincount(chosen, minlength=dimension))
+            rows.append(np.bincount(np.array(chosen, int), minlength=dimension))
     return np.array(rows)
 
 
@@ -56,25 +56,19 @@ def ladders(powers: np.ndarray) -> list[sparse.csr_array]:
 class Polynomial:
     """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation."""
 
-    powers: np.ndarray  # functions × n
+    powers: np.ndarray  # functions × n, the constant's first
     center: np.ndarray  # of θ
     whitening: np.ndarray  # W
     coefficients: np.ndarray
 
     @functools.cached_property
-    def _closed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Exponents and coefficients with the constant in front."""
-        zero = np.zeros((1, self.powers.shape[1]), int)
-        return np.concatenate([zero, self.powers]), np.concatenate([[0.0], self.coefficients])
-
-    @functools.cached_property
     def _slope_coefficients(self) -> np.ndarray:
         """n × functions: the coefficients of ∂ⱼ in whitened coordinates."""
-        return np.stack([step @ self._closed[1] for step in self._down])
+        return np.stack([step @ self.coefficients for step in self._down])
 
     @functools.cached_property
     def _down(self) -> list[sparse.csr_array]:
-        return ladders(self._closed[0])
+        return ladders(self.powers)
 
     @functools.cached_property
     def _lift(self) -> np.ndarray:
@@ -86,11 +80,11 @@ class Polynomial:
     def _basis(self, z: np.ndarray) -> np.ndarray:
         x = np.array(z, float)
         x[:, : len(self.center)] = (x[:, : len(self.center)] - self.center) @ self.whitening.T
-        return hermite(x, self._closed[0])
+        return hermite(x, self.powers)
 
     def values(self, z: np.ndarray) -> np.ndarray:
         """φ at every row."""
-        return self._basis(z) @ self._closed[1]
+        return self._basis(z) @ self.coefficients
 
     def gradients(self, z: np.ndarray) -> np.ndarray:
         """∇φ at every row."""

@@ -78,7 +78,9 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     values, solutions = _solve(*(part.sum(axis=0) for part in moments))
     errors, bias = _jackknife(moments, values)
     V, V0 = values - bias
-    missing = np.abs(values - _lower_degree(moments, powers.sum(axis=1) <= degree - 2)) if degree > 2 else np.zeros(2)
+    missing = (
+        np.abs(values - _lower_degree(moments, powers[1:].sum(axis=1) <= degree - 2)) if degree > 2 else np.zeros(2)
+    )
     sampling, errors = float(errors[0]), np.hypot(errors, missing)
     return PlugIn(
         variance=float(V),
@@ -87,10 +89,10 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
         sampling_error=sampling,
         reversible_std_error=float(errors[1]),
         degree=degree,
-        functions=len(powers),
-        too_rich=len(powers) > sample.effective_size / RICH,
-        poisson=Polynomial(powers, center, W, -solutions[0]),
-        reversible_poisson=Polynomial(powers, center, W, -solutions[1]),
+        functions=count(n, degree),
+        too_rich=count(n, degree) > sample.effective_size / RICH,
+        poisson=Polynomial(powers, center, W, np.append(0.0, -solutions[0])),
+        reversible_poisson=Polynomial(powers, center, W, np.append(0.0, -solutions[1])),
     )
 
 
@@ -100,9 +102,8 @@ def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D
     Derivatives of Hermite products are Hermite products, so one matrix of averages ⟨q_a q_b⟩ over θ holds everything.
     """
     d = x.shape[1]
-    closed = np.concatenate([np.zeros((1, powers.shape[1]), int), powers])  # with the constant, closed under ∂
-    of_theta, a = np.unique(closed[:, :d], axis=0, return_inverse=True)
-    of_r, b = np.unique(closed[:, d:], axis=0, return_inverse=True)
+    of_theta, a = np.unique(powers[:, :d], axis=0, return_inverse=True)
+    of_r, b = np.unique(powers[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
     down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
