@@ -6,6 +6,7 @@ operations that move entries are followed entry by entry, all others are taken t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,8 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
     def mark_of(atom) -> np.ndarray:
         if not isinstance(atom, Literal) and atom in known:
             return known[atom]
-        return np.zeros((*atom.aval.shape, size), bool)
+        aval: Any = atom.aval
+        return np.zeros((*aval.shape, size), bool)
 
     for equation in jaxpr.eqns:
         inputs = [mark_of(atom) for atom in equation.invars]
@@ -82,7 +84,7 @@ def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np
     if not others and name in MOVING and (moved := _moved(equation, inputs, values)) is not None:
         return [moved]
     if not others and name in REDUCING:
-        return [inputs[0].any(axis=tuple(equation.params["axes"]))]
+        return [np.asarray(inputs[0].any(axis=tuple(equation.params["axes"])))]
     if not others and name in ELEMENTWISE:
         return [np.logical_or.reduce([np.broadcast_to(mark, (*shape, size)) for mark in inputs])]
     everything = np.logical_or.reduce([mark.reshape(-1, size).any(axis=0) for mark in inputs])

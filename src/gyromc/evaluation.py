@@ -21,15 +21,7 @@ def _mapped(function, rows, *pieces):
 
 
 def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK) -> np.ndarray:
-    """`function(*pieces, row)` at every row; compiled once for a function and pieces of one structure.
-
-    **Arguments:**
-
-    - `function`: of the pieces and one row, traceable by JAX.
-    - `rows`: points × d.
-    - `pieces`: pytrees the function reads; their floating-point arrays are taken in float64.
-    - `chunk`: how many rows are evaluated at once.
-    """
+    """`function(*pieces, row)` at every row; compiled once for a function and pieces of one structure."""
     parts = []
     with jax.enable_x64(True):
         pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, pieces)

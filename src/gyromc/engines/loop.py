@@ -6,8 +6,6 @@ same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failure
 
 import contextlib
 import dataclasses
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import positive, require, whole
+from gyromc.checks import free_memory, positive, require, whole
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
@@ -257,7 +255,7 @@ def draws_bytes(plan: Plan, thin: int) -> int:
 
 def _announce(plan: Plan, thin: int, quiet: bool) -> None:
     """Print to standard error what the draws take; raises `InvalidInput` when they do not fit into memory."""
-    size, free = draws_bytes(plan, thin), _free_memory()
+    size, free = draws_bytes(plan, thin), free_memory()
     text = (
         f"{_num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
         f"{size / 2**20:.1f} MiB"
@@ -278,14 +276,3 @@ def _num_draws(plan: Plan, thin: int) -> int:
 def _row_bytes(plan: Plan) -> int:
     """One state of every chain."""
     return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
-
-
-def _free_memory() -> int:
-    """Bytes that can be taken without swapping, as far as the system tells."""
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return sys.maxsize

@@ -103,13 +103,7 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
 def number_scores(
     mean: np.ndarray, log_density: np.ndarray, y: np.ndarray, train: np.ndarray, counts: bool = False
 ) -> list[Score]:
-    """RMSE and log score of predictive laws of numbers.
-
-    **Arguments:**
-
-    - `mean`, `log_density`: of the predictive law of each row, the second at the observed value `y`.
-    - `train`: the responses of the training rows; the baseline is the normal, or for `counts` the Poisson, law that fits them.
-    """
+    """RMSE and log score of predictive laws of numbers."""
     rate = max(float(train.mean()), 0.5 / train.size)
     base = (
         stats.poisson.logpmf(y, rate) if counts else stats.norm.logpdf(y, train.mean(), max(train.std(ddof=1), 1e-300))

@@ -74,15 +74,7 @@ def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float, count: int 
     """σ of a linear model y = Xθ + σN(0, I): where the evidence ∫ p(y | θ, σ) p(θ) dθ, times a weak prior on σ, is largest.
 
     The prior counts as one more observation, with a residual of a thousandth of y's standard deviation: it keeps σ positive where
-    the columns explain y without an error.
-
-    **Arguments:**
-
-    - `rows`, `y`: standardised, the intercept's column included.
-    - `prior_scale`: σ₀.
-    - `count`: the number of observations, where `rows` and `y` sum up more than they are long.
-
-    **Returns:** σ, in units of y's standard deviation.
+    the columns explain y without an error. `count` is the number of observations where `rows` sum up more than they are long.
     """
     values, vectors = linalg.eigh(rows.T @ rows)
     seen = values > 1e-12 * max(float(values[-1]), 1e-300)

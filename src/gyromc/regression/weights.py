@@ -22,13 +22,6 @@ def bias_weights(
     With D = K⁻¹ and Q = 0 the chain's law is exp(-U)(1 + η f) to first order, f = ¼∇UᵀD∇U - ½tr(D∇²U) (the bias of
     all observables at once), so exp(-ηf) removes it; on a Gaussian exp(-ηf) is exact for every η. η enters by way of the
     `inflation` that it causes on a Gaussian, η/4 = ½(1 - 1/inflation), which counts mini-batches and momentum in.
-
-    **Arguments:**
-
-    - `target`: for U; for very many rows it is taken as quadratic, which it then is.
-    - `shape`: for D = K⁻¹.
-    - `theta`: chains × draws × dim.
-    - `inflation`: of the variance, on a Gaussian.
     """
     rows = theta.reshape(-1, target.dim)
     if len(rows) * target.num_data * target.likelihood.outputs > MOST_WORK:

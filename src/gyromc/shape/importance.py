@@ -94,13 +94,6 @@ def expectation(
 
     The proposal sits at the mode with the curvature there, then at the mean and covariance so found; the error comes from the
     spread between independent scramblings.
-
-    **Arguments:**
-
-    - `target`, `center`: the law over vectors, its mode and Hessian.
-    - `values`: function of rows of θ, returning rows × k.
-    - `num_draws`: how many θ, over 16 scramblings of a power of two each.
-    - `seed`: of the scramblings; `dof`: degrees of freedom of the proposal.
     """
     seeds = np.random.SeedSequence(seed).spawn(SCRAMBLINGS + 1)
     root = np.linalg.cholesky(np.linalg.inv(center.precision))

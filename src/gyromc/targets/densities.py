@@ -34,19 +34,7 @@ class Quadratic(Target):
     mean: np.ndarray
 
     def __init__(self, precision, mean=None):
-        P = numbers(precision, "precision")
-        require(
-            P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1])),
-            f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.",
-        )
-        if P.ndim == 2:
-            gap = np.abs(P - P.T)
-            require(
-                gap.max() <= 1e-6 * np.abs(P).max(),
-                f"`precision` must be symmetric: max |P - Pᵀ| = {gap.max():.3g} at "
-                f"{tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))}. Pass `(P + P.T) / 2`.",
-            )
-            P = (P + P.T) / 2
+        P = read_precision(precision)
         smallest = float(P.min() if P.ndim == 1 else np.linalg.eigvalsh(P)[0])
         require(
             smallest > 0,
@@ -82,6 +70,24 @@ class Quadratic(Target):
                 return None
             P = np.diag(P)
         return tuple(lambda t, p=p, m=m: 0.5 * p * (t - m) ** 2 for p, m in zip(P, self.mean, strict=True))
+
+
+def read_precision(precision) -> np.ndarray:
+    """A symmetric matrix, or a vector for a diagonal one."""
+    P = numbers(precision, "precision")
+    require(
+        P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1])),
+        f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.",
+    )
+    if P.ndim == 1:
+        return P
+    gap = np.abs(P - P.T)
+    require(
+        gap.max() <= 1e-6 * np.abs(P).max(),
+        f"`precision` must be symmetric: max |P - Pᵀ| = {gap.max():.3g} at "
+        f"{tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))}. Pass `(P + P.T) / 2`.",
+    )
+    return (P + P.T) / 2
 
 
 class CosinePerturbed(Target):

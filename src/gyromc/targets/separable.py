@@ -15,6 +15,7 @@ import numpy as np
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.targets.base import Target
+from gyromc.targets.densities import read_precision
 
 TRIED_AT = np.array([-2.7, -1.1, -0.3, 0.4, 1.3, 2.9])
 """The points at which a given slope is compared with the derivative of the potential."""
@@ -50,17 +51,9 @@ class Separable(Target):
     weights: np.ndarray
 
     def __init__(self, potential: Callable | None = None, precision=None, mean=None, weights=None, slope=None):
-        P: np.ndarray = numbers([] if precision is None else precision, "precision")
-        require(
-            P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1])),
-            f"`precision` must be a square matrix or a vector (a diagonal), zeros where there is none: got shape {P.shape}.",
-        )
-        require(
-            P.ndim == 1 or np.abs(P - P.T).max() <= 1e-6 * np.abs(P).max(),
-            "`precision` must be symmetric. Pass `(P + P.T) / 2`.",
-        )
+        P = read_precision([] if precision is None else precision)
         d = P.shape[0]
-        self.precision = P if P.ndim == 1 else (P + P.T) / 2
+        self.precision = P
         self.mean = np.zeros(d) if mean is None else numbers(mean, "mean")
         self.weights = np.ones(d) if weights is None else numbers(weights, "weights")
         for name, value in (("mean", self.mean), ("weights", self.weights)):
