@@ -31,16 +31,7 @@ class Start:
 
 
 def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool) -> tuple[Any, Start]:
-    """The template of the parameters, and where the chains start.
-
-    **Arguments:**
-
-    - `start`: what the user passed.
-    - `dims`: how many parameters there may be, the likelier first.
-    - `state_size`: of the dynamics; a vector as long as twice the parameters is then (θ₀, r₀).
-    - `num_chains`: how many rows an array with one row per chain has.
-    - `free`: whether the target leaves its parameters' shape to the start.
-    """
+    """The template of the parameters, and where the chains start."""
     if start is None:
         return _vector(dims[0]), Start(np.zeros((1, dims[0])))
     if callable(start) and jax.tree.leaves(start) == [start]:  # a function, not a module that holds parameters

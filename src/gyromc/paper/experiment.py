@@ -108,15 +108,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps.
-
-        **Arguments:**
-
-        - `step_size`: η.
-        - `dynamics`: one of `ROLES`.
-        - `num_chains`: R.
-        - `changes`: any other field of `Plan`.
-        """
+        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
         require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
         fields = {
             **self._pieces,

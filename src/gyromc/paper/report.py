@@ -43,15 +43,7 @@ SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
 def write_report(
     results: Mapping[str, Any], directory: Path, shown: Progress | None = None, formats: tuple[str, ...] = FORMATS
 ) -> Path:
-    """Draw the figures and write report.html; return its path.
-
-    **Arguments:**
-
-    - `results`: the content of results.json.
-    - `directory`: where report.html and the folder `figures` go.
-    - `shown`: where progress is shown; nowhere when left out.
-    - `formats`: which files to write for each figure; the page itself needs none of them.
-    """
+    """Draw the figures and write report.html; return its path."""
     directory, shown = Path(directory), shown or Progress()
     require_writable(directory)
     pictures: dict[str, list[Picture]] = {}

@@ -164,7 +164,8 @@ def fit(
       standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
     - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many states to keep for predictions.
-    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.recipe.choose`.
+    - `dynamics`: `"reversible"`, D = K⁻¹, whose bias is known to first order for every posterior; or `"rotating"`, with momentum:
+      fewer gradients for posterior means, bias known on Gaussians only.
     - `seed`, `engine`, `progress`: as for `gyromc.run`.
 
     **Returns:** a `Fit`.

@@ -40,21 +40,7 @@ class GaussianApproximation:
 
 
 def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: bool = True) -> GaussianApproximation:
-    """The Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps.
-
-    **Arguments:**
-
-    - `target`: over vectors.
-    - `center`: its mode and Hessian.
-    - `seed`: of the points, in opposite pairs, over which gradient and curvature are averaged.
-    - `refine`: `False` returns the Laplace approximation itself, for a law that is known to be as good as Gaussian.
-
-    ```python
-    import gyromc as gm
-    separable = gm.Model(gm.targets.LogisticRegression([[-1.0], [1.0]], [0, 1], prior_scale=10.0))
-    assert separable.nearest_gaussian().mean > separable.mode  # the posterior leans away from zero
-    ```
-    """
+    """The Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps."""
     m, K = center.mode, center.precision
     if target.gaussian() is not None or not refine:
         return GaussianApproximation(m, K, inverse_root(K), 1.0)

@@ -23,15 +23,7 @@ class Laplace:
 
 
 def laplace(target: Target, mode: np.ndarray) -> Laplace:
-    """Mode and Hessian; `InvalidInput` where the Hessian is not positive definite.
-
-    ```python
-    import numpy as np
-    import gyromc as gm
-    from gyromc.shape.laplace import laplace
-    assert abs(laplace(gm.targets.CosinePerturbed(1, 0.5), np.zeros(1)).precision[0, 0] - 0.5) < 1e-9
-    ```
-    """
+    """Mode and Hessian; `InvalidInput` where the Hessian is not positive definite."""
     known = target.gaussian()
     if known is not None:
         return Laplace(known[1], known[0])

@@ -23,21 +23,7 @@ MOST_STEPS = 200
 
 
 def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-    """A minimiser of U near `start`; `InvalidInput` where none is found.
-
-    **Arguments:**
-
-    - `target`: over vectors.
-    - `start`: where to begin; a convex regression begins at linear predictors that suit y instead.
-    - `tolerance`: how large |∇U| may be left, relative to its size at the start.
-
-    ```python
-    import numpy as np
-    import gyromc as gm
-    from gyromc.shape.modes import find_mode
-    assert abs(find_mode(gm.targets.CosinePerturbed(1, 0.5), np.array([0.7]))[0]) < 1e-9
-    ```
-    """
+    """A minimiser of U near `start`; `InvalidInput` where none is found."""
     known = target.gaussian()
     if known is not None:
         return known[1]

@@ -90,28 +90,7 @@ def choose(
     seed: int = 0,
     dynamics: str = "reversible",
 ) -> Choice:
-    """A plan for a regression whose Monte Carlo errors come out at `relative_error` posterior standard deviations.
-
-    **Arguments:**
-
-    - `target`: the posterior, in standardised coordinates.
-    - `observables`: what the plan averages.
-    - `relative_error`: the error wanted of each posterior mean, as a fraction of its posterior standard deviation.
-    - `num_chains`, `seed`: of the plan.
-    - `num_draws`: how many states to keep, over all chains, or a few more.
-    - `dynamics`: `"reversible"`, D = K⁻¹, whose discretisation bias is known to first order for every posterior; or
-      `"rotating"`, with momentum: fewer gradients for posterior means, bias known on Gaussians only.
-
-    **Returns:** a `Choice`.
-
-    ```python
-    import gyromc as gm
-    from gyromc.tuning.recipe import choose
-    target = gm.targets.LogisticRegression([[1.0, -1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 1], prior_scale=2.0)
-    choice = choose(target, {"slope": gm.observables.linear([0.0, 1.0])}, relative_error=0.05)
-    assert choice.plan.num_chains == 64 and 0 < choice.plan.step_size < 0.2
-    ```
-    """
+    """A plan for a regression whose Monte Carlo errors come out at `relative_error` posterior standard deviations."""
     require(
         dynamics in DYNAMICS,
         f"`dynamics` must be one of {', '.join(DYNAMICS)}: got {dynamics!r}. The first is the safe one.",

@@ -31,15 +31,7 @@ __all__ = ["Request", "study"]
 
 
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
-    """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised.
-
-    **Arguments:**
-
-    - `request`: the options.
-    - `say`: called with each remark.
-
-    **Returns:** the directory that was written, and the content of its fit.json.
-    """
+    """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     whole(request.seed, "seed", least=0)
     positive(request.prior_scale, "prior_scale")
