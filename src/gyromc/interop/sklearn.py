@@ -92,7 +92,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error of each coefficient to aim at, in posterior
       standard deviations.
     - `num_draws`: how many posterior draws predictions are averaged over.
-    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.tuning.recipe`.
+    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.regression.fit.fit`.
     - `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
