@@ -14,6 +14,7 @@ from gyromc.paper import CATALOGUE, PROFILES
 from gyromc.paper.cache import fingerprint
 from gyromc.paper.catalogue import select
 from gyromc.paper.problems import with_choices
+from support.values import ROOT
 
 NAMES = [
     "nld-quadratic", "hfhr-quadratic", "gaul-quadratic", "nld-nonquadratic", "hfhr-nonquadratic", "gaul-nonquadratic",
@@ -122,3 +123,17 @@ def test_list_shows_costs():
     # Two dynamics, 2000 chains, 100·(1 + 4 + … + 4⁶) steps.
     assert by_name["nld-quadratic"] == 2 * 2000 * 546_100
     assert "nld-quadratic" in CliRunner().invoke(app, ["list"]).stdout
+
+
+def test_the_quick_step_sizes_show_every_comparison_that_the_paper_profile_refutes():
+    """Every RMSE comparison that fails at some published step size fails at one that the quick profile runs."""
+    experiments = json.loads((ROOT / "docs" / "reproduction" / "results.json").read_text())["experiments"]
+    refuted = 0
+    for name, found in experiments.items():
+        run = {f"η = {eta:g}" for eta in PROFILES["quick"].step_sizes(CATALOGUE[name])}
+        for claim in found["claims"]:
+            if claim["key"].startswith("smaller-error") and claim["verdict"] == "refuted":
+                refuted += 1
+                assert any(item["verdict"] == "refuted" for item in claim["items"] if item["where"] in run), name
+    assert refuted == 6
+    assert PROFILES["paper"].step_sizes(CATALOGUE["logistic-hfhr"]) == CATALOGUE["logistic-hfhr"].step_sizes

@@ -14,6 +14,7 @@ import pytest
 import gyromc
 from gyromc.app.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.paper import reproduce
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.catalogue import select
 from gyromc.paper.execution import cells, execute
@@ -52,6 +53,50 @@ def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
     cache.store(path.stem, foreign)
     with pytest.warns(GyromcWarning, match="another plan"):
         assert cache.load(path.stem, todo[0].plan) is None
+
+
+def _damaged(whole: bytes, rng: np.random.Generator) -> bytes:
+    """A random damage: a flipped bit or byte, a cut, a foreign content, or a piece written twice."""
+    at = int(rng.integers(len(whole)))
+    flipped = whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :]
+    others = (b"", b"{}", b"[]", b"null", b'{"observables": {}}', b"\x00" * len(whole), whole.partition(b"\n")[2])
+    foreign = others[int(rng.integers(len(others)))]
+    return (flipped, flipped, whole[:at], foreign, whole + whole[at:])[int(rng.integers(5))]
+
+
+@pytest.mark.parametrize("kind", ["npz", "json"])
+def test_no_damaged_entry_is_used_or_raises(tmp_path, kind):
+    """150 damages of each kind of entry; each gives exactly one warning."""
+    plan = cells(select(["nld-quadratic"]), TINY)[0].plan
+    cache, rng = Cache(tmp_path), np.random.default_rng(0)
+    key, names = fingerprint(plan, "scan"), tuple(plan.observables)
+    cache.store(key, Piece(names, rng.standard_normal((plan.num_chains, len(names))), "scan", 1.0))
+    cache.store_json(key, {"observables": {"h": {"variance": 0.5}}, "verdicts": []})
+    path, load = (
+        tmp_path / f"{key}.{kind}",
+        (lambda: cache.load(key, plan)) if kind == "npz" else lambda: cache.load_json(key),
+    )
+    whole = path.read_bytes()
+    assert load() is not None
+    for _ in range(150):
+        path.write_bytes(_damaged(whole, rng))
+        with pytest.warns(GyromcWarning, match="damaged") as caught:
+            assert load() is None
+        assert len(caught) == 1
+    path.write_bytes(whole)
+    other = path.rename(tmp_path / f"{'0' * 32}.{kind}")
+    with pytest.warns(GyromcWarning, match="checksum"):
+        assert (cache.load(other.stem, plan) if kind == "npz" else cache.load_json(other.stem)) is None
+
+
+def test_reproduce_goes_on_over_damaged_entries(tmp_path):
+    first = reproduce(["nld-nonquadratic"], TINY, engine="scan", out=tmp_path)
+    for path in (tmp_path / "cache").iterdir():
+        path.write_text("{}")
+    with pytest.warns(GyromcWarning, match="damaged"):
+        again = reproduce(["nld-nonquadratic"], TINY, engine="scan", out=tmp_path)
+    assert again.reused == 0
+    assert again.results["experiments"] == first.results["experiments"]
 
 
 @pytest.fixture

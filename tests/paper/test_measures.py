@@ -125,6 +125,28 @@ class TestVerdicts:
         assert same.verdict == claims.UNRESOLVED
         assert len(same.items) == len(self.etas)
 
+    def test_some_step_sizes_confirm_no_claim_about_all(self):
+        """Confirmed becomes not resolved; one step size refutes a claim about all, larger ones do not refute a limit."""
+        small, large, steep = self.errors(1.0, 1), self.errors(2.0, 2), self.errors(1.0, 5, 1.0)
+        published = (*self.etas, 0.00625)
+        better = claims.smaller_error({"nonreversible": small, "reversible": large}, self.etas, self.boot)
+        worse = claims.smaller_error({"nonreversible": large, "reversible": small}, self.etas, self.boot)
+        half = claims.half_slope({"nonreversible": small}, self.etas, self.boot, {})
+        one = claims.half_slope({"nonreversible": steep}, self.etas, self.boot, {})
+        cell = claims.exact({("nonreversible", 0.1): 0.5}, {("nonreversible", 0.1): 1.0})
+        for claim, part in (
+            (better, claims.UNRESOLVED),
+            (worse, claims.REFUTED),
+            (half, claims.UNRESOLVED),
+            (one, claims.UNRESOLVED),
+            (cell, claims.CONFIRMED),
+        ):
+            assert claims.judged_at(claim, self.etas, self.etas).verdict == claim.verdict
+            some = claims.judged_at(claim, self.etas, published)
+            assert some.verdict == part
+            assert (some.value, some.step_sizes) == (claim.value, self.etas)
+        assert claims.judged_at(one, self.etas, (0.2, *self.etas)).verdict == claims.REFUTED
+
     def test_asymptotic_ratio(self):
         errors = {"nonreversible": self.errors(math.sqrt(2), 1)}
         assert (

@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
+from gyromc.app.paper import _verdicts as verdict_table
+from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
-from gyromc.paper.report import COLUMNS, write_report
+from gyromc.paper.report import COLUMNS, judged, markdown, write_report
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
 from support.profiles import TINY
@@ -61,7 +63,8 @@ def test_the_verdict_table_is_complete(browser, sample):
     results = json.loads(SAMPLE.read_text())
     for i, (name, found) in enumerate(results["experiments"].items()):
         cells = rows.nth(i).locator("td").all_inner_texts()
-        assert rows.nth(i).locator("th").inner_text() == name
+        assert rows.nth(i).locator("th a").inner_text() == name
+        assert f"all {len(found['step_sizes'])} step sizes" in rows.nth(i).locator("th").inner_text()
         assert len(cells) == len(COLUMNS)
         assert all(cell.strip() for cell in cells)
         verdicts = {claim["key"]: claim["verdict"] for claim in found["claims"]}
@@ -138,6 +141,42 @@ def test_results_hold_every_choice_and_number(live):
         "slope",
         "normality",
     }
+
+
+def test_verdicts_name_their_step_sizes_and_some_of_them_confirm_nothing_about_all(live):
+    """Two of five (linear) and of four (logistic) step sizes: only claims about single cells can be confirmed."""
+    for found, text in zip(live.results["experiments"].values(), ("0.025, 0.0125", "0.01, 0.005"), strict=True):
+        assert judged(found) == f"at η = {text}"
+        for claim in found["claims"]:
+            assert claim["step_sizes"] == found["step_sizes"]
+            assert claim["verdict"] != "confirmed" or claim["key"] in ("exact", "even-bias")
+        assert live.report.read_text().count(f"<small>at η = {text}</small>") == len(found["claims"]) + 1
+    assert "| linear-gaul | at η = 0.025, 0.0125 | not resolved" in markdown(live.results)
+    assert [row[:2] for row in verdict_table(live.results).rows] == [
+        ["linear-gaul", "at η = 0.025, 0.0125"],
+        ["logistic-nld", "at η = 0.01, 0.005"],
+    ]
+
+
+def test_results_without_step_sizes_by_claim_were_judged_at_all():
+    results = json.loads(SAMPLE.read_text())
+    assert all("step_sizes" not in claim for found in results["experiments"].values() for claim in found["claims"])
+    assert {judged(found, found["claims"][0]) for found in results["experiments"].values()} == {
+        f"all {n} step sizes" for n in (4, 5, 6, 7)
+    }
+    assert "| logistic-hfhr | all 4 step sizes | confirmed, 0.914" in markdown(results)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", "", "x\n", "a\\b"])
+def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(tmp_path, name):
+    results = json.loads(SAMPLE.read_text())
+    results["experiments"] = {"nld-quadratic": results["experiments"]["nld-quadratic"]} | {
+        name: results["experiments"]["linear-nld"]
+    }
+    inner = tmp_path / "a" / "b"
+    with pytest.raises(InvalidInput, match="Nothing was written"):
+        write_report(results, inner)
+    assert not list(tmp_path.iterdir())
 
 
 def test_figures_come_in_every_format_with_their_numbers(live):

@@ -106,7 +106,7 @@ def _costs(rows: list[dict[str, Any]]):
 
 
 def _verdicts(results: dict[str, Any]):
-    from gyromc.paper.report import COLUMNS, SHORT
+    from gyromc.paper.report import COLUMNS, SHORT, judged
     from gyromc.show.tables import Table
 
     colours = {"confirmed": "green", "not resolved": "yellow", "refuted": "red"}
@@ -118,6 +118,6 @@ def _verdicts(results: dict[str, Any]):
             (f"{words[key]} {claims[key]['value']:.3g}", colours[words[key]]) if key in claims else "–"
             for key in COLUMNS
         ]
-        rows.append([name, *cells])
-    columns = ["experiment", *COLUMNS.values()]
+        rows.append([name, judged(found), *cells])
+    columns = ["experiment", "judged", *COLUMNS.values()]
     return Table(columns, rows, title=f"Verdicts, {results['profile']} profile", left=columns)

@@ -232,7 +232,7 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
         made.append(claims.smaller_error(errors, etas, boot, "sgld", "smaller-error-sgld", "beyond"))
     if all(found["qq"][role]["predicted"] for role in PAIR):
         made.append(_normal_errors(found, "predicted", "normality-predicted", "beyond"))
-    return made + _exact_claims(found)
+    return [claims.judged_at(c, etas, data.experiment.step_sizes) for c in (*made, *_exact_claims(found))]
 
 
 def _normal_errors(found: Mapping[str, Any], which: str, key: str, source: str) -> claims.Claim:

@@ -1,14 +1,14 @@
 """Finished pieces on disk: the averages of one plan, under a name computed from the plan's content.
 
 Input: a plan and its results. Output: the same results in a later run with the same plan, engine and package version. An entry is
-written whole or not at all; one that cannot be read is computed again, with a warning.
+written whole or not at all, after a checksum of its key and content; a damaged one is computed again, with a warning.
 """
 
 import dataclasses
 import hashlib
+import io
 import json
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from gyromc.show.files import json_text, require_writable, write_atomically
 
 __all__ = ["Cache", "Piece", "fingerprint"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,38 +98,50 @@ class Cache:
     def load(self, key: str, plan: Plan) -> Piece | None:
         """Return the piece, or None where there is none; a damaged one is reported and counts as none."""
 
-        def read(path: Path) -> Piece:
-            with np.load(path, allow_pickle=False) as entry:
+        def read(content: bytes) -> Piece:
+            with np.load(io.BytesIO(content), allow_pickle=False) as entry:
                 header, averages = json.loads(str(entry["header"])), entry["averages"]
-            if header.pop("key") != key or averages.shape != (plan.num_chains, len(plan.observables)):
-                raise ValueError("its content belongs to another plan")
             names, failures = tuple(header.pop("names")), tuple(header.pop("failures"))
+            if set(names) != set(plan.observables) or averages.shape != (plan.num_chains, len(names)):
+                raise ValueError("its content belongs to another plan")
             return Piece(names=names, averages=averages, failures=failures, **header)
 
         return _read(self.path(key), read)
 
     def store(self, key: str, piece: Piece) -> None:
         """Store a piece; when this returns, it is on disk."""
-        header = {"key": key, **dataclasses.asdict(piece)}
-        averages = header.pop("averages")
-        text = np.array(json.dumps(header))
-        write_atomically(self.path(key), lambda file: np.savez_compressed(file, header=text, averages=averages))
+        header = dataclasses.asdict(piece)
+        averages, buffer = header.pop("averages"), io.BytesIO()
+        np.savez_compressed(buffer, header=np.array(json.dumps(header)), averages=averages)
+        _write(self.path(key), buffer.getvalue())
 
     def load_json(self, key: str) -> dict | None:
         """Return the plain values stored under this key, or None."""
-        return _read(self.directory / f"{key}.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
+        return _read(self.directory / f"{key}.json", json.loads)
 
     def store_json(self, key: str, value: dict) -> None:
         """Store plain values."""
-        write_atomically(self.directory / f"{key}.json", json_text(value))
+        _write(self.directory / f"{key}.json", json_text(value).encode())
 
 
-def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
-    """Return what the reader finds in a file; None, with a warning for a damaged file, where there is nothing."""
+def _checksum(path: Path, content: bytes) -> bytes:
+    """The first line of an entry; it covers the key, so that an entry under another name counts as damaged."""
+    return hashlib.sha256(path.name.encode() + b"\n" + content).hexdigest().encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, _checksum(path, content) + b"\n" + content)
+
+
+def _read(path: Path, reader: Callable[[bytes], Any]) -> Any:
+    """Return what the reader makes of an entry's content; None where there is none, or, with a warning, a damaged one."""
     if not path.exists():
         return None
     try:
-        return reader(path)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        checksum, _, content = path.read_bytes().partition(b"\n")
+        if checksum != _checksum(path, content):
+            raise ValueError("its content does not match its checksum")
+        return reader(content)
+    except Exception as error:  # whatever a reader makes of damaged content: the entry can always be computed again
         message = f"The cache entry {path} is damaged ({error}): it is computed again."
         warnings.warn(message, GyromcWarning, stacklevel=3)

@@ -2,7 +2,7 @@
 
 Input: errors and predictions of one experiment. Output: `Claim`s. A claim about the limit η → 0 is judged at the smallest η
 run. It is confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do
-not bring it nearer, and otherwise not resolved.
+not bring it nearer, and otherwise not resolved. `judged_at` withdraws verdicts that some of the step sizes cannot decide.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement"]
+__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement", "Reach", "judged_at"]
 
 
 class Judgement(enum.StrEnum):
@@ -24,6 +24,14 @@ class Judgement(enum.StrEnum):
     REFUTED = "refuted"
     UNRESOLVED = "not resolved at this sample size"
     CONFIRMED = "confirmed"
+
+
+class Reach(enum.StrEnum):
+    """What a claim speaks about."""
+
+    CELLS = "the cells run"
+    EVERY = "every step size"
+    LIMIT = "the limit of small step sizes"
 
 
 REFUTED, UNRESOLVED, CONFIRMED = Judgement
@@ -52,7 +60,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for others.
+    `source` is `paper` for the paper's own claims, `beyond` for others; `step_sizes` are those it was judged at.
     """
 
     key: str
@@ -64,12 +72,33 @@ class Claim:
     level: str
     verdict: Judgement
     items: tuple[Item, ...]
+    reach: Reach
+    step_sizes: tuple[float, ...] = ()
 
 
-def _claim(key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item]) -> Claim:
+def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
+    """Return a claim with the step sizes it was judged at; what they cannot decide is not resolved.
+
+    Some of the published step sizes confirm neither a claim about all of them nor one about the limit; without the smallest
+    they do not refute a limit either. One step size is enough to refute a claim about all.
+    """
+    missing = set(published) - set(step_sizes)
+    open_limit = claim.reach is Reach.LIMIT and min(published) in missing
+    part = bool(missing) and claim.reach is not Reach.CELLS and claim.verdict is CONFIRMED
+    items, verdict = claim.items, UNRESOLVED if open_limit or part else claim.verdict
+    if open_limit:
+        items = tuple(dataclasses.replace(item, verdict=UNRESOLVED) for item in items)
+    return dataclasses.replace(claim, verdict=verdict, items=items, step_sizes=tuple(step_sizes))
+
+
+def _claim(
+    key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item], reach: Reach
+) -> Claim:
     """A claim holds when every item does; the first item with the worst verdict decides."""
     worst = min(items, key=lambda item: list(Judgement).index(item.verdict))
-    return Claim(key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, tuple(items))
+    return Claim(
+        key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, tuple(items), reach
+    )
 
 
 def _limit(
@@ -116,6 +145,7 @@ def smaller_error(
         "RMSE ratio < 1",
         "95 %, paired bootstrap, simultaneous over step sizes",
         items,
+        Reach.EVERY,
     )
 
 
@@ -139,6 +169,7 @@ def asymptotic(
         f"→ 1 within {RATIO_TOLERANCE:g}",
         "95 %, bootstrap, at the smallest η",
         items,
+        Reach.LIMIT,
     )
 
 
@@ -164,6 +195,7 @@ def exact(z_scores: Cells, ratios: Cells) -> Claim:
         f"|z| ≤ {MAX_Z:g}",
         f"largest |z| = {abs(z_scores[worst]):.2f}, {worst[0]} at η = {worst[1]:g}",
         items,
+        Reach.CELLS,
     )
     return dataclasses.replace(claim, value=ratios[worst])
 
@@ -192,6 +224,7 @@ def half_slope(
         f"→ ½ within {SLOPE_TOLERANCE:g}",
         f"95 %, bootstrap, over the {len(small)} smallest η",
         items,
+        Reach.LIMIT,
     )
 
 
@@ -216,6 +249,7 @@ def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str
         f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
         f"Q-Q slope, 95 %; {test}",
         items,
+        Reach.LIMIT,
     )
 
 
@@ -228,4 +262,5 @@ def even_bias(z_scores: Cells, biases: Cells, name: str) -> Claim:
         f"|z| ≤ {MAX_Z:g}",
         f"largest |z| = {max(map(abs, z_scores.values())):.2f}",
         _compared(z_scores, biases),
+        Reach.CELLS,
     )

@@ -14,18 +14,19 @@ __all__ = ["PROFILES", "Profile", "seconds"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Chains R and the number of step sizes kept (from the largest), by family; None keeps all."""
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all."""
 
     name: str
     num_chains: Mapping[str, int]
-    num_step_sizes: Mapping[str, int | None]
+    num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
     reference_draws: int
     digits: int
     bootstrap: int = 2000
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
         """Return the step sizes that this profile runs."""
-        return experiment.step_sizes[: self.num_step_sizes[experiment.problem.family]]
+        kept, published = self.num_step_sizes[experiment.problem.family], experiment.step_sizes
+        return tuple(published[k] for k in kept) if isinstance(kept, tuple) else published[:kept]
 
     def chains(self, experiment: Experiment) -> int:
         """Return R."""
@@ -43,7 +44,7 @@ PROFILES: Mapping[str, Profile] = {
     "quick": Profile(
         name="quick",
         num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
-        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": 2},
+        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": (0, 2)},
         reference_draws=2**17,
         digits=4,
     ),

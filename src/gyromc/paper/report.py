@@ -4,20 +4,22 @@ Input: the content of results.json. Output: figures (SVG, PNG, PDF, CSV) and the
 `gyromc report DIR` rebuilds everything without sampling.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gyromc
+from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.paper import claims
 from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
-from gyromc.show.numbers import bounds, duration, number
+from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
 
-__all__ = ["RESULTS", "markdown", "render", "write_report"]
+__all__ = ["RESULTS", "judged", "markdown", "render", "write_report"]
 
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
@@ -45,6 +47,12 @@ def write_report(
 ) -> Path:
     """Draw the figures and write report.html; return its path."""
     directory, shown = Path(directory), shown or Progress()
+    for name in results["experiments"]:
+        require(
+            re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name),
+            f"{RESULTS.name} has an experiment {name!r}; a name has letters, digits and hyphens only, as files are named after "
+            f"it. Nothing was written. Run `{RESULTS.command.format(directory=directory)}` again.",
+        )
     require_writable(directory)
     pictures: dict[str, list[Picture]] = {}
     for name, found in results["experiments"].items():
@@ -85,6 +93,7 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         pictures=pictures,
         columns=COLUMNS,
         verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
+        judged=judged,
         counts=_counts(experiments),
         z_table=_z_table(experiments),
         short=SHORT,
@@ -99,6 +108,14 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
     )
 
 
+def judged(found: Mapping[str, Any], claim: Mapping[str, Any] | None = None) -> str:
+    """Return the step sizes at which an experiment's claims, or one of them, were judged, as text."""
+    run = (claim or {}).get("step_sizes", found["step_sizes"])
+    if set(found.get("published_step_sizes", run)) <= set(run):
+        return f"all {counted(len(run), 'step size')}"
+    return f"at η = {', '.join(f'{eta:g}' for eta in run)}"
+
+
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the verdict table as Markdown, with the command and the machine that made it."""
     where = results["environment"]
@@ -106,8 +123,8 @@ def markdown(results: Mapping[str, Any]) -> str:
         f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
         f"{duration(results['times']['sampling'])} of sampling.",
         "",
-        "| experiment | " + " | ".join(COLUMNS.values()) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        "| experiment | judged | " + " | ".join(COLUMNS.values()) + " |",
+        "|---" * (len(COLUMNS) + 2) + "|",
     ]
     for name, found in results["experiments"].items():
         verdicts = {claim["key"]: claim for claim in found["claims"]}
@@ -115,7 +132,7 @@ def markdown(results: Mapping[str, Any]) -> str:
             f"{SHORT[c['verdict']]}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
             for c in (verdicts.get(key) for key in COLUMNS)
         ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {judged(found)} | " + " | ".join(cells) + " |")
     if table := _z_table(results["experiments"]):
         summary = f"{table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}"
         lines += ["", f"Exact predictions: {summary}."]
