@@ -49,7 +49,7 @@ def test_a_refuted_approximation_is_no_answer(density, d, power, reason):
 
 
 def test_a_target_far_narrower_than_its_curvature_says():
-    """Σθ⁴ has no curvature at its mode: on the line the width is found anyway, against V = 2∫ (∫ₓ^∞ t e^{-t⁴} dt)² e^{x⁴} dx / Z."""
+    """Σθ⁴ has no curvature at its mode; on the line the width is found anyway: V = 2∫ (∫ₓ^∞ t e^{-t⁴} dt)² e^{x⁴} dx / Z."""
     target = gm.targets.LogDensity(lambda x: -jnp.sum(x**4))
     pred = gm.predict(plan_of(target, 1, gm.observables.linear([1.0])))
     x = np.linspace(-2.5, 2.5, 20001)

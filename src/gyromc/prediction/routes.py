@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.observables import Observable, Ridge
 from gyromc.model import Model
+from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
 from gyromc.prediction.exact import closed_forms, mehler
