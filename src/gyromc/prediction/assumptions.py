@@ -18,7 +18,7 @@ from gyromc.plan import Plan, paper_steps
 from gyromc.prediction.bounds import Bounds, bounds
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.stability import Stability
-from gyromc.targets import GeneralizedLinear
+from gyromc.targets import GeneralizedLinear, LinearRegression, LogisticRegression
 
 
 class Status(enum.StrEnum):
@@ -152,8 +152,14 @@ def _oracle(plan: Plan) -> Verdict:
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
     size = int(getattr(plan.oracle, "size", 0))
     drawn = f"{type(plan.oracle).__name__} of {size}{'' if getattr(plan.oracle, 'replace', True) else ' distinct rows'}"
-    if isinstance(plan.flat_target, GeneralizedLinear):
+    if type(plan.flat_target) in (LinearRegression, LogisticRegression):
         status, rest = HOLDS, ": unbiased, and its error grows at most linearly in θ, so every moment bound holds."
+    elif isinstance(plan.flat_target, GeneralizedLinear):
+        rest = (
+            " is unbiased; that its error grows at most linearly in θ is known for linear and logistic regression only. "
+            "Where the slope of the loss grows faster, as e^{xᵀθ} does for counts, the moment bounds fail."
+        )
+        status = NOT_CERTIFIED
     else:
         rest = " is unbiased; that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
         status = NOT_CERTIFIED
@@ -198,6 +204,7 @@ def _step(stable: Stability | None) -> Verdict:
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
     if not stable.stable:
-        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. The chain will diverge.", numbers)
+        grows = "Second moments grow without bound; a single chain may stay bounded for long."
+        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. {grows}{stable.how.caveat}", numbers)
     status = HOLDS if stable.how.exact else NOT_CERTIFIED
-    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.", numbers)
+    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.{stable.how.caveat}", numbers)

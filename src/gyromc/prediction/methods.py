@@ -18,7 +18,7 @@ class Kind(enum.Enum):
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
     FIRST_ORDER = "first order in η"
     ASYMPTOTIC = "asymptotic"
-    UNSTABLE = "unstable: the chain diverges"
+    UNSTABLE = "unstable: second moments grow without bound"
     UNKNOWN = "unknown"
 
 

@@ -134,11 +134,11 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
 
 
 def _unstable(found: Answer) -> Answer:
-    """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain that diverges."""
+    """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain whose second moments grow."""
     if found.rmse_method.exact:
         return found
-    diverges = Method(Kind.UNSTABLE)
-    return dataclasses.replace(found, std=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=diverges)
+    grows = Method(Kind.UNSTABLE)
+    return dataclasses.replace(found, std=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=grows)
 
 
 def _plain_row(row: Answer) -> dict[str, Any]:

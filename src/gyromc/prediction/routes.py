@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import corrections
@@ -25,7 +26,9 @@ from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
 from gyromc.shape.importance import Sample
 
 MOST_PARAMETERS = 60  # for an importance sample
-HEALTHY = 0.05  # effective size, as a share of the draws
+HEALTHY = 0.1  # effective size, as a share of the draws
+BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
+EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +85,40 @@ class Shared:
         if self.plan.dim > MOST_PARAMETERS:
             raise InvalidInput(f"{self.plan.dim} parameters are too many for importance sampling: pass `sample`")
         drawn = self.plan.model.importance_sample()
-        if drawn.effective_size < HEALTHY * len(drawn.weights):
-            raise InvalidInput(
-                f"the Laplace approximation is too far off: {len(drawn.weights)} draws are worth {drawn.effective_size:.0f}; "
-                "pass `sample`"
-            )
+        reason = _why_not_trusted(self.plan.model, drawn)
+        if reason is not None:
+            raise InvalidInput(f"the Laplace approximation is too far off: {reason}; pass `sample`")
         return drawn
 
     @functools.cached_property
     def exact(self):
         """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
+
+
+def _why_not_trusted(model: Model, drawn: Sample) -> str | None:
+    """Why an importance sample does not represent the target, or None."""
+    count = len(drawn.weights)
+    if not drawn.effective_size >= HEALTHY * count:
+        return f"{count} draws are worth {drawn.effective_size:.0f}"
+    if (share := _beyond(model, drawn)) > BEYOND:
+        return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
+    (mean, root), d, modes = drawn.moments(), model.dim, [center.mode for center in model.modes.found]
+    away = [float(np.sum(np.linalg.solve(root, mode - mean) ** 2)) for mode in modes]
+    if max(away) > d + 4 * math.sqrt(2 * d):
+        return f"the target has {len(modes)} modes, and the draws miss one of them"
+    return None
+
+
+def _beyond(model: Model, drawn: Sample) -> float:
+    """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
+    mean, root = drawn.moments()
+    reach = float(np.max(np.linalg.norm(np.linalg.solve(root, (drawn.theta - mean).T), axis=0)))
+    r = reach * np.linspace(-8, 8, 321)
+    energy = model.flat_target.potentials((mean + r[:, None, None] * root.T).reshape(-1, model.dim)).reshape(len(r), -1)
+    energy = np.where(np.isfinite(energy), energy, np.inf)
+    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
+    return float(np.max(mass[np.abs(r) > reach].sum(axis=0) / mass.sum(axis=0)))
 
 
 def answer(shared: Shared, name: str) -> Answer:
@@ -206,11 +232,25 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
 
 
-def _laplace(shared: Shared, name: str, h: Observable) -> Answer:
-    """The closed form with the Hessian at the mode and h linearised there."""
+def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
+    """The closed form with the Hessian at the mode and h linearised there; only where nothing could be drawn for its size."""
+    if shared.plan.dim <= MOST_PARAMETERS or shared.sample is not None:
+        return None
+    _require_linear(shared.plan, h)
     V, V0, integral = laplace_constants(shared.plan, h)
     strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
     return _asymptotic(shared.plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
+
+
+def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
+    """Raise `InvalidInput` where h is far from linear over the Laplace approximation: an even h has no slope at the mode."""
+    center = plan.model.laplace
+    x = np.random.default_rng(0).standard_normal((draws, plan.dim))
+    away = np.linalg.solve(np.linalg.cholesky(center.precision).T, x.T).T
+    values = plan.model.values(h, center.mode + away)
+    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mode[None])[0]))
+    if not missed <= (1 - EXPLAINED) * float(np.var(values)):
+        raise InvalidInput("the observable is far from linear around the mode: pass `sample`")
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:

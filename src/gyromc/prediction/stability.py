@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import augment, linear_chain, why_not_linear
@@ -22,6 +23,7 @@ class Linearisation(enum.StrEnum):
 
     EXACT = "exactly"
     EXACT_WITH_NOISE = "exact, with oracle noise"
+    WITHOUT_NOISE = "for exact gradients: the oracle's noise is not counted"
     AT_MODE = "linearised at the mode"
     AT_START = "linearised at the start"
 
@@ -29,6 +31,15 @@ class Linearisation(enum.StrEnum):
     def exact(self) -> bool:
         """Whether the chain itself is linear."""
         return self in (Linearisation.EXACT, Linearisation.EXACT_WITH_NOISE)
+
+    @property
+    def caveat(self) -> str:
+        """A sentence on what the limit leaves out; empty where it leaves out nothing."""
+        if self.exact:
+            return ""
+        if self is Linearisation.WITHOUT_NOISE:
+            return " Noise that grows with the state lowers the limit: take a step size well below it."
+        return " This is the limit of the linear chain; curvature elsewhere and the oracle's noise may lower it."
 
 
 def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, Linearisation] | None:
@@ -79,8 +90,8 @@ class Stability:
 def stability(plan: Plan) -> Stability | None:
     """Second-moment stability of a plan; None where its Hessian cannot be formed.
 
-    Exact for Gaussian targets, including oracle noise that grows with the state; linearised at the mode for others. A schedule is
-    judged by its largest step size.
+    Exact for Gaussian targets, including oracle noise that grows with the state where the state has at most `lifted.MAX_STATE`
+    numbers; linearised at the mode for others. A schedule is judged by its largest step size.
 
     ```python
     import gyromc as gm
@@ -97,9 +108,11 @@ def stability(plan: Plan) -> Stability | None:
     else:
         eta = plan.eta
     try:
-        if why_not_linear(plan) is None:
+        additive = isinstance(plan.oracle, Exact | Gaussian)
+        if why_not_linear(plan) is None and plan.dynamics.size <= lifted.MAX_STATE:
             chain = linear_chain(plan)
-            if not chain.additive and chain.n <= lifted.MAX_STATE:
+            additive = chain.additive
+            if not additive:
                 radius = lifted.second_moment_radius(chain)
                 return Stability(radius, _largest_in_mean_square(chain), Linearisation.EXACT_WITH_NOISE)
         known = hamiltonian_precision(plan)
@@ -109,7 +122,8 @@ def stability(plan: Plan) -> Stability | None:
         return None
     A = (plan.dynamics.D + plan.dynamics.Q) @ known[0]
     radius = float(np.max(np.abs(1 - eta * np.linalg.eigvals(A))) ** 2)
-    return Stability(radius, largest_stable_step(A), known[1])
+    how = known[1] if additive or known[1] is not Linearisation.EXACT else Linearisation.WITHOUT_NOISE
+    return Stability(radius, largest_stable_step(A), how)
 
 
 def _largest_in_mean_square(chain) -> float:

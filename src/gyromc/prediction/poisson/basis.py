@@ -70,7 +70,10 @@ def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[
         if min(energy[0], energy[-1]) - energy.min() > NEGLIGIBLE:
             weights = _normalised(energy)
             mean = float(weights @ t)
-            return mean, float(np.sqrt(weights @ (t - mean) ** 2))
+            sd, step = float(np.sqrt(weights @ (t - mean) ** 2)), float(t[1] - t[0])
+            return (
+                (mean, sd) if sd > 5 * step else _location_and_scale(potential, mean, step)
+            )  # a scale guessed too large
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
     )

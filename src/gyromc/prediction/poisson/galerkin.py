@@ -174,6 +174,8 @@ def _plane_axis(plan: Plan, degree: int) -> Axis:
     x = _square(reach, int(2 * reach / 0.1) + 1)
     energy = energy_of(x)
     near = energy - np.min(energy) < 45 + degree * np.log(reach)
+    if near.sum() < 4 * (degree + 1) ** 2:
+        raise InvalidInput("The target is far narrower than its curvature at the mode says: no grid resolves it.")
     density = np.exp(np.min(energy) - energy[near])
     return plane((0, 1), center.mode + x[near] @ root.T, density / density.sum(), degree)
 
