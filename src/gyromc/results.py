@@ -38,6 +38,7 @@ class Cause(enum.Enum):
 
     OUT_OF_RANGE = "the state left the sane range"
     STATE_NOT_FINITE = "the state became NaN or infinite"
+    DENSITY_NOT_POSITIVE = "the density is zero or not finite there"
     OBSERVABLE_NOT_FINITE = "observable {} is NaN or infinite, though the state is finite"
 
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,12 +18,15 @@ from gyromc.checks import free_memory, positive, require, whole
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
+from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
 from gyromc.prediction.stability import advice
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
+from gyromc.targets import CosinePerturbed, LinearRegression, LogisticRegression, Quadratic, SoftmaxRegression
+from gyromc.targets.separable import why_not_in_jax
 
 __all__ = ["draws_bytes", "resume", "run"]
 
@@ -32,6 +35,11 @@ FEW_CHAINS = 64  # with more chains than this, errors come from the spread betwe
 BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
 SANE_RANGE = 1e8  # times the start's own size
 MOST_ON_DEVICE = 2**26  # bytes of kept draws
+MOST_CHAIN_STEPS = 10**17
+STEPS_A_SECOND = 10**9  # of all chains together, at best
+GRADIENTS_A_CHECK = 100  # that U is finite
+MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
+FINITE = (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression, SoftmaxRegression)  # U, wherever θ is
 
 
 def run(
@@ -81,6 +89,7 @@ def run(
         require(thin is None, "`keep_draws` is the old name of `thin`: pass `thin` alone.")
         warnings.warn("`keep_draws=n` has become `thin=n`.", DeprecationWarning, stacklevel=2)
         thin = keep_draws
+    _check_length(plan)
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
     return _execute(plan, None, options)
 
@@ -88,7 +97,19 @@ def run(
 def resume(plan: Plan, before: Run) -> Run:
     """Continue a run up to the steps of `plan`, with the options it was started with."""
     assert before.options is not None
+    _check_length(plan)
     return _execute(plan, before, before.options)
+
+
+def _check_length(plan: Plan) -> None:
+    """Raise `InvalidInput` for a run that would take years."""
+    steps = plan.num_steps + plan.burn_in
+    years = plan.num_chains * steps / STEPS_A_SECOND / (365.25 * 86400)
+    require(
+        plan.num_chains * steps <= MOST_CHAIN_STEPS,
+        f"{plan.num_chains} chains × {steps} steps would take {years:,.1f} years at {STEPS_A_SECOND:.0e} steps a second. Pass a "
+        "smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a run.",
+    )
 
 
 def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks) -> RunOptions:
@@ -123,7 +144,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
-        loop = _Loop(plan, state, options)
+        loop = _Loop(plan, state, options, before.failures if before else ())
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
         wanted = options.progress
@@ -133,8 +154,10 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         while loop.step < loop.total and not interrupted:
             progress.advance(loop.chunk())
-            if options.on_divergence == "raise" and loop.session.failed():
-                raise DivergenceError(_explain(plan, _failures(plan, loop.state()), options))
+            if loop.step == loop.total or interrupted:
+                loop.check_density()
+            if options.on_divergence == "raise" and loop.failed():
+                raise DivergenceError(_explain(plan, loop.failures(), options))
     state = loop.state()
     partial = state.step < loop.total
     if partial:
@@ -144,7 +167,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
             GyromcWarning,
             stacklevel=3,
         )
-    failures = _failures(plan, state)
+    failures = loop.failures()
     if failures:  # otherwise raised above
         warnings.warn(_explain(plan, failures, options), GyromcWarning, stacklevel=3)
     return Run(
@@ -165,7 +188,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
 class _Loop:
     """The chunks of one execution: where they must end, and what is collected from them."""
 
-    def __init__(self, plan: Plan, state: EngineState, options: RunOptions):
+    def __init__(self, plan: Plan, state: EngineState, options: RunOptions, failures: tuple[Failure, ...]):
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
@@ -176,6 +199,11 @@ class _Loop:
         if options.thin is not None:
             self.slots = max(1, min(_num_draws(plan, options.thin), MOST_ON_DEVICE // _row_bytes(plan)))
         self.kept: list[np.ndarray] = []
+        self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
+        self.checked = state.step  # when U was last computed
+        self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
+        data = getattr(plan.flat_target, "num_data", 1)
+        self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
         self.pace = options.chunk_size or 64
         self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
 
@@ -198,14 +226,42 @@ class _Loop:
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
             state = self.session.state()
             self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
+            if self.step - self.checked >= self.between:
+                self.check_density()
         if thin is not None:
             filled = max(0, -(-(self.step - burn_in) // thin)) - first_slot
             self.kept.append(self.session.kept(filled))
         return count
 
+    def check_density(self) -> None:
+        """Note the chains that stand where the density is zero: gradients can be finite there, and no engine computes U."""
+        if self.known or self.checked == self.step:
+            return
+        self.checked = self.step
+        state = self.session.state()
+        rows, target = state.z[:, : self.plan.dim], self.plan.flat_target
+        size = self.plan.dim + sum(np.size(leaf) for leaf in jax.tree.leaves(target))
+        try:
+            U = over_rows(_potential, rows, target, chunk=min(len(rows), max(1, MOST_AT_ONCE // size)))
+        except Exception:  # a user's target that has a gradient only
+            self.known = True
+            return
+        for chain in np.flatnonzero(~np.isfinite(U) & np.all(np.isfinite(rows), axis=1) & (state.failed_at < 0)):
+            self.outside.setdefault(int(chain), self.step)
+
+    def failed(self) -> bool:
+        return bool(self.outside) or self.session.failed()
+
+    def failures(self) -> tuple[Failure, ...]:
+        return _failures(self.plan, self.state(), self.outside)
+
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
-        return dataclasses.replace(self.session.state(), snapshots=dict(self.snapshots), clocks=dict(self.clocks))
+        state = self.session.state()
+        failed_at = np.array(state.failed_at)
+        for chain, step in self.outside.items():
+            failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
+        return dataclasses.replace(state, failed_at=failed_at, snapshots=dict(self.snapshots), clocks=dict(self.clocks))
 
     def draws(self, before: Run | None) -> Any:
         """Kept states, chains × draws, shaped like the parameters; those of `before` first."""
@@ -219,14 +275,20 @@ class _Loop:
         return jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), before.draws, new)
 
 
-def _failures(plan: Plan, state: EngineState) -> tuple[Failure, ...]:
-    """The chains that failed, in the order in which they did."""
+def _potential(target, theta):
+    return target.potential(theta)
+
+
+def _failures(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:
+    """The chains that failed, in the order in which they did; those `outside` stood where the density is zero."""
     sums, names = state.sums, list(plan.observables)
     failures = []
     for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
         finite = bool(np.all(np.isfinite(state.z[chain])))
         bad = tuple(name for name, s in zip(names, sums[chain], strict=True) if finite and not np.isfinite(s))
         cause = Cause.OBSERVABLE_NOT_FINITE if bad else Cause.OUT_OF_RANGE if finite else Cause.STATE_NOT_FINITE
+        if outside.get(int(chain)) == state.failed_at[chain]:
+            cause, bad = Cause.DENSITY_NOT_POSITIVE, ()
         failures.append(Failure(int(chain), int(state.failed_at[chain]), cause, bad))
     return tuple(failures)
 
@@ -235,11 +297,17 @@ def _explain(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) -> 
     """What failed, where, the likely cause and what to do."""
     first = failures[0]
     chains = f"{len(failures)} of {plan.num_chains} chains failed" if len(failures) > 1 else "1 chain failed"
-    remedy = (
-        "Fix the observable, or leave it out."
-        if first.cause is Cause.OBSERVABLE_NOT_FINITE
-        else f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
-    )
+    if first.cause is Cause.OBSERVABLE_NOT_FINITE:
+        remedy = "Fix the observable, or leave it out."
+    elif first.cause is Cause.DENSITY_NOT_POSITIVE:
+        remedy = (
+            "A chain steps over the edge of a bounded parameter. Transform it so that every real number is allowed, for example "
+            "x = exp(θ) for x > 0, and add the log derivative of the transform to the log density."
+        )
+    else:
+        remedy = (
+            f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
+        )
     keep = (
         "They are left out of means and errors; `run.failures` names them."
         if options.on_divergence == "report"

@@ -15,11 +15,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
 from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.observables import Observable
-from gyromc.oracles import Oracle
+from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.schemes import Scheme
@@ -116,6 +117,7 @@ class ScanSession:
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
         self.pieces = make_pieces(plan, sane_range, thin)
+        _check_randomness(self.pieces, plan)
         self.carry = _to_device(state, plan, slots)
         self.advance(0)  # making no step compiles
 
@@ -137,6 +139,15 @@ class ScanSession:
 
 
 Session = ScanSession  # the name in `protocol.Engine`
+
+
+def _check_randomness(pieces: Pieces, plan: Plan) -> None:
+    """Raise `InvalidInput` when the oracle's randomness for one step, with the bits it is made from, does not fit into memory."""
+    arguments = pieces.key, pieces.target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
+    zeta = jax.eval_shape(lambda: pieces.oracle.draw(*arguments))
+    size = 3 * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(zeta))
+    remedy = "Use fewer chains" + (" or smaller batches." if isinstance(plan.oracle, Batch) else ".")
+    require_memory(size, f"The randomness of `{plan.oracle.name}` for one step of {plan.num_chains} chains", remedy)
 
 
 def _full_precision():

@@ -20,6 +20,7 @@ from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.state import initial_state as shared_state
+from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
@@ -32,7 +33,13 @@ def num_threads() -> int:
     """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
     asked = os.environ.get("GYROMC_THREADS")
     if asked:
-        return max(1, int(asked))
+        try:
+            return max(1, int(asked))
+        except ValueError:
+            raise InvalidInput(
+                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
+                "use, or unset it for one per processor."
+            ) from None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

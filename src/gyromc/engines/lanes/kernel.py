@@ -11,9 +11,13 @@ for a Gaussian oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what
 
 import functools
 import hashlib
+import os
+import stat
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numba import njit
 
@@ -42,6 +46,7 @@ from gyromc.engines.lanes.gradients import (
 )
 from gyromc.engines.lanes.random import normal_pair
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
+from gyromc.errors import GyromcWarning
 
 OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
@@ -257,6 +262,54 @@ STAMP = _stamp()
 
 
 @functools.cache
+def private_folder() -> str | None:
+    """Where compiled loops are stored, made if needed; None, with one warning, where there is no safe place that can be written.
+
+    They are pickles, which run code when loaded: the folder must be the user's own, and nobody else may write or replace it.
+    """
+    base = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # type: ignore[attr-defined]
+    folder = Path(os.path.abspath(os.path.expanduser(base)), "gyromc-kernels")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f"probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+        fault = None if _only_mine(folder) else "it belongs to someone else, or others can write to it"
+    except OSError as error:
+        fault = f"it cannot be written ({error.strerror})"
+    if fault is None:
+        return str(folder)
+    warnings.warn(
+        f"Compiled loops are not stored in {folder}: {fault}. Every process compiles them anew, a few seconds each. Set "
+        "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
+        GyromcWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+def _only_mine(folder: Path) -> bool:
+    """Whether nobody but this user can write to a folder, or put another in its place."""
+    if not hasattr(os, "getuid"):
+        return True  # Windows: folders of a user are private
+    own, above = folder.lstat(), [parent.stat().st_mode for parent in folder.parents]
+    replaceable = any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in above)
+    return stat.S_ISDIR(own.st_mode) and own.st_uid == os.getuid() and not own.st_mode & 0o022 and not replaceable
+
+
+def _stored(loop):
+    """A compiled function that is stored on disk where that is possible."""
+    folder, before = private_folder(), numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    if folder is None:
+        return njit(**OPTIONS)(loop)
+    try:
+        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]  # read when the function is made
+        return njit(cache=True, **OPTIONS)(loop)
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+@functools.cache
 def loop_for(part: int):
     """`advance` for a part of `gradients`, compiled at the first call and cached on disk.
 
@@ -286,7 +339,7 @@ def loop_for(part: int):
 
     # A name, and so a cache file, for each part: two processes that add to one file can mix up its entries.
     loop.__qualname__ = f"loop_{part}"
-    return njit(cache=True, **OPTIONS)(loop)
+    return _stored(loop)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,131 @@
+"""Where kernels are stored, and what is refused before a run starts: memory, years, settings that are no numbers."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.engines.lanes import kernel, num_threads
+
+CHILD = """
+import sys
+import gyromc as gm
+plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
+               observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
+for engine in ("scan", "lanes", "lanes"):
+    print(gm.run(plan, engine, progress=False).mean["sum"])
+print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", progress=False).mean["sum"])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs permission bits that bind")
+def test_engines_run_where_nothing_can_be_written(tmp_path):
+    """Package and home are read-only; root gives up the right to write there."""
+    drop = []
+    if os.getuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("root can write anywhere, and there is no setpriv")
+        drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
+    source = Path(gm.__file__).parent
+    shutil.copytree(source, tmp_path / "src" / "gyromc", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "home").mkdir()
+    folders = [tmp_path / "home", *(p for p in (tmp_path / "src").rglob("*") if p.is_dir()), tmp_path / "src"]
+    for folder in folders:
+        folder.chmod(0o500)
+    keep = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    environment = {**keep, "HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path / "src")}
+    command = [*drop, sys.executable, "-B", "-c", CHILD]
+    try:
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    finally:
+        for folder in folders:
+            folder.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 4
+    assert done.stderr.count("GyromcWarning") == 1
+    assert "cannot be written" in done.stderr
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A fresh place for the cache."""
+    monkeypatch.setattr(kernel.numba.config, "CACHE_DIR", str(tmp_path / "base"))
+    kernel.private_folder.cache_clear()
+    yield tmp_path / "base"
+    kernel.private_folder.cache_clear()
+
+
+def test_kernels_are_stored_in_a_folder_of_the_user_alone(base):
+    folder = kernel.private_folder()
+    assert folder is not None
+    assert Path(folder).parent == base
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    loop = kernel._stored(lambda x: x + 1)
+    assert loop(1) == 2
+    assert list(Path(folder).rglob("*.nbi"))
+    assert str(base) == kernel.numba.config.CACHE_DIR
+
+
+@pytest.mark.parametrize("fault", ["open", "link", "parent", "foreign"])
+def test_kernels_are_not_stored_where_others_can_write(base, fault, monkeypatch):
+    base.mkdir()
+    folder = base / "gyromc-kernels"
+    if fault == "link":
+        (base / "elsewhere").mkdir()
+        folder.symlink_to(base / "elsewhere")
+    else:
+        folder.mkdir()
+    if fault == "open":
+        folder.chmod(0o777)
+    if fault == "parent":
+        base.chmod(0o777)
+    if fault == "foreign":
+        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    with pytest.warns(gm.GyromcWarning, match="others can write"):
+        assert kernel.private_folder() is None
+    assert kernel._stored(lambda x: x + 1)(1) == 2
+    assert not list(base.rglob("*.nbi"))
+
+
+def plan_of(oracle, **options):
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    return gm.Plan(
+        target=gm.targets.LogisticRegression(X, (X[:, 0] > 0).astype(float), 1.0),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"x": gm.observables.linear([1.0, 0.0])},
+        oracle=oracle,
+        **{"step_size": 1e-3, "num_steps": 10, "num_chains": 4, **options},
+    )
+
+
+@pytest.mark.parametrize("engine", ["scan", "auto"])
+def test_batches_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
+    monkeypatch.setattr(gm.checks, "free_memory", lambda: 2**32)
+    with pytest.raises(gm.InvalidInput, match=r"Minibatch\(1000000000\).* GiB.*smaller batches"):
+        gm.run(plan_of(gm.oracles.Minibatch(10**9), num_chains=2000), engine, progress=False)
+
+
+@pytest.mark.parametrize("engine", ["auto", "scan", "lanes"])
+def test_runs_of_years_are_refused(engine):
+    with pytest.raises(gm.InvalidInput, match=r"4 chains × 9223372036854775807 steps would take 1,16\d\.\d years"):
+        gm.run(plan_of(gm.oracles.Exact(), num_steps=2**63 - 1), engine, progress=False)
+
+
+def test_a_run_is_not_continued_for_years():
+    run = gm.run(plan_of(gm.oracles.Exact()), progress=False)
+    with pytest.raises(gm.InvalidInput, match="years"):
+        run.continue_(10**17)
+
+
+def test_a_number_of_threads_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("GYROMC_THREADS", "abc")
+    with pytest.raises(gm.InvalidInput, match=r"`GYROMC_THREADS` must be a whole number: got 'abc'"):
+        num_threads()
+    with pytest.raises(gm.InvalidInput, match="GYROMC_THREADS"):
+        gm.run(plan_of(gm.oracles.Exact()), "lanes", progress=False)
