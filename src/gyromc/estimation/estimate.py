@@ -30,7 +30,6 @@ __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 MOST_DRAWS = 20_000  # for the plug-in
 FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
-UNMIXED = 1.5  # R-hat above which chains have not mixed, where there are too few blocks for a test
 
 
 def estimate(
@@ -202,12 +201,13 @@ def _warnings(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iter
 def _convergence(row: Estimate) -> Iterator[str]:
     """What the chains of one observable show: no mixing, too few relaxation times, the start."""
     name, average = row.name, row.average
-    if not average.enough_blocks:
-        if row.r_hat > UNMIXED:
-            yield f"{name}: R-hat is {row.r_hat:.3g}: the chains have not mixed. Run longer, or start them elsewhere."
-        return
     if average.disagree:
-        yield f"{name}: the chains disagree (R-hat {row.r_hat:.3g}): they have not mixed. Run longer."
+        yield (
+            f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): there are several modes, or they are too short, and the "
+            "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
+        )
+    if not average.enough_blocks:
+        return
     if row.method is ErrorMethod.LUGSAIL and average.length < errors.SHORT:
         yield (
             f"{name}: a chain lasts only {average.length:.0f} relaxation times, so its error is too small. Run "
