@@ -1,5 +1,6 @@
 """estimate: Monte Carlo errors, biases and warnings of real runs, and that a run and its estimates agree."""
 
+import dataclasses
 import math
 import warnings
 
@@ -259,3 +260,43 @@ def test_interval_of_one_chain_uses_students_distribution():
     low, high = alone.interval("odd", 0.9)
     dof = alone["odd"].dof
     assert high - low == pytest.approx(2 * stats.t.ppf(0.95, dof) * alone.std_error["odd"])
+
+
+def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
+    """Decided beforehand, from the number of parameters and observables: nothing is predicted, and the reason is given."""
+    monkeypatch.setattr(biases, "predict", lambda *_, **__: pytest.fail("estimate began a costly prediction"))
+    wide = plan(
+        target=gm.targets.Quadratic(np.linspace(1.0, 4.0, 500)),
+        dynamics=gm.dynamics.overdamped(500),
+        observables={"x": gm.observables.linear(np.eye(500)[0])},
+        num_steps=64,
+    )
+    with pytest.warns(gm.GyromcWarning, match=r'more than 60 parameters \(here 500\); pass `bias="predict"` to insist'):
+        assert gm.estimate(gm.run(wide))["x"].bias is None
+    rng = np.random.default_rng(0)
+    logistic = plan(
+        target=gm.targets.LogisticRegression(rng.standard_normal((50, 3)), rng.integers(0, 2, 50), prior_scale=2.0),
+        observables={f"x{i}": gm.observables.linear(np.eye(3)[i]) for i in range(3)},
+        num_steps=256,
+    )
+    run = dataclasses.replace(gm.run(logistic), wall_time=2.0)
+    with pytest.warns(gm.GyromcWarning, match=r"would take about 30 s, and the run took 2 s"):
+        assert gm.estimate(run)["x0"].bias is None
+    assert biases.too_costly(dataclasses.replace(run, wall_time=31.0)) is None
+
+
+def test_a_double_well_with_chains_on_both_sides_warns():
+    """Barrier 4: chains rarely change sides; 100 chains keep 8 blocks."""
+    wells = plan(
+        target=gm.targets.LogDensity(lambda x: -4 * (x[0] ** 2 - 1) ** 2),
+        dynamics=gm.dynamics.overdamped(1),
+        oracle=gm.oracles.Exact(),
+        observables={"x": gm.observables.linear([1.0])},
+        start=np.where(np.arange(100) % 2, 1.0, -1.0)[:, None],
+        step_size=0.01,
+        num_steps=2000,
+        num_chains=100,
+    )
+    for seed in range(5):
+        with pytest.warns(gm.GyromcWarning, match=r"x: the chains have not mixed \(R-hat .*start chains at every mode"):
+            gm.estimate(gm.run(wells.replace(seed=seed)), bias="none")
