@@ -4,12 +4,14 @@ import dataclasses
 import math
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation import bias as biases
+from gyromc.estimation.estimate import heavy_tailed
 from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
 from support.values import J1
 
@@ -300,3 +302,35 @@ def test_a_double_well_with_chains_on_both_sides_warns():
     for seed in range(5):
         with pytest.warns(gm.GyromcWarning, match=r"x: the chains have not mixed \(R-hat .*start chains at every mode"):
             gm.estimate(gm.run(wells.replace(seed=seed)), bias="none")
+
+
+@pytest.mark.parametrize("nu", [2.0, 3.0, 5.0])
+@pytest.mark.parametrize("chains", [1, 20])
+def test_squares_of_student_variables_have_heavy_tails(nu, chains):
+    heavy = plan(
+        target=gm.targets.LogDensity(lambda x: -0.5 * (nu + 1) * jnp.log1p(x[0] ** 2 / nu) - 0.5 * x[1] ** 2),
+        dynamics=gm.dynamics.overdamped(2),
+        oracle=gm.oracles.Exact(),
+        observables={"t²": gm.observables.square([1.0, 0.0]), "z²": gm.observables.square([0.0, 1.0])},
+        num_steps=1024,
+        num_chains=chains,
+    )
+    with pytest.warns(gm.GyromcWarning, match=r"t²: the observable has heavy tails .*variance, .*may not exist"):
+        found = gm.estimate(gm.run(heavy), bias="none")
+    assert not any(sentence.startswith("z²: the observable") for sentence in found.warnings)
+
+
+def test_light_tails_are_not_called_heavy():
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((30, 2)), rng.integers(0, 2, 30)
+    squares = {"x²": gm.observables.square([1.0, 0.0]), "x": gm.observables.linear([0.0, 1.0])}
+    for target in (
+        gm.targets.Quadratic([1.0, 4.0]),
+        gm.targets.CosinePerturbed(2, 1.2),
+        gm.targets.LogisticRegression(X, y, prior_scale=2.0),
+        gm.targets.LogDensity(lambda x: -jnp.abs(x[0]) - jnp.abs(x[1])),
+        gm.targets.LogDensity(lambda x: x[0] - jnp.exp(x[0]) - 0.5 * x[1] ** 2),
+    ):
+        dynamics = gm.dynamics.overdamped(2)
+        light = plan(target=target, dynamics=dynamics, oracle=gm.oracles.Exact(), observables=squares)
+        assert heavy_tailed(light) == []
