@@ -178,6 +178,18 @@ def test_chains_in_two_wells_are_called_unmixed(chains, num_blocks):
     assert np.mean(found) >= (0.95 if chains == 8 else 1.0)
 
 
+@pytest.mark.parametrize("chains", [2, 4])
+def test_few_chains_with_a_large_r_hat_are_called_unmixed(chains):
+    """Chains that change sides about twice: every one of 200 runs with R-hat above 1.5."""
+    rng = np.random.default_rng(15)
+    for _ in range(200):
+        side = np.where(rng.random((chains, 1)) < 0.5, -1, 1) * (-1) ** np.cumsum(
+            rng.random((chains, 1024)) < 2 / 1024, axis=1
+        )
+        averages = averaged(side + 0.3 * rng.standard_normal(side.shape), 128)
+        assert averages.disagree or averages.r_hat <= 1.5
+
+
 def test_one_short_chain_is_found_short():
     """One chain of 20 relaxation times: always on x, mostly on x², which relaxes twice as fast."""
     rng = np.random.default_rng(14)

@@ -51,9 +51,9 @@ def estimate(
     - `run`: from `gyromc.run`; keep draws for the plug-in and for the effective sample size of few chains.
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
       draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.errors.choose`.
-    - `bias`: where the discretisation bias comes from: `"predict"`; `"auto"`, predicted where that takes seconds or no longer than
-      the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step size;
-      or the `biases` of earlier estimates of the same plan.
+    - `bias`: where the discretisation bias comes from: `"predict"`; `"auto"`, predicted where that takes seconds or no longer
+      than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step
+      size; or the `biases` of earlier estimates of the same plan.
     - `level`: of the intervals.
     - `second_step_size`: run the plan once more, for the same time at twice the step size, and take the bias from the difference;
       with `bias="predict"` only the biases that cannot be predicted well.
