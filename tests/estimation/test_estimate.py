@@ -1,14 +1,17 @@
 """estimate: Monte Carlo errors, biases and warnings of real runs, and that a run and its estimates agree."""
 
+import dataclasses
 import math
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation import bias as biases
+from gyromc.estimation.estimate import heavy_tailed
 from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
 from support.values import J1
 
@@ -259,3 +262,75 @@ def test_interval_of_one_chain_uses_students_distribution():
     low, high = alone.interval("odd", 0.9)
     dof = alone["odd"].dof
     assert high - low == pytest.approx(2 * stats.t.ppf(0.95, dof) * alone.std_error["odd"])
+
+
+def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
+    """Decided beforehand, from the number of parameters and observables: nothing is predicted, and the reason is given."""
+    monkeypatch.setattr(biases, "predict", lambda *_, **__: pytest.fail("estimate began a costly prediction"))
+    wide = plan(
+        target=gm.targets.Quadratic(np.linspace(1.0, 4.0, 500)),
+        dynamics=gm.dynamics.overdamped(500),
+        observables={"x": gm.observables.linear(np.eye(500)[0])},
+        num_steps=64,
+    )
+    with pytest.warns(gm.GyromcWarning, match=r'more than 60 parameters \(here 500\); pass `bias="predict"` to insist'):
+        assert gm.estimate(gm.run(wide))["x"].bias is None
+    rng = np.random.default_rng(0)
+    logistic = plan(
+        target=gm.targets.LogisticRegression(rng.standard_normal((50, 3)), rng.integers(0, 2, 50), prior_scale=2.0),
+        observables={f"x{i}": gm.observables.linear(np.eye(3)[i]) for i in range(3)},
+        num_steps=256,
+    )
+    run = dataclasses.replace(gm.run(logistic), wall_time=2.0)
+    with pytest.warns(gm.GyromcWarning, match=r"would take about 30 s, and the run took 2 s"):
+        assert gm.estimate(run)["x0"].bias is None
+    assert biases.too_costly(dataclasses.replace(run, wall_time=31.0)) is None
+
+
+def test_a_double_well_with_chains_on_both_sides_warns():
+    """Barrier 4: chains rarely change sides; 100 chains keep 8 blocks."""
+    wells = plan(
+        target=gm.targets.LogDensity(lambda x: -4 * (x[0] ** 2 - 1) ** 2),
+        dynamics=gm.dynamics.overdamped(1),
+        oracle=gm.oracles.Exact(),
+        observables={"x": gm.observables.linear([1.0])},
+        start=np.where(np.arange(100) % 2, 1.0, -1.0)[:, None],
+        step_size=0.01,
+        num_steps=2000,
+        num_chains=100,
+    )
+    for seed in range(5):
+        with pytest.warns(gm.GyromcWarning, match=r"x: the chains have not mixed \(R-hat .*start chains at every mode"):
+            gm.estimate(gm.run(wells.replace(seed=seed)), bias="none")
+
+
+@pytest.mark.parametrize("nu", [2.0, 3.0, 5.0])
+@pytest.mark.parametrize("chains", [1, 20])
+def test_squares_of_student_variables_have_heavy_tails(nu, chains):
+    heavy = plan(
+        target=gm.targets.LogDensity(lambda x: -0.5 * (nu + 1) * jnp.log1p(x[0] ** 2 / nu) - 0.5 * x[1] ** 2),
+        dynamics=gm.dynamics.overdamped(2),
+        oracle=gm.oracles.Exact(),
+        observables={"t²": gm.observables.square([1.0, 0.0]), "z²": gm.observables.square([0.0, 1.0])},
+        num_steps=1024,
+        num_chains=chains,
+    )
+    with pytest.warns(gm.GyromcWarning, match=r"t²: the observable has heavy tails .*variance, .*may not exist"):
+        found = gm.estimate(gm.run(heavy), bias="none")
+    assert not any(sentence.startswith("z²: the observable") for sentence in found.warnings)
+
+
+def test_light_tails_are_not_called_heavy():
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((30, 2)), rng.integers(0, 2, 30)
+    squares = {"x²": gm.observables.square([1.0, 0.0]), "x": gm.observables.linear([0.0, 1.0])}
+    for target in (
+        gm.targets.Quadratic([1.0, 4.0]),
+        gm.targets.CosinePerturbed(2, 1.2),
+        gm.targets.LogisticRegression(X, y, prior_scale=2.0),
+        gm.targets.LogDensity(lambda x: -jnp.abs(x[0]) - jnp.abs(x[1])),
+        gm.targets.LogDensity(lambda x: x[0] - jnp.exp(x[0]) - 0.5 * x[1] ** 2),
+    ):
+        dynamics = gm.dynamics.overdamped(2)
+        light = plan(target=target, dynamics=dynamics, oracle=gm.oracles.Exact(), observables=squares)
+        assert heavy_tailed(light) == []

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import signal
 
 from gyromc.statistics import variances
-from gyromc.statistics.errors import ChainAverages, ErrorMethod, choose, monte_carlo_error
+from gyromc.statistics.errors import SHORT, ChainAverages, ErrorMethod, choose, monte_carlo_error
 
 
 def damped(rate, turn, time, num_blocks, chains, seed, per_block=12):
@@ -131,3 +132,67 @@ def test_failed_chains_take_no_part():
     for method in (ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL, ErrorMethod.BATCH_MEANS):
         assert math.isnan(monte_carlo_error(nothing, method).std_error)
     assert math.isnan(nothing.interval[0])
+
+
+def relaxing(chains, length, num_blocks, rng, per_block=8):
+    """A stationary AR(1) process of unit variance that lasts `length` relaxation times: chains × samples."""
+    factor = math.exp(-length / (num_blocks * per_block))
+    kicks = rng.standard_normal((chains, num_blocks * per_block)) * math.sqrt(1 - factor**2)
+    kicks[:, 0] = rng.standard_normal(chains)
+    return signal.lfilter([1], [1, -factor], kicks, axis=1)
+
+
+def averaged(values, num_blocks):
+    blocks = values.reshape(len(values), num_blocks, -1).mean(axis=2)
+    return ChainAverages(blocks.mean(axis=1), blocks)
+
+
+SIZES = [(2, 128), (4, 128), (16, 128), (64, 128), (65, 8), (2000, 8)]
+
+
+@pytest.mark.parametrize(("chains", "num_blocks"), SIZES)
+def test_mixed_chains_are_not_called_unmixed(chains, num_blocks):
+    """At most 1 % of healthy runs of 20 or 60 relaxation times, for x and x²: 1.2 % allows two standard errors of chance."""
+    rng = np.random.default_rng(12)
+    runs = 300 if chains < 1000 else 20
+    alarms = 0
+    for length in (20.0, 60.0):
+        for _ in range(runs):
+            x = relaxing(chains, length, num_blocks, rng)
+            alarms += averaged(x, num_blocks).disagree + averaged(x**2, num_blocks).disagree
+    assert alarms <= 0.012 * 4 * runs
+
+
+@pytest.mark.parametrize(("chains", "num_blocks"), [(8, 128), (20, 128), (64, 128), (65, 8), (200, 8), (65, 2)])
+def test_chains_in_two_wells_are_called_unmixed(chains, num_blocks):
+    """Chains that change sides about once, R-hat about 1.6 with 8 blocks: all of 100 runs (19 in 20 for 8 chains)."""
+    rng = np.random.default_rng(13)
+    found, r_hats = [], []
+    for _ in range(100):
+        changes = rng.random((chains, num_blocks * 8)) < (1.4 if num_blocks > 2 else 0.7) / (num_blocks * 8)
+        side = np.where(rng.random(chains) < 0.5, -1, 1)[:, None] * (-1) ** np.cumsum(changes, axis=1)
+        averages = averaged(side + 0.3 * rng.standard_normal(side.shape), num_blocks)
+        found.append(averages.disagree)
+        r_hats.append(averages.r_hat)
+    assert num_blocks == 2 or 1.4 < np.median(r_hats) < 2.1
+    assert np.mean(found) >= (0.95 if chains == 8 else 1.0)
+
+
+@pytest.mark.parametrize("chains", [2, 4])
+def test_few_chains_with_a_large_r_hat_are_called_unmixed(chains):
+    """Chains that change sides about twice: every one of 200 runs with R-hat above 1.5."""
+    rng = np.random.default_rng(15)
+    for _ in range(200):
+        side = np.where(rng.random((chains, 1)) < 0.5, -1, 1) * (-1) ** np.cumsum(
+            rng.random((chains, 1024)) < 2 / 1024, axis=1
+        )
+        averages = averaged(side + 0.3 * rng.standard_normal(side.shape), 128)
+        assert averages.disagree or averages.r_hat <= 1.5
+
+
+def test_one_short_chain_is_found_short():
+    """One chain of 20 relaxation times: always on x, mostly on x², which relaxes twice as fast."""
+    rng = np.random.default_rng(14)
+    chains = [relaxing(1, 20.0, 128, rng) for _ in range(200)]
+    assert np.mean([averaged(x, 128).length < SHORT for x in chains]) > 0.98
+    assert np.mean([averaged(x**2, 128).length < SHORT for x in chains]) > 0.75

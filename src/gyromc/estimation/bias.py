@@ -24,6 +24,8 @@ from gyromc.targets import SumOverData
 
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
+EACH = 10.0  # seconds that a prediction from an importance sample takes per observable, about
+SECONDS = 10.0  # a prediction may take so long, or as long as the run
 
 
 class BiasSource(enum.StrEnum):
@@ -72,11 +74,11 @@ def predicted(run: Run) -> dict[str, Bias]:
 
 
 def predicted_or_not(run: Run) -> dict[str, Bias]:
-    """As `predicted` where that takes seconds; unknown biases, with the reason, elsewhere."""
+    """As `predicted` where that takes seconds or no longer than the run; unknown biases, with the reason, elsewhere."""
     if run.plan.scheduled:
         why = "the step size is a schedule"
-    elif not affordable(run.plan):
-        why = hinted("a prediction would take too long")
+    elif costly := too_costly(run):
+        why = f'{costly}; pass `bias="predict"` to insist, or `second_step_size=True` to measure it with a second run'
     else:
         try:
             return predicted(run)
@@ -160,7 +162,17 @@ def _sample(plan: Plan) -> np.ndarray:
     return drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
 
 
-def affordable(plan: Plan) -> bool:
-    """Whether a prediction takes seconds: by formula, or from an importance sample that touches not too many data."""
-    data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    return _by_formula(plan) or (plan.dim <= MOST_PARAMETERS and data * plan.dim * DRAWS <= AFFORDABLE)
+def too_costly(run: Run) -> str | None:
+    """Why a prediction would take much longer than the run, or None; decided before anything is computed."""
+    plan = run.plan
+    if plan.dim > MOST_PARAMETERS:
+        return f"not predicted with more than {MOST_PARAMETERS} parameters (here {plan.dim})"
+    if _by_formula(plan):
+        return None
+    touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
+    if touched > AFFORDABLE:
+        return f"a prediction would touch {touched:.1g} numbers of the data (at most {AFFORDABLE:.0e})"
+    seconds = EACH * len(plan.observables)
+    if seconds > max(SECONDS, run.wall_time):
+        return f"a prediction would take about {seconds:.0f} s, and the run took {run.wall_time:.2g} s"
+    return None

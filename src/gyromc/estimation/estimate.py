@@ -19,6 +19,7 @@ from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
+from gyromc.prediction.routes import MOST_PARAMETERS
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
 from gyromc.statistics import errors
@@ -29,8 +30,8 @@ __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 
 MOST_DRAWS = 20_000  # for the plug-in
 FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
+FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
-UNMIXED = 1.5  # R-hat above which chains have not mixed, where there are too few blocks for a test
 
 
 def estimate(
@@ -50,9 +51,9 @@ def estimate(
     - `run`: from `gyromc.run`; keep draws for the plug-in and for the effective sample size of few chains.
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
       draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.errors.choose`.
-    - `bias`: where the discretisation bias comes from: `"predict"`; `"auto"`, predicted where that takes seconds and unknown
-      elsewhere; `"none"`; another `Run` of the same model at another step size; or the `biases` of earlier estimates of the same
-      plan.
+    - `bias`: where the discretisation bias comes from: `"predict"`; `"auto"`, predicted where that takes seconds or no longer
+      than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step
+      size; or the `biases` of earlier estimates of the same plan.
     - `level`: of the intervals.
     - `second_step_size`: run the plan once more, for the same time at twice the step size, and take the bias from the difference;
       with `bias="predict"` only the biases that cannot be predicted well.
@@ -195,6 +196,11 @@ def _warnings(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iter
         )
     for row in rows.values():
         yield from _convergence(row)
+    if heavy := heavy_tailed(run.plan):
+        yield (
+            f"{', '.join(heavy)}: the observable has heavy tails under this target: its variance, and with it this error, may "
+            "not exist. Estimate something that grows more slowly, such as a probability or a quantile."
+        )
     if run.failures:
         yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
 
@@ -202,12 +208,13 @@ def _warnings(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iter
 def _convergence(row: Estimate) -> Iterator[str]:
     """What the chains of one observable show: no mixing, too few relaxation times, the start."""
     name, average = row.name, row.average
-    if not average.enough_blocks:
-        if row.r_hat > UNMIXED:
-            yield f"{name}: R-hat is {row.r_hat:.3g}: the chains have not mixed. Run longer, or start them elsewhere."
-        return
     if average.disagree:
-        yield f"{name}: the chains disagree (R-hat {row.r_hat:.3g}): they have not mixed. Run longer."
+        yield (
+            f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): there are several modes, or they are too short, and the "
+            "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
+        )
+    if not average.enough_blocks:
+        return
     if row.method is ErrorMethod.LUGSAIL and average.length < errors.SHORT:
         yield (
             f"{name}: a chain lasts only {average.length:.0f} relaxation times, so its error is too small. Run "
@@ -220,3 +227,24 @@ def _convergence(row: Estimate) -> Iterator[str]:
             f"{name}: the first half of the chains differs from the second by {2 * abs(drift):.2g}: the start shows. "
             f"Pass `burn_in`, or a start closer to the mode."
         )
+
+
+def heavy_tailed(plan: Plan) -> list[str]:
+    """The observables h whose fourth moment diverges along a coordinate, so that the error of their error does not exist.
+
+    Where U grows as k·log s along a coordinate, the law falls as s^-k there; h grows as s^p, and ∫ h⁴ is infinite if 4p ≥ k - 1.
+    """
+    if plan.dim > MOST_PARAMETERS or plan.flat_target.gaussian() is not None:
+        return []
+    axes = np.concatenate([np.eye(plan.dim), -np.eye(plan.dim)])
+    rows = (FAR[:, None, None] * axes).reshape(-1, plan.dim)
+    with np.errstate(all="ignore"):
+        energy = np.asarray(plan.flat_target.potentials(rows), float).reshape(3, -1)
+        first, k = np.diff(energy, axis=0) / math.log(10)
+        heavy = np.isclose(first, k, rtol=0.02) & (k > 1)  # elsewhere U grows faster than a logarithm
+        if not np.any(heavy):
+            return []
+        sizes = {name: np.abs(plan.model.values(h, rows)).reshape(3, -1) for name, h in plan.observables.items()}
+        return [
+            name for name, h in sizes.items() if np.any(heavy & (4 * np.log10(h[2] / h[1]) >= k - 1) & (h[2] > h[1]))
+        ]

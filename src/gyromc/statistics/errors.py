@@ -20,6 +20,9 @@ from gyromc.statistics.variances import Spread
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
 CHANCE = 1e-3  # chains that disagree more than this probability allows have not mixed
+ALIKE = 0.3  # correlation between the halves of chains: larger where a chain has less than about five relaxation times
+SLOW = 1.2  # R-hat of chains of about ten relaxation times
+UNMIXED = 1.5  # R-hat that two chains of 20 relaxation times exceed in 0.2 % of runs, more chains never
 
 
 class ErrorMethod(enum.StrEnum):
@@ -113,8 +116,21 @@ class ChainAverages(WithError):
 
     @functools.cached_property
     def disagree(self) -> bool:
-        """Whether the chains differ by more than the fluctuations within them explain; False where that cannot be tested."""
-        return self.enough_blocks and len(self.good) > 1 and variances.disagreement(self.blocks) < CHANCE
+        """Whether the chains have not mixed; False where that cannot be tested.
+
+        Tests: the halves of each chain are alike (many chains), R-hat is larger than slow chains explain (any number), and
+        the chains differ by more than the fluctuations within them explain (few chains; with many, halves must be alike too).
+        """
+        correlation, chance = variances.halves_correlation(self.blocks)
+        alike = correlation > ALIKE
+        if alike and chance < CHANCE:
+            return True
+        if self.r_hat > SLOW and variances.slowness(self.blocks) < CHANCE:
+            return True
+        if not self.enough_blocks or len(self.good) < 2:
+            return False
+        testable = alike or len(self.good) < MANY_CHAINS
+        return self.r_hat > UNMIXED or (testable and variances.disagreement(self.blocks) < CHANCE)
 
 
 def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:

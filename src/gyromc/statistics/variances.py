@@ -17,6 +17,7 @@ FEWEST_BLOCKS = 24  # fewer are too few for both long and short batches
 RELAXATIONS = 20  # the shortest batch, in relaxation times
 LONGEST_BATCH = 1 / 8  # of the chain: beyond it the estimate has too few degrees of freedom
 SHORTEST_BATCH = 1 / 16
+HALF = 10  # relaxation times in half a chain: shorter chains are called slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +152,36 @@ def disagreement(blocks: np.ndarray) -> float:
     means = _halves(blocks).mean(axis=1)
     between = float(np.var(means, ddof=1)) / (2 * within.variance)
     return float(stats.f.sf(between, len(means) - 1, within.dof))
+
+
+def halves_correlation(blocks: np.ndarray) -> tuple[float, float]:
+    """The correlation over chains between the averages of their halves, and its probability for chains that have mixed.
+
+    Near 0 for mixed chains, near 1 for stuck ones; one-sided. NaN for fewer than three chains or two blocks, or equal averages.
+    """
+    half, chains = blocks.shape[1] // 2, len(blocks)
+    if chains < 3 or half < 1:
+        return math.nan, math.nan
+    first, second = np.split(_halves(blocks).mean(axis=1), 2)
+    if not np.ptp(first) > 0 or not np.ptp(second) > 0:
+        return math.nan, math.nan
+    r = min(float(np.corrcoef(first, second)[0, 1]), 1 - 1e-15)
+    return r, float(stats.t.sf(r * math.sqrt((chains - 2) / (1 - r * r)), chains - 2))
+
+
+def slowness(blocks: np.ndarray) -> float:
+    """The probability that halves of ten relaxation times differ as much as these do, against the blocks within them.
+
+    An F test of R-hat, for any number of chains. The averages over x relaxation times of an exponential autocorrelation have the
+    variance s(x). NaN for fewer than four blocks.
+    """
+    halves = _halves(blocks)
+    n, within = halves.shape[1], float(np.mean(np.var(halves, axis=1, ddof=1))) if halves.shape[1] > 1 else 0.0
+    if not within > 0:
+        return math.nan
+    long, short = (2 * (x - 1 + math.exp(-x)) / x**2 for x in (HALF, HALF / n))
+    ratio = float(np.var(halves.mean(axis=1), ddof=1)) / within * n / (n - 1) * (short - long) / long
+    return float(stats.f.sf(ratio, len(halves) - 1, len(halves) * min(n - 1, HALF)))
 
 
 def _halves(blocks: np.ndarray) -> np.ndarray:
