@@ -25,7 +25,8 @@ from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
-from gyromc.targets import CosinePerturbed, LinearRegression, LogisticRegression, Quadratic, SoftmaxRegression
+from gyromc.targets import CosinePerturbed, Quadratic
+from gyromc.targets.regressions import WithLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
 __all__ = ["draws_bytes", "resume", "run"]
@@ -39,7 +40,7 @@ MOST_CHAIN_STEPS = 10**17
 STEPS_A_SECOND = 10**9  # of all chains together, at best
 GRADIENTS_A_CHECK = 100  # that U is finite
 MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
-FINITE = (Quadratic, CosinePerturbed, LinearRegression, LogisticRegression, SoftmaxRegression)  # U, wherever θ is
+FINITE = (Quadratic, CosinePerturbed, WithLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
 
 
 def run(
