@@ -25,13 +25,14 @@ REGRESSIONS = {
 def test_numpy_formulas_are_the_derivatives_of_the_jax_ones(name):
     """U, ∇U and ∇²U at many points in NumPy, against automatic differentiation of the potential."""
     target = REGRESSIONS[name]
-    rows = RNG.standard_normal((6, target.dim))
+    rows = RNG.standard_normal((2, target.dim))
     with jax.enable_x64(True):
         at = [jnp.asarray(row) for row in rows]
         np.testing.assert_allclose(target.potentials(rows), [target.potential(x) for x in at], rtol=1e-12)
         np.testing.assert_allclose(target.gradients(rows), [jax.grad(target.potential)(x) for x in at], rtol=1e-10)
         np.testing.assert_allclose(target.gradients(rows), [target.gradient(x) for x in at], rtol=1e-10)
-        hessians = np.array([jax.hessian(target.potential)(x) for x in at])
+        hessian = jax.jit(jax.hessian(target.potential))
+        hessians = np.array([hessian(x) for x in at])
     np.testing.assert_allclose(target.hessians(rows), hessians, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(target.mean_hessian(rows), hessians.mean(axis=0), rtol=1e-9, atol=1e-10)
 
