@@ -126,7 +126,7 @@ class TestVerdicts:
         assert len(same.items) == len(self.etas)
 
     def test_some_step_sizes_confirm_no_claim_about_all(self):
-        """Confirmed becomes not resolved; one step size refutes a claim about all, larger ones do not refute a limit."""
+        """Confirmed becomes "holds here"; one step size refutes a claim about all, larger ones do not refute a limit."""
         small, large, steep = self.errors(1.0, 1), self.errors(2.0, 2), self.errors(1.0, 5, 1.0)
         published = (*self.etas, 0.00625)
         better = claims.smaller_error({"nonreversible": small, "reversible": large}, self.etas, self.boot)
@@ -135,9 +135,9 @@ class TestVerdicts:
         one = claims.half_slope({"nonreversible": steep}, self.etas, self.boot, {})
         cell = claims.exact({("nonreversible", 0.1): 0.5}, {("nonreversible", 0.1): 1.0})
         for claim, part in (
-            (better, claims.UNRESOLVED),
+            (better, claims.HOLDS_HERE),
             (worse, claims.REFUTED),
-            (half, claims.UNRESOLVED),
+            (half, claims.HOLDS_HERE),
             (one, claims.UNRESOLVED),
             (cell, claims.CONFIRMED),
         ):

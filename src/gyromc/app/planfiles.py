@@ -19,6 +19,7 @@ from gyromc.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.paper.catalogue import CATALOGUE
 from gyromc.plan import Plan
+from gyromc.stepsizes import read_step_size
 
 __all__ = ["find", "load", "loads"]
 
@@ -61,6 +62,7 @@ def find(what: str, step_size: float | None = None) -> Plan:
 
     `step_size` replaces the file's step size; an experiment's smallest is the default.
     """
+    step_size = None if step_size is None else read_step_size(step_size)
     if what.endswith(".toml") or Path(what).is_file():
         plan = load(what)
         return plan if step_size is None else plan.replace(step_size=step_size)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from gyromc.paper.measures import Bootstrap, Normality, interval, slope
 
-__all__ = ["CONFIRMED", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement", "Reach", "judged_at"]
+__all__ = ["CONFIRMED", "HOLDS_HERE", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement", "Reach", "judged_at"]
 
 
 class Judgement(enum.StrEnum):
@@ -23,6 +23,7 @@ class Judgement(enum.StrEnum):
 
     REFUTED = "refuted"
     UNRESOLVED = "not resolved at this sample size"
+    HOLDS_HERE = "holds at the step sizes run"
     CONFIRMED = "confirmed"
 
 
@@ -34,7 +35,7 @@ class Reach(enum.StrEnum):
     LIMIT = "the limit of small step sizes"
 
 
-REFUTED, UNRESOLVED, CONFIRMED = Judgement
+REFUTED, UNRESOLVED, HOLDS_HERE, CONFIRMED = Judgement
 RATIO_TOLERANCE = 0.10
 SLOPE_TOLERANCE = 0.05
 SLOPE_POINTS = 4
@@ -77,18 +78,21 @@ class Claim:
 
 
 def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
-    """Return a claim with the step sizes it was judged at; what they cannot decide is not resolved.
+    """Return a claim with the step sizes it was judged at; its verdict says no more than these can decide.
 
-    Some of the published step sizes confirm neither a claim about all of them nor one about the limit; without the smallest
-    they do not refute a limit either. One step size is enough to refute a claim about all.
+    Where some of the published step sizes were left out, a claim about all of them, or about the limit, at most holds at those
+    that were run; without the smallest they do not refute a limit either. One step size is enough to refute a claim about all.
     """
     missing = set(published) - set(step_sizes)
     open_limit = claim.reach is Reach.LIMIT and min(published) in missing
-    part = bool(missing) and claim.reach is not Reach.CELLS and claim.verdict is CONFIRMED
-    items, verdict = claim.items, UNRESOLVED if open_limit or part else claim.verdict
-    if open_limit:
-        items = tuple(dataclasses.replace(item, verdict=UNRESOLVED) for item in items)
-    return dataclasses.replace(claim, verdict=verdict, items=items, step_sizes=tuple(step_sizes))
+
+    def decided(verdict: Judgement) -> Judgement:
+        if missing and claim.reach is not Reach.CELLS and verdict is CONFIRMED:
+            return HOLDS_HERE
+        return UNRESOLVED if open_limit and verdict is REFUTED else verdict
+
+    items = tuple(dataclasses.replace(item, verdict=decided(item.verdict)) for item in claim.items)
+    return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items, step_sizes=tuple(step_sizes))
 
 
 def _claim(

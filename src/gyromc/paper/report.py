@@ -32,9 +32,14 @@ COLUMNS = {
     "smaller-error-sgld": "beats plain SGLD",
 }
 """The verdict table: claim by column, the paper's four first."""
-SHORT = {claims.CONFIRMED: "confirmed", claims.UNRESOLVED: "not resolved", claims.REFUTED: "refuted"}
-SIGNS = {claims.CONFIRMED: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
-CLASSES = {claims.CONFIRMED: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
+SHORT = {
+    claims.CONFIRMED: "confirmed",
+    claims.HOLDS_HERE: "holds at these η",
+    claims.UNRESOLVED: "not resolved",
+    claims.REFUTED: "refuted",
+}
+SIGNS = {claims.CONFIRMED: "✓", claims.HOLDS_HERE: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
+CLASSES = {claims.CONFIRMED: "yes", claims.HOLDS_HERE: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
 FORMATS = ("svg", "png", "pdf", "csv")
 PAPER_KINDS = ("rmse", "qq")
