@@ -109,7 +109,7 @@ def _verdicts(results: dict[str, Any]):
     from gyromc.paper.report import COLUMNS, SHORT, judged
     from gyromc.show.tables import Table
 
-    colours = {"confirmed": "green", "holds at these η": "green", "not resolved": "yellow", "refuted": "red"}
+    colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
     rows = []
     for name, found in results["experiments"].items():
         claims = {claim["key"]: claim for claim in found["claims"]}

@@ -34,7 +34,7 @@ COLUMNS = {
 """The verdict table: claim by column, the paper's four first."""
 SHORT = {
     claims.CONFIRMED: "confirmed",
-    claims.HOLDS_HERE: "holds at these η",
+    claims.HOLDS_HERE: "true so far",
     claims.UNRESOLVED: "not resolved",
     claims.REFUTED: "refuted",
 }
