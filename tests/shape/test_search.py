@@ -53,7 +53,7 @@ def test_random_mixtures_of_one_to_three_gaussians():
         missed += sum(
             np.min(np.linalg.norm(found - c, axis=1)) > 1 for c, w in zip(centres, weights, strict=True) if w > 0.01
         )
-    assert missed <= 1, missed  # a search is no proof; the page on what is detected says so
+    assert missed == 0  # seeds are fixed; a search is no proof, and the page on what is detected says so
 
 
 def test_convex_targets_are_not_searched_and_large_ones_say_so():
