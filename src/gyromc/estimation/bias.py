@@ -56,20 +56,14 @@ class Bias:
 
 
 def predicted(run: Run) -> dict[str, Bias]:
-    """The bias of one chain's average as `predict` knows it, without a new run.
-
-    What is not exact leaves out a remainder: relative to the bias it is taken as η over the largest stable step size, which is
-    what the term of second order in η is for a Gaussian target, and counted as an error.
-    """
+    """The bias of one chain's average as `predict` knows it, with its error, without a new run."""
     plan = run.plan if run.steps_done == run.plan.num_steps else run.plan.replace(num_steps=max(1, run.steps_done))
     pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
-    limit = pred.largest_step_size
     found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
             continue
-        remainder = 0.0 if row.bias_method.exact or not limit > 0 else abs(row.bias) * plan.eta / limit
-        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", math.hypot(row.bias_error, remainder))
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error)
     return found
 
 

@@ -16,6 +16,7 @@ class Kind(enum.Enum):
     EXACT = "exact finite-step"
     LAW = "finite-step law"
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
+    GRID = "the chain on a grid"
     FIRST_ORDER = "first order in η"
     ASYMPTOTIC = "asymptotic"
     UNSTABLE = "unstable: second moments grow without bound"

@@ -14,11 +14,12 @@ from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import corrections
+from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact import closed_forms, mehler
-from gyromc.prediction.exact.chain import augment, lift, linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
+from gyromc.prediction.finite_step import First, averaged, first_order
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
@@ -76,6 +77,12 @@ class Shared:
     plan: Plan
     sample: Sample | None  # the user's
     digits: int
+    limit: float = math.nan  # the largest stable step size
+
+    @functools.cached_property
+    def effects(self) -> StepEffects:
+        """First effects of the step size, from the pilot sample."""
+        return StepEffects(self.plan, self.pilot)
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -163,9 +170,11 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     base = Answer(V, V0, how, mu, closed, strict_reduction=strict)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
-        std, bias = math.sqrt(moments.variance), moments.mean - mu
-        return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse_method=exact)
-    found = _with_law(plan, _asymptotic(plan, base), h)
+        std, bias, error = math.sqrt(moments.variance), moments.mean - mu, moments.start_error
+        if error:
+            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
+        return dataclasses.replace(base, bias=bias, bias_method=exact, bias_error=error, std=std, rmse_method=exact)
+    found = _with_law(plan, _asymptotic(shared, base), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -199,7 +208,8 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
         expectation_method=Method(Kind.QUADRATURE, f"quadrature (degree {found.degree})"),
         strict_reduction=reduction(found.strictness, plan.dynamics.Q, found.variance, found.reversible_variance),
     )
-    return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor)
+    first = First(found.bias_slope, 0.0, found.transient, found.floor)
+    return _asymptotic(shared, base, first, h, found.spread)
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -222,14 +232,16 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict_reduction=reduction(integral, Q, found.variance, found.reversible_variance, spread),
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
-    first = corrections(plan, sample, found.poisson)
+    effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
+    floor = effects.floor(found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
-        return _asymptotic(plan, base, floor=first.floor)
+        return _asymptotic(shared, base, First(floor=floor), h, spread_h)
+    slope, slope_error = effects.slope(found.poisson)
     if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
         lower = plugin.plug_in(sample, values, D, Q, max(2, found.degree - 2))
-        missing = first.bias_slope - corrections(plan, sample, lower.poisson).bias_slope
-        first = dataclasses.replace(first, bias_slope_error=math.hypot(first.bias_slope_error, missing))
-    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
+        slope_error = math.hypot(slope_error, slope - effects.slope(lower.poisson)[0])
+    transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
+    return _asymptotic(shared, base, First(slope, slope_error, transient, floor), h, spread_h)
 
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -239,7 +251,7 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     _require_linear(shared.plan, h)
     V, V0, integral = laplace_constants(shared.plan, h)
     strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
-    return _asymptotic(shared.plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
+    return _asymptotic(shared, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
 
 
 def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
@@ -263,27 +275,15 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
 
 
 def _asymptotic(
-    plan: Plan,
-    base: Answer,
-    bias_slope: float | None = None,
-    transient: float | None = None,
-    floor: float = 0.0,
-    slope_error: float = 0.0,
+    shared: Shared, base: Answer, first: First | None = None, h: Observable | None = None, spread: float = math.nan
 ) -> Answer:
-    """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
+    """The answer with the moments of one chain's average."""
+    plan = shared.plan
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
-    eta, N = plan.eta, plan.num_steps
-    std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
-    if bias_slope is None or not plan.scheme.is_euler:
-        text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-        return dataclasses.replace(base, std=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
-    bias, bias_error, known = eta * bias_slope, eta * slope_error, Kind.FIRST_ORDER.value
-    if bias_error:
-        known += f" (se {bias_error:.1g})"
-    if transient is None or plan.burn_in:
-        known += ", start left out"
+    if first is None or h is None or base.expectation is None:
+        found = first_order(plan, base.variance, spread, First(), shared.limit)
     else:
-        bias += transient / (N * eta)
-    first, how = Method(Kind.FIRST_ORDER, known), Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
-    return dataclasses.replace(base, bias=bias, bias_error=bias_error, bias_method=first, std=std, rmse_method=how)
+        chosen, mean = galerkin.active(plan, plan.model.coordinates_of(h)), (base.expectation, 0.0)
+        found = averaged(plan, h, base.variance, mean, spread, first, chosen, shared.limit)
+    return dataclasses.replace(base, **vars(found))

@@ -36,6 +36,7 @@ class Galerkin:
     bias_slope: float | None  # bias of the stationary average per unit of step size; None where it is not computed
     transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start
     floor: float  # s in N·Var = V/η + s + …
+    spread: float  # the standard deviation of h
 
     @property
     def method(self) -> str:
@@ -133,6 +134,7 @@ def _at_degree(plan: Plan, h: Observable, depends, chosen, degree: int) -> Galer
         bias_slope=_bias_slope(plan, moving, axes, noise) if separate else None,
         transient=-float(np.mean([moving.at(z) for z in start_rows(plan)[:100]])) if separate else None,
         floor=moving.floor(noise),
+        spread=float(np.sqrt(np.sum(c.ravel()[1:] ** 2))),
     )
 
 
