@@ -75,7 +75,7 @@ def _on_grid(
     eta, N, (mu, mu_error) = plan.eta, plan.num_steps, mean
     try:
         found, text = grid_chain(plan, h, chosen), "the chain on a grid"
-        bias, error, variance, share = found.mean - mu, mu_error, found.variance, 1.0
+        bias, error, variance, share = found.mean - mu, mu_error + found.mean_error, found.variance, 1.0
     except InvalidInput:
         at, found = _smallest(plan, h, chosen, limit)
         text, share = f"the chain on a grid, extrapolated from η = {at:.2g}", eta / at
@@ -84,7 +84,7 @@ def _on_grid(
             twice = grid_chain(plan, h, chosen, 2 * at)
             slope = (4 * (found.mean - mu) - (twice.mean - mu)) / (2 * at)  # b₁ of b₁η + b₂η² through both
         second = (found.mean - mu - slope * at) * share**2
-        bias, error = slope * eta + second, mu_error + share * abs(second) + eta * first.slope_error
+        bias, error = slope * eta + second, mu_error + found.mean_error + share * abs(second) + eta * first.slope_error
         variance = V / eta + (found.variance - V / at)  # N·Var = V/η + s
     left_out = found.transient is None or bool(plan.burn_in)
     if not left_out:

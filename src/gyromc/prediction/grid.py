@@ -7,6 +7,7 @@ mini-batches, with its own Σ(θ), is taken as Gaussian.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from scipy import linalg
@@ -18,9 +19,10 @@ from gyromc.plan import Plan
 from gyromc.prediction.arrival import WITHOUT_NOISE, arrive, some_starts
 from gyromc.prediction.corrections import oracle_covariances
 
-MOST_NODES = 1200
+MOST_NODES = 1600
 DEPTH = 24.0  # H above its minimum at which the grid ends, at first
-EDGE = 1e-7  # stationary mass that may sit on the border of the grid
+EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
+SHARP = 1e-8  # error of sums over the grid
 FINER = {1: 16, 2: 3}  # nodes for h, per axis and node of the grid
 
 
@@ -29,6 +31,7 @@ class GridChain:
     """Stationary mean of h, the variance of its averages, and what the start adds."""
 
     mean: float  # π_η(h)
+    mean_error: float  # from what lies beyond the grid, and from its width
     variance: float  # lim N·Var of an average of N states
     transient: float | None  # Σ_k (E h(z_k) - π_η(h)) from the plan's starts; None where they do not arrive
     transient_error: float
@@ -111,15 +114,25 @@ def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: fl
     chain = _Reduced(plan, chosen, plan.eta if step_size is None else step_size)
     mode = np.array([plan.model.laplace.mode[i] if i < plan.dim else 0.0 for i in chosen])
     root = linalg.cholesky(chain.covariances(mode[None])[0], lower=True)
-    depth = DEPTH
+    depth, best = DEPTH, None
     for _ in range(6):
-        z = _nodes(chain, mode, root, depth)
+        try:
+            z = _nodes(chain, mode, root, depth)
+        except InvalidInput:
+            if best is None:
+                raise
+            break
         P = _kernel(chain, z, z)
         law = _stationary(P)
-        if law[chain.energies(z) - chain.energies(mode[None]) > 0.75 * depth].sum() < EDGE:
-            return _answer(chain, h, z, root, P, law)
+        outer = chain.energies(z) - chain.energies(mode[None]) > 0.75 * depth
+        best = z, P, law, float(law[outer].sum())
+        if best[-1] < EDGE[0]:
+            break
         depth *= 1.5
-    raise InvalidInput("the chain's stationary law is too wide for a grid")
+    assert best is not None
+    if best[-1] > EDGE[1]:
+        raise InvalidInput("the chain's stationary law is too wide for a grid")
+    return _answer(chain, h, root, *best)
 
 
 def _nodes(chain: _Reduced, mode: np.ndarray, root: np.ndarray, depth: float) -> np.ndarray:
@@ -155,7 +168,7 @@ def _stationary(P: np.ndarray) -> np.ndarray:
     return law / law.sum()
 
 
-def _answer(chain: _Reduced, h: Observable, z, root, P, law) -> GridChain:
+def _answer(chain: _Reduced, h: Observable, root, z, P, law, beyond: float) -> GridChain:
     values = lambda rows: chain.plan.model.values(h, chain.theta(rows))  # noqa: E731
     ahead, ahead_square = _one_step_means(chain, values, z, root)
     mean = float(law @ ahead)
@@ -163,7 +176,8 @@ def _answer(chain: _Reduced, h: Observable, z, root, P, law) -> GridChain:
     at_nodes = values(z) - mean
     psi = np.linalg.solve(np.eye(len(P)) - P + law, ahead - mean)  # Σ_{k≥1} P^k h̃
     variance = second + 2 * float(law @ (at_nodes * psi))
-    return GridChain(mean, max(variance, 0.0), *_transient(chain, values, z, at_nodes + psi, mean), len(z))
+    error = SHARP * math.sqrt(max(second, 0.0)) + beyond * float(np.max(np.abs(at_nodes)))
+    return GridChain(mean, error, max(variance, 0.0), *_transient(chain, values, z, at_nodes + psi, mean), len(z))
 
 
 def _one_step_means(chain: _Reduced, values, z: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
