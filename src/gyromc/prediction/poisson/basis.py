@@ -46,7 +46,7 @@ def line(
     coordinate: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing: float = SPACING
 ) -> Axis:
     """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
-    mean, sd = _location_and_scale(potential, *around)
+    mean, sd = location_and_scale(potential, *around)
     low, high = _extent(potential, mean, sd, degree)
     t = np.linspace(low, high, int(np.ceil((high - low) / (spacing * sd))) + 1)
     weights = _normalised(potential(t))
@@ -62,7 +62,7 @@ def _normalised(energy: np.ndarray) -> np.ndarray:
     return density / density.sum()
 
 
-def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[float, float]:
+def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[float, float]:
     """Mean and standard deviation of e^{-v}; the search widens until the density is negligible on both sides."""
     for reach in 2.0 ** np.arange(3, 13):
         t = center + scale * np.linspace(-reach, reach, 4001)
@@ -72,7 +72,7 @@ def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[
             mean = float(weights @ t)
             sd, step = float(np.sqrt(weights @ (t - mean) ** 2)), float(t[1] - t[0])
             return (
-                (mean, sd) if sd > 5 * step else _location_and_scale(potential, mean, step)
+                (mean, sd) if sd > 5 * step else location_and_scale(potential, mean, step)
             )  # a scale guessed too large
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
