@@ -15,7 +15,6 @@ ORDER = 16  # nodes in a panel
 MOST_PANELS = 8192
 MOST_ROUNDS = 60
 RESOLVED = 1e-12  # change of an integral by one panel's halving, as a share of the integral of its size
-BLOCK = 1024
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 
 
@@ -66,11 +65,9 @@ class Panels:
         return Panels(_mixed(self.low, middle), _mixed(middle, self.high))
 
     def filled(self, functions: Callable) -> "Panels":
-        """The panels with the functions' values, in calls of few different lengths, which JAX compiles once each."""
-        t = self.nodes.ravel()
-        padding = -len(t) % BLOCK if len(t) <= 32 * BLOCK else 0
-        found = functions(np.append(t, np.full(padding, t[-1])))
-        return dataclasses.replace(self, values=tuple(v[: len(t)].reshape(-1, ORDER) for v in found))
+        """The panels with the functions' values."""
+        found = functions(self.nodes.ravel())
+        return dataclasses.replace(self, values=tuple(v.reshape(-1, ORDER) for v in found))
 
     def running(self, values: np.ndarray, from_right: bool = False) -> np.ndarray:
         """The integral from the left end to every node; from every node to the right end with `from_right`."""
