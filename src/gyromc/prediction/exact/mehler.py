@@ -5,7 +5,6 @@ Gaussian with correlation r(t), and ρ = Σ c_n He_n gives Cov = Σ_{n≥1} c_n�
 What the terms left out may add is bounded: their squares sum to what the others leave of Var ρ, and ∫|r|ⁿdt falls with n.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from scipy import linalg
 
 from gyromc.observables import Ridge
 from gyromc.prediction.exact.closed_forms import precision_solve
+from gyromc.prediction.methods import Number
 from gyromc.prediction.poisson.panels import RESOLVED, Panels, refined, uneven
 
 MOST_TERMS = 1000
@@ -22,14 +22,6 @@ REACH = 14.0  # standard deviations
 FIRST_PANELS = 96
 FINEST_TIME = 32  # Gauss-Legendre nodes on a stretch of time
 Profile = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Number:
-    """A computed number and a bound on its error."""
-
-    value: float
-    error: float
 
 
 def expectation(profile: Profile, mean: float, deviation: float) -> float:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.prediction.methods import Number
 from gyromc.prediction.poisson.basis import NEGLIGIBLE, Curve, location_and_scale
 from gyromc.prediction.poisson.panels import RESOLVED, Panels, refined, slope_matrix, uneven
 
@@ -24,10 +25,8 @@ class Line:
 
     panels: Panels  # values: h, v up to a constant
     D: float
-    expectation: float
-    expectation_error: float
-    variance: float
-    variance_error: float
+    expectation: Number
+    variance: Number
 
     @functools.cached_property
     def density(self) -> np.ndarray:
@@ -37,7 +36,7 @@ class Line:
     @functools.cached_property
     def slope(self) -> np.ndarray:
         """φ′ at the nodes."""
-        return _flux(self.panels, self.density, self.expectation) / (self.D * self.density)
+        return _flux(self.panels, self.density, self.expectation.value) / (self.D * self.density)
 
     def mean(self, values: np.ndarray) -> float:
         """The expectation of something given at the nodes."""
@@ -46,7 +45,7 @@ class Line:
     def curvature_integral(self, slope: np.ndarray) -> tuple[float, float]:
         """μ(φ″v″) and μ(φ″), with v′ given at the nodes."""
         curvature = slope @ slope_matrix().T / self.panels.half  # v″
-        bend = (self.panels.values[0] - self.expectation) / self.D + slope * self.slope  # φ″
+        bend = (self.panels.values[0] - self.expectation.value) / self.D + slope * self.slope  # φ″
         return self.mean(bend * curvature), self.mean(bend)
 
     def at(self, points: np.ndarray) -> np.ndarray:
@@ -79,7 +78,7 @@ def solve_line(h: Curve, potential: Curve, D: float, around: tuple[float, float]
     if not np.ptp(panels.values[0]) > 0:
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     error = (gap[1] + abs(first / mass) * gap[0] + RESOLVED * math.sqrt(mass * second)) / mass
-    return Line(panels, D, float(first / mass), float(error), float(V), float(gap[3] + RESOLVED * V))
+    return Line(panels, D, Number(float(first / mass), float(error)), Number(float(V), float(gap[3] + RESOLVED * V)))
 
 
 def _integrals(D: float, panels: Panels) -> np.ndarray:

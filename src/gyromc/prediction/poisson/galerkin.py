@@ -18,6 +18,7 @@ from gyromc.observables import Observable
 from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
+from gyromc.prediction.methods import Number
 from gyromc.prediction.poisson.basis import SPACING, Axis, Curve, TooLarge, line, plane
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.explicit import solve_line
@@ -28,6 +29,7 @@ MOST_COEFFICIENTS = 300_000
 MOST_NODES = 12_000_000
 MOST_ON_PLANE = 400  # functions
 MOST_PLANE_NODES = 40_000
+MOST_SIDE = 1000
 FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few coordinates that each grid is small
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
 GRIDS = 8  # with random shifts
@@ -38,12 +40,9 @@ COVERAGE = 0.975
 class Galerkin:
     """The constants of one observable, each with its error."""
 
-    variance: float  # V
-    variance_error: float
-    reversible_variance: float  # V_0
-    reversible_variance_error: float
-    expectation: float  # μ(h)
-    expectation_error: float
+    variance: Number  # V
+    reversible_variance: Number  # V_0
+    expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: float | None  # bias of the stationary average per unit of step size; None where it is not computed
     transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start
@@ -53,7 +52,7 @@ class Galerkin:
     @property
     def method(self) -> str:
         """The method and its error, for tables."""
-        return f"{self.how}, ±{self.variance_error:.0e})".replace("e-0", "e-").replace("e+0", "e+")
+        return f"{self.how}, {self.variance.shown})"
 
 
 def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
@@ -144,12 +143,9 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     with_curvature, bend = found.curvature_integral(slope)
     start = float(np.mean(found.at(starts)))
     return Galerkin(
-        found.variance,
-        found.variance_error,
-        found.variance,
-        found.variance_error,
-        found.expectation,
-        found.expectation_error,
+        variance=found.variance,
+        reversible_variance=found.variance,
+        expectation=found.expectation,
         strictness=0.0,
         bias_slope=-(D**2 * with_curvature + noise * bend) / 2,
         transient=None if math.isnan(start) else -start,
@@ -227,7 +223,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     c = np.mean(parts, axis=0)
     reach = stats.t.ppf(COVERAGE, len(parts) - 1) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))  # noqa: E731
-    missing = float(np.mean(seconds)) - float(np.sum(c**2)) + spread(seconds)
+    missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final = _solved(plan, axes, last.used, last.degree, center, c, missing)
     gaps = np.maximum(_gaps(levels), np.abs(final.values - last.values))
     away = [_placed(axes, last.used, part - c) for part in parts]
@@ -238,12 +234,9 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     errors = gaps + final.left_out + noise + RESOLVED * final.values
     separate, covariance = plan.flat_target.separable() is not None, noise_covariance(plan)
     return Galerkin(
-        variance=final.moving.variance,
-        variance_error=float(errors[0]),
-        reversible_variance=final.still.variance,
-        reversible_variance_error=float(errors[1]),
-        expectation=final.expectation,
-        expectation_error=spread([part.flat[0] for part in parts]) + RESOLVED * math.sqrt(np.mean(seconds)),
+        variance=Number(final.moving.variance, float(errors[0])),
+        reversible_variance=Number(final.still.variance, float(errors[1])),
+        expectation=Number(final.expectation, spread(parts[(...,) + (0,) * c.ndim]) + RESOLVED * math.sqrt(seconds.mean())),
         strictness=final.still.strictness(plan.dynamics.Q),
         bias_slope=_bias_slope(plan, final.moving, axes, covariance) if separate else None,
         transient=-float(np.mean(final.moving.at(start_rows(plan)[:100]))) if separate else None,
@@ -328,17 +321,19 @@ def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
             break
     else:
         raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
-    while True:
-        count = int(2 * reach / spacing) + 1
+    for refinement in range(6):
+        count = int(2 * reach / spacing * 1.6**refinement) + 1
+        if count > MOST_SIDE:
+            break
         x, step = _square(reach, count), 2 * reach / (count - 1)
         energy = energy_of(x)
         near = energy - np.min(energy) < 45 + degree * np.log(reach)
         masses = [np.sum(np.exp(np.min(energy) - part)) for part in (energy, energy_of(x[near] + step / 2))]
         if near.sum() > 4 * (degree + 1) ** 2 and abs(masses[0] - masses[1]) < 1e-9 * masses[0]:
             return plane((0, 1), center.mode + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
-        spacing /= 1.6
         if near.sum() > MOST_PLANE_NODES:
-            raise TooLarge("The target is far narrower than its curvature at the mode says: no grid resolves it.")
+            break
+    raise TooLarge("The target is far narrower than its curvature at the mode says: no grid resolves it.")
 
 
 def _square(reach: float, count: int) -> np.ndarray:
