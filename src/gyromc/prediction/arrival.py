@@ -10,6 +10,7 @@ import numpy as np
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import start_rows
 
+NEAR = 3.0  # standard deviations, within which a fitted φ is used
 MOST_STARTS = 100
 MOST_STEPS = 2000
 WITHOUT_NOISE = 0.1  # error of the sum along the way, which leaves out the noise, as a share
@@ -19,6 +20,16 @@ def some_starts(plan: Plan) -> np.ndarray:
     """Rows of z₀: all starts, or a hundred spread over them."""
     rows = start_rows(plan)
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_STARTS)).astype(int)]
+
+
+def mean_step(plan: Plan) -> Callable[[np.ndarray], np.ndarray]:
+    """One step of the chain without noise, of rows of z."""
+    G, eta, d = plan.dynamics.D + plan.dynamics.Q, plan.eta, plan.dim
+
+    def step(z: np.ndarray) -> np.ndarray:
+        return z - eta * np.concatenate([plan.flat_target.gradients(z[:, :d]), z[:, d:]], axis=1) @ G.T  # E3
+
+    return step
 
 
 def arrive(

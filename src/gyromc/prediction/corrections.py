@@ -16,14 +16,13 @@ import numpy as np
 from gyromc.evaluation import over_rows
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import arrive, some_starts
+from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 from gyromc.targets import SumOverData
 
 POINTS = 2000
 MOST_NUMBERS = 4_000_000  # in the Hessians of all points
-NEAR = 3.0  # standard deviations
 MOST_DATA = 2000
 
 
@@ -106,18 +105,13 @@ class StepEffects:
         center, root = self.sample.moments()
         whitened = lambda z: np.linalg.solve(root, (z[:, :d] - center).T)  # noqa: E731
         inside = lambda z: np.sum(whitened(z) ** 2, axis=0) <= NEAR**2 * d  # noqa: E731
-        G, eta = plan.dynamics.D + plan.dynamics.Q, plan.eta
-
-        def step(z):
-            return z - eta * np.concatenate([plan.flat_target.gradients(z[:, :d]), z[:, d:]], axis=1) @ G.T  # E3
-
-        found = arrive(some_starts(plan), inside, step, lambda z: h(z[:, :d]), plan.num_steps)
+        found = arrive(some_starts(plan), inside, mean_step(plan), lambda z: h(z[:, :d]), plan.num_steps)
         if found is None:
             return None
         r = np.random.default_rng(0).standard_normal(self.sample.theta.shape)
         z = np.concatenate([self.sample.theta, r], axis=1) if plan.augmented else self.sample.theta
         level = float(self.sample.weights @ poisson.values(z))
-        return eta * float(np.mean(found[0])) + level - float(np.mean(poisson.values(found[1])))
+        return plan.eta * float(np.mean(found[0])) + level - float(np.mean(poisson.values(found[1])))
 
 
 def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:

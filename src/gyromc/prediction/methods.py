@@ -1,6 +1,7 @@
-"""Methods by which a predicted number is known: a kind that code can test, and the text that users read."""
+"""Methods by which a predicted number is known: a kind that code can test, and the text that users read; numbers with errors."""
 
 import enum
+from typing import NamedTuple
 
 
 class Kind(enum.Enum):
@@ -21,6 +22,18 @@ class Kind(enum.Enum):
     ASYMPTOTIC = "asymptotic"
     UNSTABLE = "unstable: second moments grow without bound"
     UNKNOWN = "unknown"
+
+
+class Number(NamedTuple):
+    """A computed number and a bound on its error."""
+
+    value: float
+    error: float
+
+    @property
+    def shown(self) -> str:
+        """±, the error and its share of the number."""
+        return f"±{self.error:.1g}".replace("e-0", "e-").replace("e+0", "e+")
 
 
 class Method(str):
