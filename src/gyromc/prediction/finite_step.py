@@ -13,8 +13,10 @@ from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.grid import GridChain, grid_chain, why_not_grid
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
+from gyromc.prediction.stability import Stability
 
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
+EXTRAPOLATED = 0.1  # error of the effect of the start at another step size, as a share
 LARGEST = 0.6  # of the stability limit: step sizes of grids from which smaller ones are extrapolated
 
 
@@ -40,44 +42,54 @@ class Averaged:
 
 
 def averaged(
-    plan: Plan, h: Observable, V: float, mean: tuple[float, float], spread: float, first: First, chosen, limit: float
+    plan: Plan,
+    h: Observable,
+    V: float,
+    mean: tuple[float, float],
+    spread: float,
+    first: First,
+    chosen,
+    steady: Stability | None,
 ) -> Averaged:
     """The moments of one chain's average; `mean` is μ(h) with its error, `spread` the standard deviation of h under μ."""
     if plan.scheme.is_euler and why_not_grid(plan, chosen) is None:
         try:
-            return _on_grid(plan, h, V, mean, first, chosen, limit)
+            return _on_grid(plan, h, V, mean, first, chosen, steady)
         except InvalidInput:  # no grid of a size that can be solved
             pass
-    return first_order(plan, V, spread, first, limit)
+    return first_order(plan, V, spread, first, steady)
 
 
-def first_order(plan: Plan, V: float, spread: float, first: First, limit: float) -> Averaged:
+def first_order(plan: Plan, V: float, spread: float, first: First, steady: Stability | None) -> Averaged:
     """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
     eta, N = plan.eta, plan.num_steps
     std = math.sqrt(max(V, 0.0) / (N * eta) + first.floor / N)  # E6, and s of T1
     if first.slope is None or not plan.scheme.is_euler:
         text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
         return Averaged(std, Method(Kind.ASYMPTOTIC, text))
-    bias, share = eta * first.slope, min(1.0, eta / limit) if limit > 0 else 1.0
+    bias = eta * first.slope
+    share = 1.0 if steady is None or not steady.largest_step_size > eta else eta / steady.largest_step_size
     second = SECOND_ORDER * (share * abs(bias) + share**2 * spread)
     error = math.hypot(eta * first.slope_error, second)
     left_out = first.transient is None or bool(plan.burn_in)
     if not left_out:
-        bias += first.transient / (N * eta)  # type: ignore[operator]
+        start = first.transient / (N * eta)  # type: ignore[operator]
+        bias, still = bias + start, 1.0 if steady is None else math.exp(-max(steady.rate, 0.0) * N * eta)
+        error = math.hypot(error, still * start)
     known = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){', start left out' if left_out else ''}"
     how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
     return Averaged(std, how, bias, Method(Kind.FIRST_ORDER, known), error)
 
 
 def _on_grid(
-    plan: Plan, h: Observable, V: float, mean: tuple[float, float], first: First, chosen, limit: float
+    plan: Plan, h: Observable, V: float, mean: tuple[float, float], first: First, chosen, steady: Stability | None
 ) -> Averaged:
     eta, N, (mu, mu_error) = plan.eta, plan.num_steps, mean
     try:
         found, text = grid_chain(plan, h, chosen), "the chain on a grid"
         bias, error, variance, share = found.mean - mu, mu_error + found.mean_error, found.variance, 1.0
     except InvalidInput:
-        at, found = _smallest(plan, h, chosen, limit)
+        at, found = _smallest(plan, h, chosen, math.nan if steady is None else steady.largest_step_size)
         text, share = f"the chain on a grid, extrapolated from η = {at:.2g}", eta / at
         slope = first.slope
         if slope is None:
@@ -89,7 +101,8 @@ def _on_grid(
     left_out = found.transient is None or bool(plan.burn_in)
     if not left_out:
         bias += found.transient / (share * N)  # type: ignore[operator]
-        error += found.transient_error / (share * N)
+        off = EXTRAPOLATED * abs(found.transient) if share < 1 else 0.0  # type: ignore[arg-type]
+        error += (found.transient_error + off) / (share * N)
     law = Method(Kind.GRID, f"{text} (±{error:.1g}){', start left out' if left_out else ''}")
     std = math.sqrt(max(variance, 0.0) / N)
     return Averaged(std, Method(Kind.ASYMPTOTIC, "asymptotic, √(variance of the chain/N + bias²)"), bias, law, error)

@@ -18,10 +18,13 @@ from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import WITHOUT_NOISE, arrive, some_starts
 from gyromc.prediction.corrections import oracle_covariances
+from gyromc.shape.laplace import inverse_root
 
 MOST_NODES = 1600
 DEPTH = 24.0  # H above its minimum at which the grid ends, at first
 EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
+DECAYED = 1e-4  # of the effect of the start
+MOST_PRODUCTS = 2000
 SHARP = 1e-8  # error of sums over the grid
 FINER = {1: 16, 2: 3}  # nodes for h, per axis and node of the grid
 
@@ -113,18 +116,17 @@ def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: fl
         raise InvalidInput(reason)
     chain = _Reduced(plan, chosen, plan.eta if step_size is None else step_size)
     mode = np.array([plan.model.laplace.mode[i] if i < plan.dim else 0.0 for i in chosen])
-    root = linalg.cholesky(chain.covariances(mode[None])[0], lower=True)
+    root = _cell(chain, mode)
     depth, best = DEPTH, None
-    for _ in range(6):
+    for _ in range(8):
         try:
-            z = _nodes(chain, mode, root, depth)
+            z, outer = _nodes(chain, mode, root, depth)
         except InvalidInput:
             if best is None:
                 raise
             break
         P = _kernel(chain, z, z)
         law = _stationary(P)
-        outer = chain.energies(z) - chain.energies(mode[None]) > 0.75 * depth
         best = z, P, law, float(law[outer].sum())
         if best[-1] < EDGE[0]:
             break
@@ -135,8 +137,22 @@ def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: fl
     return _answer(chain, h, root, *best)
 
 
-def _nodes(chain: _Reduced, mode: np.ndarray, root: np.ndarray, depth: float) -> np.ndarray:
-    """Points mode + root·k, k whole numbers, where the energy is less than `depth` above the mode's; grown from the mode."""
+def _cell(chain: _Reduced, mode: np.ndarray) -> np.ndarray:
+    """The sides of a cell: one standard deviation of the smallest step within three standard deviations of the mode."""
+    root = linalg.cholesky(chain.covariances(mode[None])[0], lower=True)
+    if isinstance(chain.plan.oracle, Exact | Gaussian):
+        return root
+    inside = [k for k, i in enumerate(chain.chosen) if i < chain.plan.dim]
+    wide = np.zeros_like(root)
+    wide[np.ix_(inside, inside)] = inverse_root(chain.plan.model.laplace.precision)
+    directions = np.array([k for k in np.ndindex(*(7,) * len(mode))]) - 3.0
+    S = chain.covariances(mode + directions @ wide.T)
+    inner = np.linalg.inv(root)
+    return root * math.sqrt(min(1.0, float(np.min(np.linalg.eigvalsh(inner @ S @ inner.T)))))
+
+
+def _nodes(chain: _Reduced, mode: np.ndarray, root: np.ndarray, depth: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points mode + root·k, k whole numbers, with an energy less than `depth` above the mode's, and which are on the border."""
     bottom = chain.energies(mode[None])[0]
     steps = np.array([k for k in np.ndindex(*(3,) * len(mode))]) - 1
     kept, border = {tuple(0 for _ in mode)}, np.zeros((1, len(mode)), int)
@@ -148,7 +164,10 @@ def _nodes(chain: _Reduced, mode: np.ndarray, root: np.ndarray, depth: float) ->
         kept.update(map(tuple, border.tolist()))
         if len(kept) > MOST_NODES:
             raise InvalidInput(f"the step size is too small for a grid of {MOST_NODES} nodes")
-    return mode + np.array(sorted(kept)) @ root.T
+    places = np.array(sorted(kept))
+    around = (places[:, None] + steps).reshape(-1, len(mode)).tolist()
+    inner = np.array([tuple(k) in kept for k in around]).reshape(len(places), -1)
+    return mode + places @ root.T, np.array(~inner.all(axis=1))
 
 
 def _kernel(chain: _Reduced, z: np.ndarray, to: np.ndarray) -> np.ndarray:
@@ -177,7 +196,7 @@ def _answer(chain: _Reduced, h: Observable, root, z, P, law, beyond: float) -> G
     psi = np.linalg.solve(np.eye(len(P)) - P + law, ahead - mean)  # Σ_{k≥1} P^k h̃
     variance = second + 2 * float(law @ (at_nodes * psi))
     error = SHARP * math.sqrt(max(second, 0.0)) + beyond * float(np.max(np.abs(at_nodes)))
-    return GridChain(mean, error, max(variance, 0.0), *_transient(chain, values, z, at_nodes + psi, mean), len(z))
+    return GridChain(mean, error, max(variance, 0.0), *_transient(chain, values, z, P, at_nodes + psi, mean), len(z))
 
 
 def _one_step_means(chain: _Reduced, values, z: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -193,14 +212,28 @@ def _one_step_means(chain: _Reduced, values, z: np.ndarray, root: np.ndarray) ->
     return ahead[:, 0], ahead[:, 1]
 
 
-def _transient(chain: _Reduced, values, z: np.ndarray, phi: np.ndarray, mean: float) -> tuple[float | None, float]:
+def _transient(chain: _Reduced, values, z, P, phi: np.ndarray, mean: float) -> tuple[float | None, float]:
     """Σ_k (E h(z_k) - π(h)), averaged over the starts, and its error."""
-    bottom, top = z.min(axis=0), z.max(axis=0)
+    highest = np.max(chain.energies(z))
     starts = some_starts(chain.plan)[:, list(chain.chosen)]
-    inside = lambda rows: np.all((rows >= bottom) & (rows <= top), axis=1)  # noqa: E731
-    found = arrive(starts, inside, chain.means, lambda rows: values(rows) - mean, chain.plan.num_steps)
+    inside = lambda rows: chain.energies(rows) <= highest  # noqa: E731
+    num_steps = max(1, round(chain.plan.num_steps * chain.plan.eta / chain.step_size))  # of the same time
+    found = arrive(starts, inside, chain.means, lambda rows: values(rows) - mean, num_steps)
     if found is None:
         return None, 0.0
     total, here = found
-    rest = values(here) - mean + _kernel(chain, here, z) @ phi
-    return float(np.mean(total + rest)), WITHOUT_NOISE * abs(float(np.mean(total)))
+    later, unknown = _after(P, phi, num_steps)  # Σ_{k<N} P^k h̃ = φ - P^Nφ
+    ahead = _kernel(chain, here, z).mean(axis=0)
+    rest = float(np.mean(values(here) - mean) + ahead @ (phi - later))
+    error = WITHOUT_NOISE * abs(float(np.mean(total))) + abs(float(ahead @ unknown))
+    return float(np.mean(total)) + rest, error
+
+
+def _after(P: np.ndarray, phi: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """P^N φ, and what was left where that takes too many products."""
+    left, zero = phi, np.zeros_like(phi)
+    for _ in range(min(num_steps, MOST_PRODUCTS)):
+        if np.max(np.abs(left)) < DECAYED * np.max(np.abs(phi)):
+            return zero, zero
+        left = P @ left
+    return (left, zero) if num_steps <= MOST_PRODUCTS else (zero, left)

@@ -130,8 +130,7 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
     steady = stability(plan)
-    limit = math.nan if steady is None else steady.largest_step_size
-    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits, limit)
+    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits, steady)
     rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}

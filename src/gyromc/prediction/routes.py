@@ -24,6 +24,7 @@ from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
+from gyromc.prediction.stability import Stability
 from gyromc.shape.importance import Sample
 
 MOST_PARAMETERS = 60  # for an importance sample
@@ -85,7 +86,7 @@ class Shared:
     plan: Plan
     sample: Sample | None  # the user's
     digits: int
-    limit: float = math.nan  # the largest stable step size
+    steady: Stability | None = None
 
     @functools.cached_property
     def effects(self) -> StepEffects:
@@ -328,8 +329,8 @@ def _asymptotic(
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
     if first is None or h is None or base.expectation is None:
-        found = first_order(plan, base.variance, spread, First(), shared.limit)
+        found = first_order(plan, base.variance, spread, First(), shared.steady)
     else:
         chosen, mean = galerkin.active(plan, plan.model.coordinates_of(h)), (base.expectation, base.expectation_error)
-        found = averaged(plan, h, base.variance, mean, spread, first, chosen, shared.limit)
+        found = averaged(plan, h, base.variance, mean, spread, first, chosen, shared.steady)
     return dataclasses.replace(base, **vars(found))

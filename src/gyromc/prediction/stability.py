@@ -64,6 +64,7 @@ class Stability:
     radius: float
     largest_step_size: float
     how: Linearisation
+    rate: float = np.nan  # the slowest, per unit of time, of the linear dynamics
 
     @property
     def stable(self) -> bool:
@@ -100,9 +101,9 @@ def stability(plan: Plan) -> Stability | None:
     (A, how, noise), eta = known, _largest_step(plan)
     if noise is None:
         rates = np.linalg.eigvals(A)
-        return Stability(radius_of_mean(rates, eta), limit_of_mean(rates), how)
+        return Stability(radius_of_mean(rates, eta), limit_of_mean(rates), how, float(np.min(np.real(rates))))
     squares = MeanSquare(A, plan.dynamics.D + plan.dynamics.Q, noise)
-    return Stability(squares.radius(eta), squares.limit(), how)
+    return Stability(squares.radius(eta), squares.limit(), how, float(np.min(np.real(squares.rates))))
 
 
 def _largest_step(plan: Plan) -> float:
