@@ -1,7 +1,8 @@
 """Random observables with kinks, jumps and oscillation on random targets, with μ(h) and V(h) from independent fine grids.
 
-`cases(rng)` yields a plan, its μ and V, and the errors of these two. One dimension: the explicit solution of the Poisson equation on
-a grid of 400,000 points. Two: bilinear finite elements, on two grids. Three: the Hermite series of a ridge function of a Gaussian.
+`line_case`, `plane_case` and `space_case` return a `Case`: a plan, μ, V and the errors of these two. One dimension: the
+explicit solution of the Poisson equation on a grid of 400,000 points. Two: bilinear finite elements on two grids. Three: the
+Hermite series of a ridge function of a Gaussian.
 """
 
 import dataclasses
@@ -187,6 +188,4 @@ def space_case(rng) -> Case:
     Q = (Q - Q.T) * rng.integers(2)
     dynamics = gm.dynamics.nonreversible(Q) if Q.any() else gm.dynamics.overdamped(3)
     truth = ridge_truth(rho, u, P, np.eye(3), Q)
-    return Case(
-        f"3 d, {text}", plan_for(gm.targets.Quadratic(P), dynamics, lambda x: rho(jnp.vdot(u, x)), 3), *truth
-    )
+    return Case(f"3 d, {text}", plan_for(gm.targets.Quadratic(P), dynamics, lambda x: rho(jnp.vdot(u, x)), 3), *truth)

@@ -173,7 +173,9 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         mu = mu.value
     else:
         return None
-    base = dataclasses.replace(Answer(V, V0, how, expectation=mu, expectation_method=closed, strict_reduction=strict), **errors)
+    base = dataclasses.replace(
+        Answer(V, V0, how, expectation=mu, expectation_method=closed, strict_reduction=strict), **errors
+    )
     if not V >= 0:
         return dataclasses.replace(base, method=NOT_RESOLVED)
     if name in shared.exact:
@@ -231,7 +233,7 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     )
     if math.isnan(V.value):
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
-    return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor)
+    return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor, found.bias_slope_error)
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:

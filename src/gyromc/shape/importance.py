@@ -18,7 +18,10 @@ from gyromc.targets import Target
 
 __all__ = ["DRAWS", "Expectation", "Sample", "expectation", "importance_sample"]
 
-PROPOSAL = ((1.05, 0.75), (2.0, 0.25))  # standard deviations, against the approximation's, and their shares of the draws
+PROPOSAL = (
+    (1.05, 0.75),
+    (2.0, 0.25),
+)  # standard deviations, against the approximation's, and their shares of the draws
 DRAWS = 20_000
 BLOCKS = 20
 SCRAMBLINGS = 16

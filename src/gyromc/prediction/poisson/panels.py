@@ -1,7 +1,7 @@
 """Integrals on the line by composite Gauss-Legendre quadrature, refined where they are not resolved.
 
-Input: functions of one number, and the panels to begin with. Output: `Panels`, on which the integrals have settled, with the changes
-of the last halving as their errors. Kinks, jumps and oscillation cost more panels and no accuracy.
+Input: functions of one number, and the panels to begin with. Output: `Panels`, on which the integrals have settled, with the
+changes of the last halving as their errors. Kinks, jumps and oscillation cost more panels and no accuracy.
 """
 
 import dataclasses
