@@ -189,3 +189,22 @@ def space_case(rng) -> Case:
     dynamics = gm.dynamics.nonreversible(Q) if Q.any() else gm.dynamics.overdamped(3)
     truth = ridge_truth(rho, u, P, np.eye(3), Q)
     return Case(f"3 d, {text}", plan_for(gm.targets.Quadratic(P), dynamics, lambda x: rho(jnp.vdot(u, x)), 3), *truth)
+
+
+def momentum_case(rng) -> Case:
+    """A Gaussian target of one or two parameters with momenta, or with D and Q that couple everything."""
+    text, rho = profile(rng)
+    d, kind = int(rng.integers(1, 3)), int(rng.integers(3))
+    u = rng.normal(size=d)
+    n = 2 * d
+    if kind == 0:
+        dynamics = gm.dynamics.hfhr(d, rng.uniform(0.3, 2.0), rng.uniform(0.5, 3.0))
+    elif kind == 1:
+        dynamics = gm.dynamics.gaul(rng.uniform(0.5, 2.0, d), a=1.0, gamma=2.0)
+    else:
+        root, Q = rng.normal(size=(n, n)), rng.normal(size=(n, n))
+        dynamics = gm.dynamics.general(0.5 * np.eye(n) + root @ root.T / n, Q - Q.T)
+    lifted = np.concatenate([u, np.zeros(d)])
+    truth = ridge_truth(rho, lifted, np.eye(n), dynamics.D, dynamics.Q)
+    plan = plan_for(gm.targets.CosinePerturbed(d, 0.0), dynamics, lambda x: rho(jnp.vdot(u, x)), d)
+    return Case(f"momenta, {d} d, {kind}, {text}", plan, *truth)

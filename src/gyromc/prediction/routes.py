@@ -173,11 +173,8 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         mu = mu.value
     else:
         return None
-    base = dataclasses.replace(
-        Answer(V, V0, how, expectation=mu, expectation_method=closed, strict_reduction=strict), **errors
-    )
-    if not V >= 0:
-        return dataclasses.replace(base, method=NOT_RESOLVED)
+    known = NOT_RESOLVED if math.isnan(V) else how
+    base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict, **errors)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias = math.sqrt(moments.variance), moments.mean - mu
