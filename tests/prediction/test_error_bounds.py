@@ -108,6 +108,16 @@ def test_what_is_not_resolved_is_not_printed():
     assert abs(pred.expectation["h"] - 1) <= pred.expectation_error["h"] < 1e-3
 
 
+def test_a_bump_between_the_nodes_is_no_error():
+    """All of the first grid misses it; the mean is right or the answer unknown."""
+    dynamics = gm.dynamics.hfhr(1, 1.0, 2.0)
+    bump = lambda t: jnp.exp(-(((t + 0.59) / 0.009) ** 2) / 2)  # noqa: E731
+    row = gm.predict(rough.plan_for(gm.targets.CosinePerturbed(1, 0.0), dynamics, lambda x: bump(x[0]), 1))["h"]
+    truth = rough.ridge_truth(bump, np.eye(2)[0], np.eye(2), dynamics.D, dynamics.Q)
+    assert holds(row.expectation, row.expectation_error, *truth[:2])
+    assert holds(row.variance, row.variance_error, *truth[2:])
+
+
 def test_a_correlated_sample_has_a_larger_error():
     """Draws of an autoregression with coefficient 0.95: the error of their mean is √39 times that of independent draws."""
     rng, x = np.random.default_rng(0), np.zeros(20_000)

@@ -174,7 +174,8 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     else:
         return None
     known = NOT_RESOLVED if math.isnan(V) else how
-    base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict, **errors)
+    base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict)
+    base = dataclasses.replace(base, **errors)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias = math.sqrt(moments.variance), moments.mean - mu

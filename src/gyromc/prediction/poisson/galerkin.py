@@ -8,6 +8,7 @@ oscillation between nodes.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -29,13 +30,14 @@ from gyromc.prediction.poisson.grids import (
     momentum_axes,
     on_grid,
     potentials,
-    rows_along,
     slope_along,
+    values_along,
 )
 from gyromc.prediction.poisson.panels import RESOLVED
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
+MOST_WORK = 4_000_000
 MOST_ON_PLANE = 260  # functions
 FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few coordinates that each grid is small
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
@@ -148,7 +150,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
     potential, around = potentials(plan)[k], guessed_scales(plan)[k]
     D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
-    found = solve_line(lambda t: plan.model.values(h, rows_along(plan, k, t)), potential, D, around, starts)
+    found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
     slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
     start, bias_slope = float(np.mean(found.at(starts))), float(-(D**2 * with_curvature + noise * bend) / 2)
@@ -190,7 +192,8 @@ def _gaps(levels: list[Level]) -> np.ndarray:
 
 def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: float, most: int) -> Level:
     sizes = _sizes(plan, chosen, degree)
-    if np.prod(sizes) > MOST_COEFFICIENTS or max(sizes) > MOST_ON_PLANE:
+    work = math.prod(sizes) * sum(sizes)  # of one application of the generator, about
+    if math.prod(sizes) > MOST_COEFFICIENTS or max(sizes) > MOST_ON_PLANE or (degree > DEGREES[1] and work > MOST_WORK):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
     axes = axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
     used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
@@ -231,6 +234,8 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     axes = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
     axes += momentum_axes(plan, chosen, MOMENTUM_DEGREE)
     parts, seconds = _shifted_expansions(plan, h, last.used, center)
+    if not np.any(seconds):
+        raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
     reach = stats.t.ppf(COVERAGE, len(parts) - 1) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))  # noqa: E731

@@ -16,6 +16,7 @@ from gyromc.prediction.poisson.basis import Axis, Curve, TooLarge, line, plane
 MOST_NODES = 12_000_000
 MOST_PLANE_NODES = 40_000
 MOST_SIDE = 1000
+MOST_NUMBERS = 4_000_000
 
 
 def axes_of(plan: Plan, chosen, degree: int, spacing: float) -> list[Axis]:
@@ -55,16 +56,22 @@ def guessed_scales(plan: Plan) -> list[tuple[float, float]]:
     return [(float(m), float(p) ** -0.5) for m, p in zip(center.mode, np.diag(center.precision), strict=True)]
 
 
-def rows_along(plan: Plan, k: int, t: np.ndarray) -> np.ndarray:
-    """Points with one coordinate given and the others zero."""
-    rows = np.zeros((len(t), plan.dim))
-    rows[:, k] = t
-    return rows
+def values_along(plan: Plan, h: Observable, k: int, t: np.ndarray) -> np.ndarray:
+    """h at points with one coordinate given and the others zero."""
+    return np.concatenate(
+        [plan.model.values(h, part[:, None] * (np.arange(plan.dim) == k)) for part in _blocks(plan, t)]
+    )
 
 
 def slope_along(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
     """v_i′, from the target's own gradient."""
-    return plan.flat_target.gradients(np.repeat(t[:, None], plan.dim, axis=1))[:, i]
+    parts = (np.repeat(part[:, None], plan.dim, axis=1) for part in _blocks(plan, t))
+    return np.concatenate([plan.flat_target.gradients(rows)[:, i] for rows in parts])
+
+
+def _blocks(plan: Plan, t: np.ndarray) -> list[np.ndarray]:
+    """Points in blocks of at most `MOST_NUMBERS` numbers as rows of θ."""
+    return np.array_split(t, 1 + len(t) * plan.dim // MOST_NUMBERS)
 
 
 def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
