@@ -32,8 +32,8 @@ def banana(x):
     [
         (lambda x: -jnp.sum(x**4), 3, 1, "draws are worth"),
         (student, 1, 2, "beyond all draws"),
-        (student, 3, 2, "draws are worth"),
-        (mixture(2.0), 3, 1, "2 modes"),
+        (student, 3, 2, "beyond all draws"),
+        (mixture(2.0), 3, 1, "draws are worth"),
         (mixture(4.0), 3, 1, "2 modes"),
         (banana, 3, 1, "draws are worth"),
     ],
@@ -76,8 +76,7 @@ def test_an_observable_that_is_flat_in_part_of_space():
     h = gm.observables.function(lambda t: t[0] ** 2 * jnp.where(t[1] > -0.5, 1.0, 0.0))
     settings = {"target": target, "dynamics": gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]]), "step_size": 0.05}
     pred = gm.predict(gm.Plan(observables={"h": h}, **settings))
-    # nodes are 0.2 sd apart, so the jump is placed to half a cell: 0.1 · 1.2 · 0.3 of the mass 0.67, 5 %
-    assert abs(pred.expectation["h"] / truth - 1) < 0.05
+    assert abs(pred.expectation["h"] - truth) <= pred.expectation_error["h"] < 0.02
     assert 0.85 < truth < 1.0
     step = gm.observables.function(lambda t: t[0] * (t[1] > 0.5))
     assert gm.predict(gm.Plan(observables={"h": step}, **settings)).variance["h"] > 0

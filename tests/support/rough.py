@@ -1,7 +1,8 @@
 """Random observables with kinks, jumps and oscillation on random targets, with μ(h) and V(h) from independent fine grids.
 
-`cases(rng)` yields a plan, its μ and V, and the errors of these two. One dimension: the explicit solution of the Poisson equation on
-a grid of 400,000 points. Two: bilinear finite elements, on two grids. Three: the Hermite series of a ridge function of a Gaussian.
+`line_case`, `plane_case` and `space_case` return a `Case`: a plan, μ, V and the errors of these two. One dimension: the
+explicit solution of the Poisson equation on a grid of 400,000 points. Two: bilinear finite elements on two grids. Three: the
+Hermite series of a ridge function of a Gaussian.
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ def on_array(function: Callable, t: np.ndarray) -> np.ndarray:
 
 
 def line_truth(h: Callable, U: Callable, D: float = 1.0, reach: float = 14.0, count: int = 400_001):
-    """μ, V and their errors: the explicit solution at a grid and at every other point of it."""
+    """μ, V and their errors: the explicit solution at a grid and at every other point of it, plus half a cell at every jump."""
     found = []
     for stride in (1, 2):
         x = np.linspace(-reach, reach, count)[::stride] + 1e-6 / stride
@@ -63,8 +64,13 @@ def line_truth(h: Callable, U: Callable, D: float = 1.0, reach: float = 14.0, co
         flux = np.where(np.cumsum(p) * step < 0.5, from_left, -from_right)
         near = p > 1e-30
         found.append((mu, 2 * float(np.sum(flux[near] ** 2 / p[near])) * step / D))
+        phi = np.cumsum(np.where(near, flux / np.maximum(p, 1e-30), 0.0)) * step / D
+        phi -= np.sum(p * phi) * step
+        jumps = np.flatnonzero(np.abs(np.diff(values)) > 0.02 * np.ptp(values))
+        placed = p[jumps] * np.abs(np.diff(values)[jumps]) * step / 2
+        cells = placed.sum(), 4 * float(np.sum(placed * np.abs(phi[jumps])))
     (mu, V), (mu_2, V_2) = found
-    return mu, abs(mu - mu_2), V, abs(V - V_2)
+    return mu, abs(mu - mu_2) + cells[0], V, abs(V - V_2) + cells[1]
 
 
 def plane_truth(h: Callable, U: Callable, D, Q, box, count: int = 220):
@@ -109,7 +115,7 @@ def ridge_truth(rho: Callable, u, P, D, Q, terms: int = 300):
     """μ, V and their errors for ρ(uᵀθ) on N(0, P⁻¹): Hermite coefficients on a dense grid, r(t)ⁿ on a dense grid in time."""
     K = np.linalg.inv(P)
     sd = float(np.sqrt(u @ K @ u))
-    x = np.linspace(-12, 12, 400_001) + 1e-6
+    x = np.linspace(-12, 12, 200_001) + 1e-6
     w = np.exp(-(x**2) / 2) * (x[1] - x[0]) / np.sqrt(2 * np.pi)
     values = on_array(rho, sd * x)
     mu = float(w @ values)
@@ -126,7 +132,7 @@ def ridge_truth(rho: Callable, u, P, D, Q, terms: int = 300):
     for c in squares[::-1]:
         cov = (cov + c) * r
     V, beyond = 2 * np.trapezoid(cov, t), 2 * np.trapezoid(tail, t) * max(variance - sum(squares), 0.0)
-    return mu, 1e-5 * np.sqrt(variance), float(V), float(beyond + 1e-5 * V)
+    return mu, 1e-4 * np.sqrt(variance), float(V), float(beyond + 1e-4 * V)
 
 
 def plan_for(target, dynamics, function, dim: int) -> gm.Plan:
@@ -188,3 +194,22 @@ def space_case(rng) -> Case:
     dynamics = gm.dynamics.nonreversible(Q) if Q.any() else gm.dynamics.overdamped(3)
     truth = ridge_truth(rho, u, P, np.eye(3), Q)
     return Case(f"3 d, {text}", plan_for(gm.targets.Quadratic(P), dynamics, lambda x: rho(jnp.vdot(u, x)), 3), *truth)
+
+
+def momentum_case(rng) -> Case:
+    """A Gaussian target of one or two parameters with momenta, or with D and Q that couple everything."""
+    text, rho = profile(rng)
+    d, kind = int(rng.integers(1, 3)), int(rng.integers(3))
+    u = rng.normal(size=d)
+    n = 2 * d
+    if kind == 0:
+        dynamics = gm.dynamics.hfhr(d, rng.uniform(0.3, 2.0), rng.uniform(0.5, 3.0))
+    elif kind == 1:
+        dynamics = gm.dynamics.gaul(rng.uniform(0.5, 2.0, d), a=1.0, gamma=2.0)
+    else:
+        root, Q = rng.normal(size=(n, n)), rng.normal(size=(n, n))
+        dynamics = gm.dynamics.general(0.5 * np.eye(n) + root @ root.T / n, Q - Q.T)
+    lifted = np.concatenate([u, np.zeros(d)])
+    truth = ridge_truth(rho, lifted, np.eye(n), dynamics.D, dynamics.Q)
+    plan = plan_for(gm.targets.CosinePerturbed(d, 0.0), dynamics, lambda x: rho(jnp.vdot(u, x)), d)
+    return Case(f"momenta, {d} d, {kind}, {text}", plan, *truth)

@@ -23,6 +23,7 @@ from gyromc.shape.importance import DRAWS
 from gyromc.targets import SumOverData
 
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
+HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
 EACH = 10.0  # seconds that a prediction from an importance sample takes per observable, about
 SECONDS = 10.0  # a prediction may take so long, or as long as the run
@@ -152,6 +153,10 @@ def _sample(plan: Plan) -> np.ndarray:
     require(
         drawn.effective_size > HEALTHY * len(drawn.weights),
         f"{len(drawn.weights)} draws around the mode are worth only {drawn.effective_size:.0f}.",
+    )
+    require(
+        not drawn.tail_index > HEAVY,
+        f"Of {len(drawn.weights)} draws around the mode a few decide: the tail index of the weights is {drawn.tail_index:.2g}.",
     )
     return drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
 

@@ -13,6 +13,7 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
+from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import StepEffects, draws_with_forces
 from gyromc.prediction.exact import closed_forms, mehler
@@ -181,11 +182,9 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         mu = mu.value
     else:
         return None
-    base = dataclasses.replace(
-        Answer(V, V0, how, expectation=mu, expectation_method=closed, strict_reduction=strict), **errors
-    )
-    if not V >= 0:
-        return dataclasses.replace(base, method=NOT_RESOLVED)
+    known = NOT_RESOLVED if math.isnan(V) else how
+    base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict)
+    base = dataclasses.replace(base, **errors)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
         std, bias, error = math.sqrt(moments.variance), moments.mean - mu, moments.start_error
@@ -243,7 +242,13 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     )
     if math.isnan(V.value):
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
-    return _asymptotic(shared, base, First(found.bias_slope, 0.0, found.transient, found.floor), h, found.spread)
+    first = First(found.bias_slope, found.bias_slope_error, found.transient, found.floor)
+    if isinstance(plan.oracle, Exact | Gaussian):
+        return _asymptotic(shared, base, first, h, found.spread)
+    answer = _asymptotic(shared, base, First(transient=found.transient), h, found.spread)
+    if answer.bias_method.kind is Kind.GRID:
+        return answer
+    return answer.noting(f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here")
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:

@@ -83,7 +83,7 @@ def _around(target: Target, mean: np.ndarray, root: np.ndarray, draws: int, rng:
     half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
     x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
     exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
-    return _weighted(target, mean + x @ root.T, special.logsumexp(exponents, axis=1, b=shares))
+    return _weighted(target, mean + x @ root.T, np.asarray(special.logsumexp(exponents, axis=1, b=shares)))
 
 
 def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sample:

@@ -42,7 +42,7 @@ def _times(M: np.ndarray, block: np.ndarray) -> np.ndarray:
     return (M @ block.reshape(len(M), -1)).reshape(block.shape)
 
 
-class Average(NamedTuple):
+class StateAverage(NamedTuple):
     """Mean and covariance of the average of z, and the map from z₀ to its mean."""
 
     mean: np.ndarray
@@ -50,7 +50,7 @@ class Average(NamedTuple):
     of_start: np.ndarray
 
 
-def average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> Average:
+def average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> StateAverage:
     """Mean and covariance of the average of z over `num_steps` states."""
     n, short = chain.n, Symmetric(chain.n + 1)
     Phi, start = _phi(chain), short.vector(_start(chain))
@@ -63,7 +63,7 @@ def average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> Average
     mean = same[:-1, -1]  # of Σ z_k
     covariance = (same[:-1, :-1] + ahead + ahead.T - np.outer(mean, mean)) / num_steps**2
     of_start = (np.eye(n) + total.B - total.M) @ np.linalg.matrix_power(chain.M, burn_in) / num_steps
-    return Average(mean / num_steps, covariance, of_start)
+    return StateAverage(mean / num_steps, covariance, of_start)
 
 
 def second_moments(chain: LinearChain, num_steps: int) -> np.ndarray:

@@ -95,10 +95,11 @@ def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndar
     """2∫₀^∞ Σ squares_n r(t)ⁿ dt, r(t) = uᵀe^{-At}w, and 2·left·∫|r|^{N+1}dt: what the terms beyond N add at most."""
     lengths, correlations = _correlations(A, u, w)
     locations, interpolation = _interpolation()
+    edges = np.append(0.0, np.cumsum(lengths))
 
-    def integrands(s: np.ndarray) -> tuple[np.ndarray, ...]:
-        stretch = np.minimum(s.astype(int), len(lengths) - 1)
-        apart = (2 * (s - stretch) - 1)[:, None] - locations
+    def integrands(t: np.ndarray) -> tuple[np.ndarray, ...]:
+        stretch = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, len(lengths) - 1)
+        apart = (2 * (t - edges[stretch]) / lengths[stretch] - 1)[:, None] - locations
         apart[apart == 0] = 1e-300
         shares = interpolation / apart
         r = np.sum(shares * correlations[stretch], axis=1) / np.sum(shares, axis=1)
@@ -106,12 +107,12 @@ def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndar
         total = np.zeros_like(r)
         for square in squares[::-1]:
             total = (total + square) * r  # Mehler
-        return lengths[stretch] * total, lengths[stretch] * np.abs(r) ** (len(squares) + 1)
+        return total, np.abs(r) ** (len(squares) + 1)
 
     def integrals(panels: Panels) -> np.ndarray:
         return np.stack([np.sum(panels.weights * f, axis=1) for f in panels.values], axis=1)
 
-    _, (value, beyond), (gap, _) = refined(integrands, integrals, np.arange(len(lengths) + 1.0), local=2)
+    _, (value, beyond), (gap, _) = refined(integrands, integrals, edges, local=2)
     return Number(float(2 * value), float(2 * (gap + left * beyond + RESOLVED * abs(value))))
 
 

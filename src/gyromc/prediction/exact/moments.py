@@ -102,7 +102,7 @@ def _compose(p: _Steps, q: _Steps) -> _Steps:
     )
 
 
-def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> lifted.Average:
+def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> lifted.StateAverage:
     """Mean and covariance of the average of z under additive noise."""
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
@@ -111,7 +111,7 @@ def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> lifted
     zero = np.zeros((chain.n, chain.n))
     total = power(_compose, _Steps(chain.M, np.eye(chain.n), chain.W, zero, zero), num_steps)
     moments = (total.A @ covariance @ total.A.T + total.C) / num_steps**2  # T1: S_N
-    return lifted.Average(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
+    return lifted.StateAverage(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
 
 
 def stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

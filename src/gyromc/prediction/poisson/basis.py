@@ -148,8 +148,8 @@ def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree
     scatter = (nodes - center).T @ ((nodes - center) * weights[:, None])
     white = np.linalg.inv(np.linalg.cholesky(scatter))
     powers = multi_indices(2, degree)
-    root = np.sqrt(weights)[:, None]
-    R = np.linalg.qr(root * hermite((nodes - center) @ white.T, powers), mode="r")
+    raw = hermite((nodes - center) @ white.T, powers)
+    R = np.linalg.qr(np.sqrt(weights)[:, None] * raw, mode="r")
     if np.linalg.cond(R) > WORST_CONDITION:
         raise TooLarge(f"Polynomials of degree {degree} cannot be told apart on this target.")
     signs, inverse = np.sign(np.diag(R)), np.linalg.inv(R)
@@ -157,4 +157,4 @@ def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree
     in_white = np.stack([R @ (step @ inverse) for step in ladders(powers)])
     derivatives = np.einsum("wi,wmn->imn", white, in_white)  # chain rule: x = white (z - center)
     basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse  # noqa: E731
-    return Axis(coordinates, nodes, weights, basis(nodes), derivatives, steps, energy, basis)
+    return Axis(coordinates, nodes, weights, raw @ inverse, derivatives, steps, energy, basis)

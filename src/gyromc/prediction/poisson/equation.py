@@ -130,6 +130,8 @@ class Generator:
 def _least_squares(apply: Callable, transposed: Callable, right: np.ndarray) -> np.ndarray:
     """(I+B)⁻¹ right by conjugate gradients on (I+B)ᵀ(I+B), whose condition number is at most (1+‖B‖)²/min sym: a few, usually."""
     y, left = np.zeros_like(right), right.copy()
+    if not np.any(right):
+        return y
     gradient = transposed(left)
     direction, size = gradient, float(np.sum(gradient**2))
     goal = (TOLERANCE * float(np.linalg.norm(right))) ** 2

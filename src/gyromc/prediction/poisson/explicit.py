@@ -1,7 +1,8 @@
 """The Poisson equation 𝒜φ = h - μ(h) of one coordinate without rotation, solved by integration.
 
-Input: the law e^{-v} of one coordinate, D > 0 and a function h of it. Output: a `Line`: μ(h), V, φ, and the errors of the quadrature.
-From D(pφ′)′ = p(h - μ), with p the density: φ′ = F/(Dp), F(x) = ∫₋∞ˣ (h - μ)p, and V = 2∫ Dφ′²p. Kinks and jumps of h need no basis.
+Input: the law e^{-v} of one coordinate, D > 0 and a function h of it. Output: a `Line`: μ(h), V, φ, and the errors of the
+quadrature. From D(pφ′)′ = p(h - μ), with p the density: φ′ = F/(Dp), F(x) = ∫₋∞ˣ (h - μ)p, and V = 2∫ Dφ′²p. Kinks and jumps
+of h need no basis.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import functools
 import math
 
 import numpy as np
+from scipy import interpolate
 
 from gyromc.errors import InvalidInput
 from gyromc.prediction.methods import Number
@@ -51,8 +53,9 @@ class Line:
     def at(self, points: np.ndarray) -> np.ndarray:
         """φ at some points, with μ(φ) = 0; NaN where the panels do not reach."""
         phi = self.panels.running(self.slope)
-        phi = phi - self.mean(phi)
-        return np.interp(points, self.panels.nodes.ravel(), phi.ravel(), left=np.nan, right=np.nan)
+        nodes, first = np.unique(self.panels.nodes.ravel(), return_index=True)
+        curve = interpolate.CubicHermiteSpline(nodes, phi.ravel()[first], self.slope.ravel()[first], extrapolate=False)
+        return curve(points) - self.mean(phi)
 
 
 def _density(panels: Panels) -> np.ndarray:

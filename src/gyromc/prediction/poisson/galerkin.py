@@ -1,9 +1,10 @@
 """V(h), V_0(h), μ(h) and the first effects of the step size, from the Poisson equation, with errors.
 
 Input: a plan whose target is separable (and whose dynamics couple few coordinates with those of h) or has at most two parameters.
-Output: a `Galerkin` value. One coordinate without rotation is integrated. Otherwise h is expanded in polynomials, and the error adds
-up what another grid, a lower degree and fewer functions of the momentum change; what the variance of h that no polynomial of the basis
-holds can add to V; and the spread between randomly shifted grids, which shows kinks, jumps and oscillation between nodes.
+Output: a `Galerkin` value. One coordinate without rotation is integrated. Otherwise h is expanded in polynomials, and the
+error adds up what another grid, a lower degree and fewer functions of the momentum change; what the variance of h that no
+polynomial of the basis holds can add to V; and the spread between randomly shifted grids, which shows kinks, jumps and
+oscillation between nodes.
 """
 
 import dataclasses
@@ -20,21 +21,30 @@ from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.methods import Number
-from gyromc.prediction.poisson.basis import SPACING, Axis, Curve, TooLarge, line, plane
+from gyromc.prediction.poisson.basis import SPACING, Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.explicit import solve_line
+from gyromc.prediction.poisson.grids import (
+    MOST_NODES,
+    axes_of,
+    guessed_scales,
+    momentum_axes,
+    on_grid,
+    potentials,
+    slope_along,
+    values_along,
+)
 from gyromc.prediction.poisson.panels import RESOLVED
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000
-MOST_NODES = 12_000_000
-MOST_ON_PLANE = 400  # functions
-MOST_PLANE_NODES = 40_000
-MOST_SIDE = 1000
+MOST_WORK = 4_000_000
+MOST_ON_PLANE = 260  # functions
 FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few coordinates that each grid is small
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
 GRIDS = 8  # with random shifts
 COVERAGE = 0.975
+SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Galerkin:
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: float | None  # bias of the stationary average per unit of step size; None where it is not computed
+    bias_slope_error: float
     transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start
     floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
@@ -138,20 +149,21 @@ def noise_covariance(plan: Plan) -> np.ndarray:
 
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
-    potential, around = _potentials(plan)[k], _around(plan)[k]
+    potential, around = potentials(plan)[k], guessed_scales(plan)[k]
     D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
-    found = solve_line(lambda t: plan.model.values(h, _rows(plan, k, t)), potential, D, around, starts)
-    slope = _slope(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
+    found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
+    slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    start = float(np.mean(found.at(starts)))
+    start, bias_slope = float(np.mean(found.at(starts))), float(-(D**2 * with_curvature + noise * bend) / 2)
     return Galerkin(
         variance=found.variance,
         reversible_variance=found.variance,
         expectation=found.expectation,
         strictness=0.0,
-        bias_slope=-(D**2 * with_curvature + noise * bend) / 2,
+        bias_slope=bias_slope,
+        bias_slope_error=SLOPE_ERROR * abs(bias_slope),
         transient=None if math.isnan(start) else -start,
-        floor=noise * found.mean(found.slope**2),
+        floor=float(noise * found.mean(found.slope**2)),
         spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
         how=f"integration ({found.panels.low.size} panels",
     )
@@ -182,14 +194,15 @@ def _gaps(levels: list[Level]) -> np.ndarray:
 
 def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: float, most: int) -> Level:
     sizes = _sizes(plan, chosen, degree)
-    if np.prod(sizes) > MOST_COEFFICIENTS or max(sizes) > MOST_ON_PLANE:
+    work = math.prod(sizes) * sum(sizes)  # of one application of the generator, about
+    if math.prod(sizes) > MOST_COEFFICIENTS or max(sizes) > MOST_ON_PLANE or (degree > DEGREES[1] and work > MOST_WORK):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
-    axes = _axes(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
+    axes = axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
     used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
-    values = _on_grid(plan, h, used, most)
+    values = on_grid(plan, h, used, most)
     center = _mean(used, values)
     c, second = coefficients(used, values - center), _mean(used, (values - center) ** 2)
-    axes += _momentum_axes(plan, chosen, MOMENTUM_DEGREE - 2)
+    axes += momentum_axes(plan, chosen, MOMENTUM_DEGREE - 2)
     return _solved(plan, axes, used, degree, center, c, second - float(np.sum(c**2)))
 
 
@@ -221,8 +234,10 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     """The last level again, with h averaged over shifted grids, all momentum functions, and every error added up."""
     last, center = levels[-1], levels[-1].expectation
     axes = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
-    axes += _momentum_axes(plan, chosen, MOMENTUM_DEGREE)
+    axes += momentum_axes(plan, chosen, MOMENTUM_DEGREE)
     parts, seconds = _shifted_expansions(plan, h, last.used, center)
+    if not np.any(seconds):
+        raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
     reach = stats.t.ppf(COVERAGE, len(parts) - 1) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))  # noqa: E731
@@ -235,16 +250,18 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    separate, covariance = plan.flat_target.separable() is not None, noise_covariance(plan)
+    covariance, slopes = noise_covariance(plan), None
+    if plan.flat_target.separable() is not None:
+        slopes = [_bias_slope(plan, x.moving, x.axes, covariance) for x in (final, levels[-2])]
+    mu_error = spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
     return Galerkin(
         variance=Number(final.moving.variance, float(errors[0])),
         reversible_variance=Number(final.still.variance, float(errors[1])),
-        expectation=Number(
-            final.expectation, spread(parts[(...,) + (0,) * c.ndim]) + RESOLVED * math.sqrt(seconds.mean())
-        ),
+        expectation=Number(final.expectation, mu_error),
         strictness=final.still.strictness(plan.dynamics.Q),
-        bias_slope=_bias_slope(plan, final.moving, axes, covariance) if separate else None,
-        transient=_transient(plan, h, final) if separate else None,
+        bias_slope=None if slopes is None else slopes[0],
+        bias_slope_error=0.0 if slopes is None else abs(slopes[0] - slopes[1]),
+        transient=None if slopes is None else _transient(plan, h, final),
         floor=final.moving.floor(covariance),
         spread=math.sqrt(seconds.mean()),
         how=f"galerkin (degree {last.degree}",
@@ -269,109 +286,14 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     grids = int(np.clip(MOST_NODES // size, 3, GRIDS)) if on_lines else GRIDS // 2  # the basis of a plane takes long
     denser = int(np.clip((FINAL_NODES / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
     rng, parts, seconds = np.random.default_rng(0), [], []
-    for _ in range(grids):
-        axes = [axis.shifted(rng.random(len(axis.coordinates)), denser) for axis in used]
-        values = _on_grid(plan, h, axes) - center
+    strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
+    for shifts in zip(*strata, strict=True):  # along every coordinate the shifts cover a step evenly
+        left = iter(shifts)
+        axes = [axis.shifted(np.array([next(left) for _ in axis.coordinates]), denser) for axis in used]
+        values = on_grid(plan, h, axes) - center
         parts.append(coefficients(axes, values))
         seconds.append(_mean(axes, values**2))
     return np.array(parts), np.array(seconds)
-
-
-def _axes(plan: Plan, chosen, degree: int, spacing: float) -> list[Axis]:
-    """The axes of the parameters among the chosen coordinates."""
-    if plan.flat_target.separable() is None and plan.dim == 2:
-        return [_plane_axis(plan, degree, spacing)]
-    potentials, around = _potentials(plan), _around(plan)
-    slopes = [functools.partial(_slope, plan, i) for i in range(plan.dim)]
-    return [line(i, potentials[i], slopes[i], degree, around[i], spacing) for i in chosen if i < plan.dim]
-
-
-def _momentum_axes(plan: Plan, chosen, degree: int) -> list[Axis]:
-    normal = functools.partial(line, potential=lambda t: t**2 / 2, slope=lambda t: t, around=(0.0, 1.0))
-    return [normal(i, degree=degree) for i in chosen if i >= plan.dim]
-
-
-def _potentials(plan: Plan) -> list[Curve]:
-    """The potential of every coordinate, for a target that separates or has one parameter."""
-    known = plan.flat_target.separable()
-    if known is None:
-        return [lambda t: plan.flat_target.potentials(t[:, None])]
-    return [functools.partial(_padded, v) for v in known]
-
-
-def _padded(function: Curve, t: np.ndarray) -> np.ndarray:
-    """The function at points, called with few different numbers of points: JAX compiles for each."""
-    more = max(256, 1 << (len(t) - 1).bit_length()) - len(t)
-    return np.asarray(function(np.append(t, np.full(more, t[-1]))))[: len(t)]
-
-
-def _around(plan: Plan) -> list[tuple[float, float]]:
-    """A guess of the center and the scale of every coordinate."""
-    if plan.flat_target.separable() is not None and plan.flat_target.gaussian() is None:
-        return [(0.0, 1.0)] * plan.dim
-    center = plan.model.laplace
-    return [(float(m), float(p) ** -0.5) for m, p in zip(center.mode, np.diag(center.precision), strict=True)]
-
-
-def _rows(plan: Plan, k: int, t: np.ndarray) -> np.ndarray:
-    """Points with one coordinate given and the others zero."""
-    rows = np.zeros((len(t), plan.dim))
-    rows[:, k] = t
-    return rows
-
-
-def _slope(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
-    """v_i′, from the target's own gradient."""
-    return plan.flat_target.gradients(np.repeat(t[:, None], plan.dim, axis=1))[:, i]
-
-
-def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
-    """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
-    center = plan.model.laplace
-    root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
-    for reach in 2.0 ** np.arange(3, 8):
-        coarse = 65 if reach < 16 else 257
-        energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
-        edge = np.concatenate([energy[0], energy[-1], energy[:, 0], energy[:, -1]])
-        if np.min(edge) - np.min(energy) > 45 + degree * np.log(reach):
-            break
-    else:
-        raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
-    for refinement in range(6):
-        count = int(2 * reach / spacing * 1.6**refinement) + 1
-        if count > MOST_SIDE:
-            break
-        x, step = _square(reach, count), 2 * reach / (count - 1)
-        energy = energy_of(x)
-        near = energy - np.min(energy) < 45 + degree * np.log(reach)
-        masses = [np.sum(np.exp(np.min(energy) - part)) for part in (energy, energy_of(x[near] + step / 2))]
-        if near.sum() > 4 * (degree + 1) ** 2 and abs(masses[0] - masses[1]) < 1e-9 * masses[0]:
-            return plane((0, 1), center.mode + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
-        if near.sum() > MOST_PLANE_NODES:
-            break
-    raise TooLarge("The target is far narrower than its curvature at the mode says: no grid resolves it.")
-
-
-def _square(reach: float, count: int) -> np.ndarray:
-    """A grid of count × count points on [-reach, reach]², one row each."""
-    side = np.linspace(-reach, reach, count)
-    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
-def _on_grid(plan: Plan, h: Observable, axes: list[Axis], most: int = MOST_NODES) -> np.ndarray:
-    """h on the product of the nodes of the axes it reads."""
-    counts = [len(axis.weights) for axis in axes]
-    if np.prod(counts) > most:
-        raise TooLarge(f"The observable reads {len(axes)} coordinates: too many for a grid that resolves the target.")
-    rows = np.zeros((int(np.prod(counts)), plan.dim))
-    grid = np.meshgrid(*map(np.arange, counts), indexing="ij", copy=False)
-    for axis, index in zip(axes, grid, strict=True):
-        rows[:, list(axis.coordinates)] = axis.nodes[index.ravel()]
-    values = plan.model.values(h, rows).reshape(counts)
-    if not np.all(np.isfinite(values)):
-        raise InvalidInput("The observable is NaN or infinite where the target has mass.")
-    return values
 
 
 def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray) -> float:
@@ -384,7 +306,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         axis = axes[number]
         t = axis.nodes[:, 0]
         momentum = k >= plan.dim
-        slope[number] = axis.expand(t if momentum else _slope(plan, k, t))
+        slope[number] = axis.expand(t if momentum else slope_along(plan, k, t))
         points = np.repeat(t[:, None], plan.dim, axis=1)
         curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
     total = 0.0

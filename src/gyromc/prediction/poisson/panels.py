@@ -1,7 +1,7 @@
-"""Integrals on the line by composite Gauss-Legendre quadrature, refined where they are not resolved.
+"""Integrals on the line by composite Gauss-Lobatto quadrature, refined where they are not resolved.
 
-Input: functions of one number, and the panels to begin with. Output: `Panels`, on which the integrals have settled, with the changes
-of the last halving as their errors. Kinks, jumps and oscillation cost more panels and no accuracy.
+Input: functions of one number, and the panels to begin with. Output: `Panels`, on which the integrals have settled, with the
+changes of the last division as their errors. Kinks, jumps and oscillation cost more panels and no accuracy.
 """
 
 import dataclasses
@@ -13,9 +13,25 @@ from numpy.polynomial import legendre
 
 ORDER = 16  # nodes in a panel
 MOST_PANELS = 8192
-MOST_ROUNDS = 60
-RESOLVED = 1e-12  # change of an integral by one panel's halving, as a share of the integral of its size
-NODES, WEIGHTS = legendre.leggauss(ORDER)
+MOST_ROUNDS = 80
+SETTLED = 1e-14  # change of an integral by dividing one panel, as a share of the integral of its size
+RESOLVED = 1e-11  # no integral is claimed to be more exact
+
+
+def _lobatto() -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of a rule that includes both ends, so that no jump hides between the last node and the end."""
+    highest = np.eye(ORDER)[-1]
+    slope, curvature = legendre.legder(highest), legendre.legder(highest, 2)
+    inner = legendre.legroots(slope)
+    inner -= legendre.legval(inner, slope) / legendre.legval(inner, curvature)
+    nodes = np.concatenate([[-1.0], inner, [1.0]])
+    return nodes, 2 / (ORDER * (ORDER - 1) * legendre.legval(nodes, highest) ** 2)
+
+
+NODES, WEIGHTS = _lobatto()
+SPLIT = (
+    1 + NODES[ORDER // 2]
+) / 2  # at a node: both rules would place a jump beside the middle wrongly by the same amount
 
 
 @functools.cache
@@ -59,9 +75,9 @@ class Panels:
         """Panels × ORDER; they sum to the length."""
         return self.half * WEIGHTS
 
-    def halves(self) -> "Panels":
+    def divided(self) -> "Panels":
         """Every panel in two, without values."""
-        middle = (self.low + self.high) / 2
+        middle = self.low + SPLIT * (self.high - self.low)
         return Panels(_mixed(self.low, middle), _mixed(middle, self.high))
 
     def filled(self, functions: Callable) -> "Panels":
@@ -87,33 +103,32 @@ def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def refined(
     functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1
 ) -> tuple[Panels, np.ndarray, np.ndarray]:
-    """Panels on which integrals have settled, those integrals, and the sum of their changes under the last halving.
+    """Panels on which integrals have settled, those integrals, and their errors: the changes under the last division.
 
     `functions` maps points to a tuple of arrays of values; `integrals` maps `Panels` with these values to an array with one row
     for each panel, whose columns are the integrals over it. The first `local` columns depend on the panel alone; the others
     use the integrals over other panels too, and are looked at once the local ones have settled.
     """
     panels = Panels(edges[:-1], edges[1:]).filled(functions)
-    finer = panels.halves().filled(functions)
+    finer = panels.divided().filled(functions)
     for _ in range(MOST_ROUNDS):
         fine = integrals(finer)
         both = fine[0::2] + fine[1::2]
         gap = np.abs(integrals(panels) - both)
         size = np.sum(np.abs(fine), axis=0)
-        unsettled = ~(gap <= RESOLVED * size)
-        bad = np.any(unsettled[:, :local], axis=1)
-        bad = bad if np.any(bad) else np.any(unsettled, axis=1)
+        bad = np.any(~(gap[:, :local] <= SETTLED * size[:local]), axis=1)
+        bad = bad if np.any(bad) else np.any(~(gap <= RESOLVED / 10 * size), axis=1)
         if not np.any(bad) or len(panels.low) + np.sum(bad) > MOST_PANELS:
             break
         panels, finer = _split(panels, finer, bad, functions)
-    return finer, both.sum(axis=0), gap.sum(axis=0)
+    return finer, both.sum(axis=0), gap.sum(axis=0) + RESOLVED * size
 
 
 def _split(panels: Panels, finer: Panels, bad: np.ndarray, functions: Callable) -> tuple[Panels, Panels]:
-    """The bad panels replaced by their halves, which are halved again."""
+    """The bad panels replaced by their parts, which are divided again."""
     fresh = _chosen(finer, np.repeat(bad, 2))
     kept, kept_finer = _chosen(panels, ~bad), _chosen(finer, np.repeat(~bad, 2))
-    return _joined(kept, fresh), _joined(kept_finer, fresh.halves().filled(functions))
+    return _joined(kept, fresh), _joined(kept_finer, fresh.divided().filled(functions))
 
 
 def _chosen(panels: Panels, which: np.ndarray) -> Panels:

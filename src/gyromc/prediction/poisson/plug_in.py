@@ -173,7 +173,7 @@ def _jackknife(moments, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:
-    """E[(h - μ - 𝒜φ)²] / Var h over draws z with ∇H and h at each: 0 when φ solves the Poisson equation, 1 when it explains nothing."""
+    """E[(h - μ - 𝒜φ)²] / Var h over draws z with ∇H and h at each: 0 when φ solves the equation, 1 when it explains nothing."""
     slope, curve = poisson.gradients(z), poisson.hessians(z)
     image = np.einsum("sij,ij->s", curve, D) - np.sum(slope * (forces @ (D + Q).T), axis=1)  # E2
     h = h - np.mean(h)
