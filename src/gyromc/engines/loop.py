@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import free_memory, positive, require, whole
+from gyromc.checks import free_memory, one_of, positive, require, shown, whole
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
@@ -117,7 +117,8 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
     """The arguments of `run`, checked and with their defaults worked out."""
     name, reason = choose(plan, engine)
     require(
-        on_divergence in ("raise", "report"), f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.'
+        progress is None or isinstance(progress, bool) or callable(progress),
+        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
     if keep_blocks is None:
         keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
@@ -129,8 +130,8 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
         reason=reason,
         chunk_size=None if chunk_size is None else whole(chunk_size, "chunk_size", least=1),
         progress=progress,
-        on_divergence=on_divergence,
-        thin=None if thin is None else whole(thin, "thin", least=1),
+        on_divergence=one_of(on_divergence, ("raise", "report"), "on_divergence"),
+        thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
         sane_range=positive(sane_range, "sane_range"),
         keep_blocks=whole(keep_blocks, "keep_blocks", least=2, most=2**16),
     )
