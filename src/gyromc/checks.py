@@ -127,7 +127,7 @@ def flag(value, name: str) -> bool:
     return bool(value)
 
 
-def one_of(value, names: Iterable[str], name: str, hint: str = "") -> str:
+def one_of(value, names: Iterable[str], name: str, hint: str = "") -> Any:
     """One of some names."""
     names = tuple(names)
     if not isinstance(value, str) or value not in names:

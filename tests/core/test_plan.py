@@ -178,7 +178,10 @@ WRONG = {
     "a field that does not exist": (lambda: build().replace(stepsize=0.1), "no field stepsize"),
     "a plan that is none": (lambda: gm.run("plan"), "`run` takes a `Plan`: got str"),
     "unknown engine": (lambda: gm.run(build(), engine="warp"), "`engine` must be one of .*scan: got 'warp'"),
-    "unknown divergence rule": (lambda: gm.run(build(), on_divergence="ignore"), "must be one of raise, report: got 'ignore'"),
+    "unknown divergence rule": (
+        lambda: gm.run(build(), on_divergence="ignore"),
+        "must be one of raise, report: got 'ignore'",
+    ),
     "chunk zero": (lambda: gm.run(build(), chunk_size=0), "`chunk_size`"),
     "keep every zeroth": (lambda: gm.run(build(), thin=0), "`thin`"),
 }

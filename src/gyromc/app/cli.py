@@ -3,12 +3,16 @@
 Each module in `COMMANDS` adds its commands with `register(app)`. Nothing heavy is imported until a command needs it.
 """
 
+import os
+import signal
 import sys
+import threading
 
 import typer
 
 from gyromc.app import bench, paper, plans
 from gyromc.app.fit import command as fit
+from gyromc.app.output import prepare_streams
 
 COMMANDS = (plans, fit, paper, bench)
 
@@ -44,11 +48,37 @@ def main() -> None:
     """Run the command line; a wrong input ends with a message and status 2, never with a traceback."""
     from gyromc.errors import DivergenceError, InvalidInput
 
+    for name in ("SIGTERM", "SIGHUP"):
+        _end_on(name)
     try:
-        app()
+        prepare_streams()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
     except (InvalidInput, DivergenceError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+
+
+def _end_on(name: str) -> None:
+    """Let a signal that ends the process raise `SystemExit`, so that unfinished files are removed."""
+
+    def end(number, frame):
+        raise SystemExit(128 + number)
+
+    known, first = getattr(signal, name, None), threading.current_thread() is threading.main_thread()
+    if known is not None and first and signal.getsignal(known) is signal.SIG_DFL:
+        signal.signal(known, end)
 
 
 if __name__ == "__main__":

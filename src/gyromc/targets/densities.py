@@ -171,7 +171,7 @@ class FiniteSum(SumOverData):
             )
             require_real(leaf, where)
             require_finite(np.asarray(leaf), where)
-            lengths[where] = np.shape(leaf)[0]
+            lengths[where] = len(np.asarray(leaf))
         require(
             len(set(lengths.values())) == 1 and min(lengths.values()) > 0,
             f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.",
