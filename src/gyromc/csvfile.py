@@ -114,14 +114,15 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     """
     file = CsvFile(source, name=name)
+    none = (
+        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold a "
+        "number for each. (Nothing of it is shown here, since it may be any file.)"
+    )
+    require(len(file.names) > 1, none)
     chunks = file.chunks(range(len(file.names)))
     first = next(chunks, [])
-    require(
-        len(file.names) > 1 and (not first or any(map(is_number, first[0][1]))),
-        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold a "
-        "number for each. (Nothing of it is shown here, since it may be any file.)",
-    )
     require(first, f"{file.name} has a header line but no rows.")
+    require(any(map(is_number, first[0][1])), none)
     require_distinct(file.names, file.name)
     for place, column in enumerate(file.names, 1):
         require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")

@@ -56,9 +56,15 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
         raise
 
 
+def _refuse_files(directory: Path) -> None:
+    """Raise if a directory or one that it is in is a file."""
+    for path in (directory, *directory.parents):
+        require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory with `--out`.")
+
+
 def require_writable(directory: Path) -> None:
     """Make the directory and write a byte into it; raise `InvalidInput` if that fails."""
-    require(not directory.exists() or directory.is_dir(), f"{directory} is a file: pass a directory with `--out`.")
+    _refuse_files(directory)
     probe = directory / f".probe-{os.getpid()}"
     write_atomically(probe, b"x")
     probe.unlink()
@@ -72,7 +78,7 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
     be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed.
     """
     path = Path(os.path.realpath(path))
-    require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory with `--out`.")
+    _refuse_files(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from gyromc.app.cli import app
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
+from support.commands import interruptible_command
 from support.posterior import Reference, standardised
 from support.zscores import score
 
@@ -296,7 +297,7 @@ def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path):
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
-    command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
+    command = interruptible_command("fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001")
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
