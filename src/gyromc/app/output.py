@@ -1,5 +1,6 @@
 """What every command prints to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
 
+import codecs
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import typer
 
 __all__ = ["Json", "answer", "prepare_streams", "print_json", "print_tables"]
 
+ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 """The option that every command has."""
 
@@ -36,7 +38,7 @@ def print_json(value: Any) -> None:
 def prepare_streams() -> None:
     """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed.
 
-    A letter that the locale's encoding lacks is written as its code.
+    A letter that the locale's encoding lacks is spelled in ASCII.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
@@ -48,7 +50,18 @@ def prepare_streams() -> None:
         )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=_spelled.__name__)
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """What is written in place of letters that an encoding lacks: signs of numbers in ASCII, others as their codes."""
+    assert isinstance(error, UnicodeEncodeError)
+    part = error.object[error.start : error.end]
+    codes = (ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in part)
+    return "".join(codes), error.end
+
+
+codecs.register_error(_spelled.__name__, _spelled)
 
 
 def _is_unicode(stream: Any) -> bool:

@@ -40,6 +40,7 @@ MOST_CHAIN_STEPS = 10**17
 STEPS_A_SECOND = 10**9  # of all chains together, at best
 GRADIENTS_A_CHECK = 100  # that U is finite
 MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
+FIRST_WORK = 2**30  # multiplications, at most, before the clock is looked at
 FINITE = (Quadratic, CosinePerturbed, WithLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
 
 
@@ -206,7 +207,8 @@ class _Loop:
         self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
-        self.pace = options.chunk_size or 64
+        work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
+        self.pace = options.chunk_size or max(1, min(64, FIRST_WORK // work))
         self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
 
     def chunk(self) -> int:
