@@ -133,6 +133,10 @@ TEXTS = {
         "x,y\n" + "".join(f"{'abcd'[i % 4]},{'uv'[i % 2]}\n" for i in range(40)),
         "'x' has only one",
     ),
+    "parts of the target": (
+        "x,z,y\n" + "".join(f"{i * 7 % 11}.5,{i * i % 13},{i * 7 % 11 + i * i % 13}.5\n" for i in range(15)),
+        "a weighted sum of the columns equals the target .*--drop COLUMN",
+    ),
     "no copy of the target": (csv([1, 5, 2, 8, 3]), "none is a copy or a recoding of 'y'"),
     "only the target": ("y\n1.5\n2.5\n3.5\n", "no column besides the target"),
     "one value of the target": ("x,y\n1,7\n2,7\n", "only one value"),

@@ -4,6 +4,8 @@ The table, its encoding and the target's numbers in; the names of such columns o
 such a column scores well and says nothing about rows whose target is not known.
 """
 
+import shlex
+
 import numpy as np
 
 from gyromc.app.fit.columns import as_numbers, pandas_module
@@ -19,7 +21,7 @@ ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
 
 
 def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray) -> dict[str, str]:
-    """Return the columns that determine the target in all rows, each with how."""
+    """Return the columns that determine the target in all rows, each with how; the empty name stands for several together."""
     found = {}
     for feature in encoding.features:
         column = table.columns[feature.name]
@@ -31,6 +33,8 @@ def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray) -> dict[str, 
             how = _copied(as_numbers(column)[0][known], y[known]) or how
         if how:
             found[feature.name] = how
+    if not found and not encoding.response.classes and _determined(encoding.design(table), y):
+        found[""] = "a weighted sum of the columns equals the target in every row"
     return found
 
 
@@ -39,10 +43,11 @@ def check(found: dict[str, str], target: str) -> dict[str, object]:
     name = "columns that give the target away"
     if not found:
         return {"name": name, "good": True, "sentence": f"none is a copy or a recoding of {target!r}."}
-    some = listed([f"{column!r} {how}" for column, how in found.items()], 5)
+    some = listed([f"{column!r} {how}" if column else how for column, how in found.items()], 5)
+    names = list(filter(None, found))[:5] or ["COLUMN"]
     sentence = (
-        f"{some}. If it is made from {target!r}, scores and coefficients mean nothing: pass "
-        f"{' '.join(f'`--drop {column}`' for column in list(found)[:5])}."
+        f"{some}. If that comes from {target!r} itself, scores and coefficients mean nothing: pass "
+        f"{' '.join(f'`--drop {shlex.quote(name)}`' for name in names)}."
     )
     return {"name": name, "good": False, "sentence": sentence}
 
@@ -60,6 +65,15 @@ def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
     if distinct and (np.all(steps > 0) or np.all(steps < 0)):
         return "is in the order of the target in every row"
     return None
+
+
+def _determined(X: np.ndarray, y: np.ndarray) -> bool:
+    """Whether a weighted sum of the columns equals y, in more rows than that takes."""
+    if len(y) < X.shape[1] + FEW or y.std() == 0:
+        return False
+    Z, scale = X - X.mean(axis=0), X.std(axis=0)
+    Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
+    return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
 
 
 def _recoded(column, y: np.ndarray) -> str | None:
