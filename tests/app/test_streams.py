@@ -29,7 +29,7 @@ def command(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["gyromc", "predict", str(tmp_path / "plan.toml"), *options])
         monkeypatch.setattr(sys, "stdout", stdout)
         with pytest.raises(SystemExit) as stopped:
-            cli.main()
+            cli.command_line()
         return stopped.value.code
 
     return run
@@ -145,3 +145,27 @@ def test_results_go_where_no_folder_can_be_renamed(tmp_path, place, monkeypatch)
     assert sorted(os.listdir(tmp_path)) == ["out", "real"]
     if place == "the current folder":
         assert os.listdir(".") == ["fit.json"]
+
+
+def _break():
+    signal.raise_signal(signal.SIGINT)
+    raise ImportError("half of a module")
+
+
+def _wait():
+    signal.raise_signal(signal.SIGINT)
+    until = time.perf_counter() + 20
+    while time.perf_counter() < until:
+        sum(range(1000))
+
+
+@pytest.mark.parametrize("work", [_break, _wait])
+def test_ctrl_c_ends_a_command_wherever_it_is(work, monkeypatch, sigint):
+    sigint(signal.default_int_handler)
+    monkeypatch.setattr(cli, "PATIENCE", 0.05)
+    monkeypatch.setattr(cli, "app", work)
+    began = time.perf_counter()
+    with pytest.raises(SystemExit) as stopped:
+        cli.command_line()
+    assert stopped.value.code == 130
+    assert time.perf_counter() - began < 10

@@ -13,8 +13,10 @@ import typer
 from gyromc.app import bench, paper, plans
 from gyromc.app.fit import command as fit
 from gyromc.app.output import prepare_streams
+from gyromc.show.interruption import Interruption, interruptible
 
 COMMANDS = (plans, fit, paper, bench)
+PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(
     name="gyromc",
@@ -45,6 +47,18 @@ for _module in COMMANDS:
 
 
 def main() -> None:
+    """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
+    sys.unraisablehook = _ignore_interrupts
+    try:
+        command_line()
+    except SystemExit as done:
+        if isinstance(done.code, int) and done.code > 128:
+            sys.stderr.flush()
+            os._exit(done.code)
+        raise
+
+
+def command_line() -> None:
     """Run the command line; a wrong input ends with a message and status 2, never with a traceback."""
     from gyromc.errors import DivergenceError, InvalidInput
 
@@ -53,9 +67,12 @@ def main() -> None:
     try:
         prepare_streams()
         try:
-            app()
+            with interruptible(patience=PATIENCE) as stop:
+                _run(stop)
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except BrokenPipeError:  # the reader of a pipe has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
@@ -68,6 +85,21 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+
+
+def _run(stop: Interruption) -> None:
+    """Run the app; what Ctrl-C breaks, such as an import half-way, counts as Ctrl-C."""
+    try:
+        app()
+    except Exception:
+        stop.check()
+        raise
+
+
+def _ignore_interrupts(dropped) -> None:
+    """Print exceptions that Python drops, but for Ctrl-C, which is raised again."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
 
 
 def _end_on(name: str) -> None:

@@ -13,7 +13,7 @@ from gyromc.show.progress import say
 
 __all__ = ["Interruption", "interruptible"]
 
-AGAIN = 4.0  # seconds after which an interrupt that Python dropped is repeated
+AGAIN = 2.0  # seconds after which an interrupt that Python dropped is repeated
 
 
 class Interruption:
