@@ -10,6 +10,7 @@ import time
 import pytest
 
 from gyromc.app import cli
+from gyromc.app.output import prepare_streams
 from gyromc.show.files import NEW, results_folder
 
 PLAN = """
@@ -46,6 +47,14 @@ def test_any_encoding_takes_all_of_it(command, encoding):
         else:
             assert {"ascii": r"\u03b7\xb2 - [/x]", "utf-8": "η² − [/x]"}.get(encoding, r"\u03b7² - [/x]") in text
             assert "number of steps" in text  # the last line
+
+
+def test_a_file_name_is_written_as_its_bytes(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    prepare_streams()
+    print("a\udcff/ü\ud800", end="", flush=True)
+    assert out.buffer.getvalue() == b"a\xff/" + "ü".encode() + rb"\ud800"
 
 
 def test_a_closed_output_is_refused_before_the_work(command, capsys, monkeypatch):

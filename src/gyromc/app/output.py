@@ -53,12 +53,13 @@ def prepare_streams() -> None:
             stream.reconfigure(errors=_spelled.__name__)
 
 
-def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """What is written in place of letters that an encoding lacks: signs of numbers in ASCII, others as their codes."""
+def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What is written for a letter that an encoding lacks: a sign of numbers in ASCII, a byte of a file's name, or a code."""
     assert isinstance(error, UnicodeEncodeError)
-    part = error.object[error.start : error.end]
-    codes = (ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()) for letter in part)
-    return "".join(codes), error.end
+    letter = error.object[error.start]
+    if "\udc80" <= letter <= "\udcff":
+        return os.fsencode(letter), error.start + 1
+    return ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()), error.start + 1
 
 
 codecs.register_error(_spelled.__name__, _spelled)
