@@ -1,18 +1,40 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
 import contextlib
+import math
 import os
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
+
+MOST_SHOWN = 80  # letters of a value in a message
+LARGEST = 2**63 - 1
+EXTREME = 1e150  # positive numbers beyond it, or below its inverse, have squares that float64 does not hold
 
 
 def require(condition: object, message: str) -> None:
     """Raise `InvalidInput(message)` unless `condition` holds."""
     if not condition:
         raise InvalidInput(message)
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: on one line, short, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # too deep, too many digits, or a class whose repr raises
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({type(value).__name__})"
+
+
+def cause(error: BaseException) -> str:
+    """The type of an error and the first line of its message, if it has one."""
+    first = next(iter(str(error).splitlines()), "") or "it has no message"
+    return f"{type(error).__name__}: {first}"
 
 
 def require_finite(array: np.ndarray, name: str) -> None:
@@ -53,10 +75,15 @@ def numbers(value, name: str) -> np.ndarray:
     try:
         given = np.asarray(value)
         require_real(given, name)
+        require(given.dtype.kind not in "US", f"`{name}` must be numeric: got text, {shown(value)}. Convert it first.")
         array = np.array(given, dtype=float)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
+    except InvalidInput:
+        raise
+    except MemoryError:
+        raise InvalidInput(f"`{name}` does not fit into memory as an array of float64.") from None
+    except OverflowError:
+        raise InvalidInput(f"`{name}` must be finite: it holds a number beyond 1.8e308, the largest float64.") from None
+    except Exception:  # whatever the conversion of a foreign type raises
         raise InvalidInput(
             f"`{name}` must be numeric: got {type(value).__name__} that cannot be read as an array of numbers."
         ) from None
@@ -64,28 +91,74 @@ def numbers(value, name: str) -> np.ndarray:
     return array
 
 
-def positive(value, name: str) -> float:
-    """One positive, finite number."""
+def number(value: Any) -> float | None:
+    """One real number as a float, infinite where float64 cannot hold it; None for texts, truth values and anything else."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"`{name}` must be one positive number: got {value!r}.") from None
-    require(np.isfinite(number) and number > 0, f"`{name}` must be positive and finite: got {number:g}.")
-    return number
+        if np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcmMUS":
+            return None
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except Exception:  # whatever the conversion of a foreign type raises
+        return None
+
+
+def positive(value, name: str) -> float:
+    """One positive, finite number whose square is one too."""
+    found = number(value)
+    if found is None:
+        raise InvalidInput(f"`{name}` must be one positive number: got {shown(value)}.")
+    require(0 < found < math.inf, f"`{name}` must be positive and finite: got {found:g}.")
+    require(1 / EXTREME < found < EXTREME, f"`{name}` must lie between {1 / EXTREME:g} and {EXTREME:g}: got {found:g}.")
+    return found
+
+
+def coverage(value) -> float:
+    """The coverage of an interval."""
+    found = number(value)
+    if found is None or not 0 < found < 1:
+        raise InvalidInput(f"`level` must lie between 0 and 1: got {shown(value)}. 95 % is 0.95.")
+    return found
+
+
+def flag(value, name: str) -> bool:
+    """True or False."""
+    require(isinstance(value, bool | np.bool_), f"`{name}` must be True or False: got {shown(value)}.")
+    return bool(value)
+
+
+def one_of(value, names: Iterable[str], name: str, hint: str = "") -> Any:
+    """One of some names."""
+    names = tuple(names)
+    if not isinstance(value, str) or value not in names:
+        raise InvalidInput(f"`{name}` must be one of {', '.join(names)}: got {shown(value)}.{hint}")
+    return value
+
+
+def leaves(tree, name: str) -> list[tuple[Any, Any]]:
+    """The paths and leaves of a pytree; raises where it is nested too deeply to be read."""
+    import jax
+
+    try:
+        return jax.tree_util.tree_leaves_with_path(tree)
+    except Exception:  # JAX raises SystemError, RecursionError or ValueError
+        raise InvalidInput(
+            f"`{name}` cannot be read as a pytree: it is nested too deeply, or has keys without an order."
+        ) from None
 
 
 def whole(value, name: str, least: int, most: int | None = None) -> int:
     """A whole number in the given range."""
     try:
-        ok = not isinstance(value, bool) and int(value) == value
-    except (TypeError, ValueError, OverflowError):
-        ok = False
-    upto = f" to {most}" if most is not None else ""
-    require(
-        ok and value >= least and (most is None or value <= most),
-        f"`{name}` must be a whole number from {least}{upto or ' up'}: got {value!r}.",
-    )
-    return int(value)
+        given = None if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 else int(value)
+        found = given if given is not None and given == value else None
+    except Exception:  # whatever the conversion of a foreign type raises
+        found = None
+    if found is None or found < least or (most is not None and found > most):
+        upto = f" to {most}" if most is not None else " up"
+        raise InvalidInput(f"`{name}` must be a whole number from {least}{upto}: got {shown(value)}.")
+    require(found <= LARGEST, f"`{name}` must be below 2⁶³: got {shown(value)}.")
+    return found
 
 
 def free_memory() -> int:

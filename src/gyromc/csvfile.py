@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 
 __all__ = ["CsvFile", "is_number", "read_numbers", "require_distinct"]
@@ -28,10 +28,13 @@ class CsvFile:
     """The header of a CSV file, given by its path or content, and its rows when they are asked for.
 
     A byte-order mark overrides `encoding`. `names` of columns are empty where the header has none; `separator` is a word.
+    `option` is how the user can name another encoding, for messages.
     """
 
-    def __init__(self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None):
-        self.source, self.name = source, str(name if name is not None else source)
+    def __init__(
+        self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None, option: str | None = None
+    ):
+        self.source, self.name, self.option = source, str(name if name is not None else source), option
         with self._open() as file:
             start = file.read(4)
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if start.startswith(mark)]
@@ -97,22 +100,33 @@ class CsvFile:
                 try:
                     line.decode(self.encoding)
                 except UnicodeDecodeError as error:
+                    other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
                     return (
                         f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
-                        "UTF-8, or name its encoding: `--encoding latin-1` (western European) or another."
+                        f"UTF-8{other if self.option else ''}."
                     )
-        return f"{self.name} is not {self.encoding}: name its encoding with `--encoding`."
+        return f"{self.name} is not {self.encoding}. Save the file as UTF-8."
 
 
 def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
-    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns)."""
+    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns).
+
+    Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
+    """
     file = CsvFile(source, name=name)
+    none = (
+        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold a "
+        "number for each. (Nothing of it is shown here, since it may be any file.)"
+    )
+    require(len(file.names) > 1, none)
+    chunks = file.chunks(range(len(file.names)))
+    first = next(chunks, [])
+    require(first, f"{file.name} has a header line but no rows.")
+    require(any(map(is_number, first[0][1])), none)
     require_distinct(file.names, file.name)
     for place, column in enumerate(file.names, 1):
         require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
-    parts = [_numbers(file, chunk) for chunk in file.chunks(range(len(file.names)))]
-    require(parts, f"{file.name} has a header line but no rows.")
-    return file.names, np.concatenate(parts)
+    return file.names, np.concatenate([_numbers(file, chunk) for chunk in itertools.chain([first], chunks)])
 
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
@@ -125,7 +139,7 @@ def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
     for line, row in chunk:
         for column, cell in zip(file.names, row, strict=True):
             place = f"{file.name}, line {line}"
-            require(is_number(cell), f"{place}: column {column!r} must hold finite numbers: got {cell!r}.")
+            require(is_number(cell), f"{place}: column {shown(column)} must hold finite numbers: got {shown(cell)}.")
     raise AssertionError("every cell is a finite number")
 
 

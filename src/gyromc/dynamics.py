@@ -7,10 +7,10 @@ one function in this module that returns `Dynamics(D, Q)`.
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax
+import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, positive, require, whole
+from gyromc.checks import leaves, numbers, positive, require, require_memory, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
@@ -35,6 +35,11 @@ class Dynamics(eqx.Module):
     augmented: bool | None = eqx.field(static=True)
 
     def __init__(self, diffusion: Operator, rotation: Operator, name: str = "general", augmented: bool | None = None):
+        for letter, value in (("diffusion", diffusion), ("rotation", rotation)):
+            require(
+                isinstance(value, Operator),
+                f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices.",
+            )
         diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
         require(
             diffusion.size == rotation.size,
@@ -246,6 +251,7 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
     """
     d = _dimension(dim)
     require(d >= 2, f"A rotation needs at least two coordinates: got dim = {d}. Use `overdamped(1)`.")
+    require_memory(8 * (d // 2), f"The rates of {d // 2:,} pairs", "Take fewer parameters.")
     rates = numbers(rate, "rate")
     require(
         rates.shape in ((), (d // 2,)),
@@ -267,9 +273,9 @@ def _spectrum(C: Operator):
 def _dimension(dim) -> int:
     if isinstance(dim, int | float | np.integer | np.floating):  # np.float64(2.0) is a number, not a parameter
         return whole(dim, "dim", least=1)
-    leaves = jax.tree.leaves(dim)
+    found = [leaf for _, leaf in leaves(dim, "dim")]
     require(
-        leaves and all(hasattr(leaf, "size") and hasattr(leaf, "shape") for leaf in leaves),
-        f"`dim` must be a positive integer or a pytree of parameter arrays: got {dim!r}.",
+        found and all(jnp.issubdtype(getattr(leaf, "dtype", int), jnp.floating) for leaf in found),
+        f"`dim` must be a positive integer or a pytree of arrays of floating-point parameters: got {shown(dim)}.",
     )
-    return sum(int(leaf.size) for leaf in leaves)
+    return whole(sum(int(np.prod(leaf.shape)) for leaf in found), "dim", least=1)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.checks import leaves as leaves_of
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
@@ -49,7 +50,7 @@ def unraveler(template, name: str = "start") -> tuple[Callable, int]:
 
     `name` is what messages call the template, a pytree of arrays or shapes.
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+    for path, leaf in leaves_of(template, name):
         where = f"{name}{jax.tree_util.keystr(path)}"
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             raise InvalidInput(

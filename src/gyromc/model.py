@@ -58,6 +58,10 @@ class Model:
     _kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self):
+        require(
+            isinstance(self.target, Target),
+            f"`target` must be a value of `gyromc.targets`: got {type(self.target).__name__}.",
+        )
         template = self.template
         if template is None:
             require(
@@ -139,10 +143,10 @@ class Model:
 
     def sample_of(self, rows: Any) -> Sample:
         """A user's posterior sample, rows of θ or an array chains × draws × d such as `run.draws`, equally weighted."""
-        rows = np.asarray(rows, float)
+        rows = numbers(rows, "sample")
         if rows.ndim == 1 and self.dim == 1:
             rows = rows[:, None]
-        if rows.ndim < 2 or rows.shape[-1] != self.dim or not np.all(np.isfinite(rows)):
+        if rows.ndim < 2 or rows.shape[-1] != self.dim:
             raise InvalidInput(
                 f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}."
             )

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require
+from gyromc.checks import numbers, one_of, require, whole
+from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
@@ -51,7 +52,7 @@ class Ridge(Observable):
             a.ndim == 1 and a.size > 0,
             f"The direction of an observable must be a vector of numbers: got shape {a.shape}.",
         )
-        self.direction, self.profile = a, profile
+        self.direction, self.profile = a, one_of(profile, PROFILES, "profile")
 
     @property
     def is_linear(self) -> bool:
@@ -140,11 +141,7 @@ def predictive(x, model: Callable | None = None, label: int = 1) -> Observable:
     """
     if model is not None:
         return Function(lambda params: model(params, x)[label])
-    require(
-        label in (0, 1),
-        f"`label` must be 0 or 1 for a logistic model: got {label!r}. Pass `model` for more classes.",
-    )
-    return Ridge(x if label == 1 else -np.asarray(x, float), "predictive")
+    return Ridge(numbers(x, "x") * (2 * _binary(label, "label") - 1), "predictive")
 
 
 def brier(x, y: int, model: Callable | None = None) -> Observable:
@@ -159,8 +156,7 @@ def brier(x, y: int, model: Callable | None = None) -> Observable:
     """
     if model is not None:
         return Function(lambda params: _brier(model(params, x), y))
-    require(y in (0, 1), f"`y` must be 0 or 1 for a logistic model: got {y!r}. Pass `model` for more classes.")
-    return Ridge(x, f"brier, y = {int(y)}")
+    return Ridge(x, f"brier, y = {_binary(y, 'y')}")
 
 
 def entropy(x, model: Callable | None = None) -> Observable:
@@ -188,6 +184,13 @@ def function(f: Callable) -> Observable:
     """
     require(callable(f), f"`f` must be a function of the parameters: got {type(f).__name__}.")
     return Function(f)
+
+
+def _binary(value, name: str) -> int:
+    try:
+        return whole(int(value) if isinstance(value, bool | np.bool_) else value, name, least=0, most=1)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error} A logistic model has two classes: pass `model` for more.") from None
 
 
 def _brier(probabilities, y):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require, whole
+from gyromc.checks import flag, leaves, numbers, require, shown, whole
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Batch", "ControlVariate", "Exact", "Gaussian", "Minibatch", "Oracle"]
@@ -79,7 +79,7 @@ class Gaussian(Oracle):
 
     def __init__(self, tau: float):
         self.tau = numbers(tau, "tau")
-        require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {tau!r}.")
+        require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {shown(tau)}.")
 
     def draw(self, key, target, num_chains, dim, dtype):
         return jax.random.normal(key, (num_chains, dim), dtype)
@@ -101,8 +101,7 @@ class Batch(Oracle):
 
     def __init__(self, size: int, replace: bool = True):
         self.size = whole(size, "size", least=1, most=10**9)
-        require(isinstance(replace, bool), f"`replace` must be True or False: got {replace!r}.")
-        self.replace = replace
+        self.replace = flag(replace, "replace")
 
     @property
     def name(self) -> str:
@@ -179,6 +178,8 @@ class ControlVariate(Batch):
 
     def __init__(self, size: int, center=None, replace: bool = True):
         super().__init__(size, replace)
+        for _, leaf in leaves(center, "center"):
+            numbers(leaf, "center")
         self.center = center
         self.anchor = None
 
@@ -187,7 +188,8 @@ class ControlVariate(Batch):
         if self.center is None:
             center = model.mode
         else:
-            center = np.concatenate([np.ravel(numbers(x, "center")) for x in jax.tree.leaves(self.center)])
+            parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
+            center = np.concatenate(parts) if parts else np.zeros(0)
         require(
             center.shape == (dim,),
             f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",

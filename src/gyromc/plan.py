@@ -4,6 +4,7 @@ The pieces (target, oracle, dynamics, observables, scheme) and the numbers in; o
 each other, that `predict`, `run` and `tune` all take.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require, require_memory, whole
+from gyromc.checks import LARGEST, cause, one_of, require, require_memory, shown, whole
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import unraveler
@@ -25,7 +26,7 @@ from gyromc.oracles import Exact, Oracle
 from gyromc.schemes import Scheme
 from gyromc.schemes import find as find_scheme
 from gyromc.starts import Start, read_start
-from gyromc.stepsizes import check_schedule, paper_steps, read_num_steps, read_step_size
+from gyromc.stepsizes import check_precision, check_schedule, paper_steps, read_num_steps, read_step_size
 from gyromc.targets import Target
 
 __all__ = ["Plan", "paper_steps"]
@@ -109,9 +110,12 @@ class Plan:
         eta = step_size if callable(step_size) else read_step_size(step_size)
         set_(step_size=eta, num_steps=read_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
-        set_(seed=whole(seed, "seed", least=0, most=2**63 - 1), dtype=_dtype(dtype))
+        set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
+        whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
         if callable(eta):
             check_schedule(eta, self.num_steps + self.burn_in)
+        else:
+            check_precision(eta, self.dtype)
         n = dynamics.size
         _check_size(self.num_chains, n)
         template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
@@ -229,9 +233,7 @@ def _check_pieces(plan: Plan) -> None:
             isinstance(value, kind),
             f"`{name}` must be a value of `{where}`: got {value.__name__ if isinstance(value, type) else type(value).__name__}.",
         )
-    require(
-        plan.weighting in WEIGHTINGS, f"`weighting` must be one of {', '.join(WEIGHTINGS)}: got {plan.weighting!r}."
-    )
+    one_of(plan.weighting, WEIGHTINGS, "weighting")
     plan.oracle.check(plan.target)
 
 
@@ -247,9 +249,9 @@ def _check_size(num_chains: int, state_size: int) -> None:
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
         return "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
-    name = np.dtype(dtype).name if not isinstance(dtype, str) else dtype
-    require(name in ("float32", "float64"), f'`dtype` must be "float32" or "float64": got {dtype!r}.')
-    return name
+    with contextlib.suppress(Exception):  # np.float64, jnp.float32 and their dtypes
+        dtype = np.dtype(dtype).name
+    return one_of(dtype, ("float32", "float64"), "dtype")
 
 
 def _dimensions(target: Target, dynamics: Dynamics) -> tuple[int, ...]:
@@ -268,7 +270,7 @@ def _observables(observables) -> dict[str, Observable]:
     )
     checked = {}
     for name, h in observables.items():
-        require(isinstance(name, str), f"Observables are named by strings: got the name {name!r}.")
+        require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
         require(
             callable(h),
             f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
@@ -313,6 +315,6 @@ def _shape_of(what: str, function: Callable, params):
     except Exception as error:
         shapes = jax.tree.map(lambda x: x.shape, params)
         raise InvalidInput(
-            f"{what} cannot be evaluated on parameters of shape {shapes}: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}. Check that its arguments match `start`."
+            f"{what} cannot be evaluated on parameters of shape {shapes}: {cause(error)}. Check that its arguments match "
+            "`start`."
         ) from error

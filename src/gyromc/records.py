@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 import numpy as np
 
+from gyromc.checks import shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import plain
 
@@ -49,8 +50,8 @@ class Records(Mapping[str, Row]):
     _result: ClassVar[str] = "result"
 
     def __getitem__(self, name: str) -> Row:
-        if name not in self.rows:
-            raise UnknownName(f"No {self._entry} {name!r} in this {self._result}: it has {', '.join(self.rows)}.")
+        if not isinstance(name, str) or name not in self.rows:
+            raise UnknownName(f"No {self._entry} {shown(name)} in this {self._result}: it has {', '.join(self.rows)}.")
         return self.rows[name]
 
     def __iter__(self) -> Iterator[str]:

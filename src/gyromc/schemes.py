@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gyromc.checks import require
+from gyromc.checks import one_of
 from gyromc.dynamics import Dynamics
 
 __all__ = ["SCHEMES", "Scheme", "euler", "find"]
@@ -67,8 +67,4 @@ def find(scheme: str | Scheme) -> Scheme:
     """The scheme of that name, or the scheme itself; raises `InvalidInput` for anything else."""
     if isinstance(scheme, Scheme):
         return scheme
-    require(
-        isinstance(scheme, str) and scheme in SCHEMES,
-        f"`scheme` must be one of {', '.join(SCHEMES)}, or a value of `gyromc.schemes`: got {scheme!r}.",
-    )
-    return SCHEMES[scheme]
+    return SCHEMES[one_of(scheme, SCHEMES, "scheme", " A value of `gyromc.schemes` works too.")]

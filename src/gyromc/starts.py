@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import numbers, require, require_finite, require_real
+from gyromc.checks import cause, leaves, numbers, require, require_finite, require_real
+from gyromc.errors import InvalidInput
 from gyromc.flat import unraveler
 
 __all__ = ["Start", "read_start"]
@@ -34,17 +35,28 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     """The template of the parameters, and where the chains start."""
     if start is None:
         return _vector(dims[0]), Start(np.zeros((1, dims[0])))
-    if callable(start) and jax.tree.leaves(start) == [start]:  # a function, not a module that holds parameters
-        return jax.eval_shape(start, jax.random.key(0)), Start(draw=start)
+    found = [leaf for _, leaf in leaves(start, "start")]
+    if callable(start) and len(found) == 1 and found[0] is start:  # a function, not a module that holds parameters
+        return _drawn(start), Start(draw=start)
     if _is_array(start):
         return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
     unraveler(template)  # says what is wrong with a leaf before it is read
-    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+    for path, leaf in leaves(template, "start"):
         require_real(leaf, f"start{jax.tree_util.keystr(path)}")
         require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
     flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
     return template, Start(flat[None])
+
+
+def _drawn(start: Callable) -> Any:
+    """The shape of what a function draws as the start."""
+    try:
+        return jax.eval_shape(start, jax.random.key(0))
+    except Exception as error:
+        raise InvalidInput(
+            f"`start` is a function that cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
+        ) from error
 
 
 def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):

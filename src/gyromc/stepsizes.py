@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import LARGEST, cause, number, require, shown, whole
 from gyromc.errors import InvalidInput
 
-__all__ = ["check_schedule", "paper_steps", "read_num_steps", "read_step_size"]
+__all__ = ["check_precision", "check_schedule", "paper_steps", "read_num_steps", "read_step_size"]
 
 
 def paper_steps(step_size: float) -> int:
@@ -36,10 +36,9 @@ def paper_steps(step_size: float) -> int:
 
 def read_step_size(value) -> float:
     """A constant step size as a float."""
-    try:
-        eta = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"`step_size` must be a positive number or a function of the step: got {value!r}.") from None
+    eta = number(value)
+    if eta is None:
+        raise InvalidInput(f"`step_size` must be a positive number or a function of the step: got {shown(value)}.")
     require(
         np.isfinite(eta) and eta > 0,
         f"`step_size` must be positive and finite: got {eta:g}. Typical values are 0.001 to 0.1 of the target's scale.",
@@ -53,8 +52,8 @@ def check_schedule(schedule: Callable, total: int) -> None:
         value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
         raise InvalidInput(
-            f"The schedule cannot be evaluated on a step number inside JAX: {type(error).__name__}: "
-            f"{(str(error) or 'no message').splitlines()[0]} Write it with `jax.numpy`, and `jnp.where` in place of `if`."
+            f"The schedule cannot be evaluated on a step number inside JAX: {cause(error)} Write it with `jax.numpy`, and "
+            "`jnp.where` in place of `if`."
         ) from error
     require(
         getattr(value, "shape", None) == (),
@@ -70,6 +69,16 @@ def check_schedule(schedule: Callable, total: int) -> None:
         )
 
 
+def check_precision(step_size: float, dtype: str) -> None:
+    """Raise for a step size that is zero or infinite in the precision of the run."""
+    with np.errstate(over="ignore"):
+        rounded = float(np.dtype(dtype).type(step_size))
+    require(
+        0 < rounded < np.inf,
+        f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. Express the target in other units, so that its scale is near 1.",
+    )
+
+
 def read_num_steps(num_steps, step_size) -> int:
     """The number of steps; None means that of the paper, which needs a constant step size."""
     if num_steps is not None:
@@ -82,5 +91,10 @@ def read_num_steps(num_steps, step_size) -> int:
     require(
         steps >= 1,
         f"`step_size` = {step_size:g} leaves no steps: ⌊η⁻²⌋ = {steps}. Pass `num_steps`, or a step size of at most 1.",
+    )
+    require(
+        steps <= LARGEST,
+        f"`step_size` = {step_size:g} means ⌊η⁻²⌋ = 10^{-2 * np.log10(step_size):.0f} steps, more than can be made. Pass "
+        "`num_steps`, or a larger step size.",
     )
     return steps

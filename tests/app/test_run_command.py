@@ -59,7 +59,7 @@ def test_the_table_and_the_baseline(plan_file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--engine", "warp"], "Unknown engine 'warp'"),
+        (["--engine", "warp"], "`engine` must be one of auto"),
         (["--step-size", "-1"], "`step_size` must be positive"),
         (["--num-chains", "0"], "`num_chains` must be"),
         (["--step-size", "0.98", "--num-steps", "5000", "--engine", "scan"], "exceeds the stability limit"),

@@ -45,7 +45,7 @@ def test_long_files_are_read_in_parts():
         (b"x,y\n1,\n", "line 2: column 'y' .* got ''"),
         (b"x,y\n1_0,2\n", "line 2: column 'x' .* got '1_0'"),
         (b'x,y\n1,"2\n', "cannot be read at line 2.*quote"),
-        (b"x,y\n1,\xe9\n", "line 2: byte 0xe9 is not utf-8.*--encoding latin-1"),
+        (b"x,y\n1,\xe9\n", "line 2: byte 0xe9 is not utf-8. Save the file as UTF-8"),
         (b"x,y\n1,\x00\n", "not text"),
     ],
 )
@@ -57,3 +57,31 @@ def test_refused_with_place_and_remedy(content, message):
 def test_an_unknown_encoding_is_refused():
     with pytest.raises(InvalidInput, match="Unknown encoding 'klingon'"):
         CsvFile(b"x\n1\n", "klingon", name="f.csv")
+
+
+def test_an_option_for_the_encoding_is_named_where_there_is_one():
+    with pytest.raises(InvalidInput, match="or name its encoding: `--encoding latin-1`"):
+        list(CsvFile(b"x,y\n1,\xe9\n", name="f.csv", option="--encoding").rows())
+
+
+SECRETS = {
+    "passwords": b"root:x:0:0:hunter2:/root:/bin/bash\ndaemon:x:1:1:hunter2:/usr/sbin:/usr/sbin/nologin\n",
+    "a key": b"-----BEGIN HUNTER2 PRIVATE KEY-----\nhunter2hunter2\n-----END HUNTER2 PRIVATE KEY-----\n",
+    "settings": b"PASSWORD=hunter2\nUSER=hunter2\n",
+    "a letter": b"Dear hunter2,\nplease find hunter2, and hunter2\n",
+    "a program": b"import hunter2, sys\nhunter2(sys, 1)\nhunter2(sys, 2)\n",
+    "one column": b"hunter2\n1\n2\n",
+    "one column twice": b"hunter2\nhunter2\n",
+    "a list": b"hunter2,hunter2\nhunter2,hunter2\n",
+    "bytes": b"hunter2,\xff\n\xfe,hunter2\n",
+    "an open quote": b'hunter2,"hunter2\nhunter2\n',
+    "rows of different lengths": b"hunter2,b\nhunter2\n",
+}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_nothing_is_quoted_from_a_file_that_is_no_table(kind):
+    with pytest.raises(InvalidInput) as raised:
+        read_numbers(SECRETS[kind], "f.csv")
+    assert "f.csv" in str(raised.value)
+    assert "hunter2" not in str(raised.value).lower()

@@ -121,7 +121,7 @@ WRONG = {
     "seed negative": (lambda: build(seed=-1), "`seed`"),
     "unknown scheme": (lambda: build(scheme="verlet"), "`scheme` must be one of euler"),
     "unknown weighting": (lambda: build(weighting="none"), "`weighting` must be one of uniform, step_size"),
-    "unknown dtype": (lambda: build(dtype="float16"), '"float32" or "float64"'),
+    "unknown dtype": (lambda: build(dtype="float16"), "`dtype` must be one of float32, float64: got 'float16'"),
     "no observable": (lambda: build(observables={}), "At least one observable"),
     "observables no mapping": (lambda: build(observables=OK["x"]), "by name"),
     "observable a number": (lambda: build(observables={"x": 3.0}), "Observable 'x' must be"),
@@ -131,7 +131,7 @@ WRONG = {
     ),
     "observable a vector": (lambda: build(observables={"x": lambda t: t}), r"single number: it returned shape \(2,\)"),
     "observable broken": (lambda: build(observables={"x": lambda t: t["w"]}), "Observable 'x' cannot be evaluated"),
-    "brier of no class": (lambda: gm.observables.brier([1.0], 2), "`y` must be 0 or 1"),
+    "brier of no class": (lambda: gm.observables.brier([1.0], 2), "`y` must be a whole number from 0 to 1"),
     "target a class": (lambda: build(target=gm.targets.Quadratic), "`target` must be a value.*got Quadratic"),
     "oracle a class": (lambda: build(oracle=gm.oracles.Exact), "`oracle` must be a value"),
     "target a vector": (
@@ -177,8 +177,11 @@ WRONG = {
     ),
     "a field that does not exist": (lambda: build().replace(stepsize=0.1), "no field stepsize"),
     "a plan that is none": (lambda: gm.run("plan"), "`run` takes a `Plan`: got str"),
-    "unknown engine": (lambda: gm.run(build(), engine="warp"), "Unknown engine 'warp'. Engines: .*scan"),
-    "unknown divergence rule": (lambda: gm.run(build(), on_divergence="ignore"), '"raise" or "report"'),
+    "unknown engine": (lambda: gm.run(build(), engine="warp"), "`engine` must be one of .*scan: got 'warp'"),
+    "unknown divergence rule": (
+        lambda: gm.run(build(), on_divergence="ignore"),
+        "must be one of raise, report: got 'ignore'",
+    ),
     "chunk zero": (lambda: gm.run(build(), chunk_size=0), "`chunk_size`"),
     "keep every zeroth": (lambda: gm.run(build(), thin=0), "`thin`"),
 }

@@ -12,6 +12,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines.lanes import kernel, num_threads
+from gyromc.prediction.predict import _check_size
 
 CHILD = """
 import sys
@@ -129,3 +130,45 @@ def test_a_number_of_threads_that_is_no_number_is_named(monkeypatch):
         num_threads()
     with pytest.raises(gm.InvalidInput, match="GYROMC_THREADS"):
         gm.run(plan_of(gm.oracles.Exact()), "lanes", progress=False)
+
+
+@pytest.mark.parametrize("engine", ["auto", "scan", "lanes"])
+def test_chains_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
+    monkeypatch.setattr(gm.checks, "free_memory", lambda: 2**30)
+    plan = plan_of(gm.oracles.Exact(), num_chains=10**7)  # 80 MB of states; with gradients, noise and blocks 1 GB
+    with pytest.raises(gm.InvalidInput, match=r"10,000,000 chains, each with 2 numbers .* GiB.*Take fewer chains"):
+        gm.run(plan, engine, progress=False)
+
+
+def test_the_time_of_a_long_run_is_said_beforehand(monkeypatch, capsys):
+    class Started(Exception):
+        pass
+
+    def start(*arguments):
+        raise Started
+
+    monkeypatch.setattr("gyromc.engines.loop._Loop", start)
+    for progress, said in ((None, "gyromc: this takes at least 27.8 h: 1e+09 steps a second"), (False, "")):
+        with pytest.raises(Started):
+            gm.run(plan_of(gm.oracles.Exact(), num_steps=25 * 10**12), "lanes", progress=progress)
+        assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "not Gaussian", "with momentum"])
+def test_a_prediction_that_does_not_fit_into_memory_is_refused(kind):
+    d = 10**6
+    target = gm.targets.CosinePerturbed(d, 0.5) if kind == "not Gaussian" else gm.targets.Quadratic(np.ones(d))
+    plan = gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.hfhr(d, 1.0, 1.0) if kind == "with momentum" else gm.dynamics.overdamped(d),
+        observables={"x": gm.observables.function(lambda t: t[0])},
+        step_size=0.1,
+        num_chains=1,
+    )
+    with pytest.raises(gm.InvalidInput, match=r"A prediction for a state of [12],000,000 numbers .* GiB.*smaller plan"):
+        gm.predict(plan)
+
+
+def test_the_time_of_a_long_prediction_is_said_beforehand():
+    with pytest.warns(gm.GyromcWarning, match=r"a state of 3,000 numbers takes about 2 min and 0.4 GiB"):
+        _check_size(3000)

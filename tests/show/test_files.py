@@ -48,7 +48,7 @@ def test_other_peoples_files_are_left_alone(tmp_path):
     with pytest.raises(InvalidInput, match="is a file"), results_folder(tmp_path / "thesis.tex", OWN):
         pass
     with (
-        pytest.raises(InvalidInput, match=r"Cannot write beside .*--out"),
+        pytest.raises(InvalidInput, match=r"thesis.tex is a file.*--out"),
         results_folder(tmp_path / "thesis.tex" / "out", OWN),
     ):
         pass
@@ -77,6 +77,18 @@ def test_a_file_is_replaced_only_when_its_content_is_complete(tmp_path):
 
 def test_csv_text_quotes_rounds_and_leaves_gaps():
     assert csv_text(["a", 'b"c'], [[1 / 3, None], ["x,y", 2]]) == 'a,"b""c"\n0.333333333,\n"x,y",2\n'
+
+
+def test_csv_text_holds_no_formulas():
+    rows = [["=1+1"], ["+A1"], ["-A1"], ["@SUM(A1)"], ["\tx"], ["-1"], ["+1e-3"], [-2.0], ["a=b"]]
+    assert csv_text(["=cmd|'/c calc'!A0"], rows) == (
+        "'=cmd|'/c calc'!A0\n'=1+1\n'+A1\n'-A1\n'@SUM(A1)\n'\tx\n-1\n+1e-3\n-2\na=b\n"
+    )
+
+
+def test_letters_that_are_none_are_written_as_codes(tmp_path):
+    write_atomically(tmp_path / "x", "a\udcff")
+    assert (tmp_path / "x").read_bytes() == rb"a\udcff"
 
 
 def test_json_states_its_schema_and_another_one_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -59,3 +60,23 @@ def test_progress_is_written_to_standard_error_and_only_where_wanted(capsys):
     with progress(10) as shown:  # no terminal
         shown.advance(1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_press_in_an_inner_block_is_known_outside(sigint, capsys):
+    sigint(signal.default_int_handler)
+    with interruptible("outer") as outer, interruptible("inner") as inner:
+        signal.raise_signal(signal.SIGINT)
+        assert inner
+        assert outer
+    assert capsys.readouterr().err == "gyromc: inner\n"
+
+
+def test_a_block_without_checks_ends_when_patience_does(sigint):
+    sigint(signal.default_int_handler)
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt), interruptible(patience=0.05), interruptible():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        while time.perf_counter() - began < 10:
+            sum(range(1000))
+    assert time.perf_counter() - began < 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import NamedTuple
 
-from gyromc.app.cli import main
+from gyromc.app.cli import command_line
 
 _CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a suite under nohup ignores
@@ -38,7 +38,7 @@ def gyromc(*arguments, cwd=None) -> Done:
         stack.callback(setattr, sys, "argv", before)
         sys.argv = ["gyromc", *map(str, arguments)]
         try:
-            main()
+            command_line()
         except SystemExit as stopped:
             code = stopped.code or 0
     return Done(code, out.getvalue(), err.getvalue())

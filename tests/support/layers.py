@@ -30,9 +30,8 @@ class Part(NamedTuple):
 LAYERS = [
     Part("errors", "the exceptions and warnings"),
     Part("checks", "reading and validating arguments"),
-    Part("csvfile", "cells of a CSV file with their lines"),
+    Part("csvfile", "the only parser of CSV: cells with their lines"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
-    Part("csvfile", "the only parser of CSV"),
     Part("records", "results with one row per name, read by row and by column"),
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),
     Part("dependence", "which entries of a vector a function reads"),

@@ -26,10 +26,14 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure the engines beside the peers and the limit, in chain-steps per second."""
-    from gyromc.show.files import json_text, write_atomically
+    from gyromc.checks import positive, whole
+    from gyromc.show.files import json_text, require_writable, write_atomically
     from gyromc.show.progress import say
 
+    repeats, seconds = whole(repeats, "--repeats", least=1), positive(seconds, "--seconds")
     speed = _speed()
+    if out is not None:
+        require_writable(Path(out))
     results = speed.measure(work or (), repeats, seconds, growth, say)
     content = speed.report(results)
     if out is not None:

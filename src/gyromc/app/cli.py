@@ -3,14 +3,20 @@
 Each module in `COMMANDS` adds its commands with `register(app)`. Nothing heavy is imported until a command needs it.
 """
 
+import os
+import signal
 import sys
+import threading
 
 import typer
 
 from gyromc.app import bench, paper, plans
 from gyromc.app.fit import command as fit
+from gyromc.app.output import prepare_streams
+from gyromc.show.interruption import Interruption, interruptible
 
 COMMANDS = (plans, fit, paper, bench)
+PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(
     name="gyromc",
@@ -41,14 +47,70 @@ for _module in COMMANDS:
 
 
 def main() -> None:
+    """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
+    sys.unraisablehook = _ignore_interrupts
+    try:
+        command_line()
+    except SystemExit as done:
+        if isinstance(done.code, int) and done.code > 128:
+            sys.stderr.flush()
+            os._exit(done.code)
+        raise
+
+
+def command_line() -> None:
     """Run the command line; a wrong input ends with a message and status 2, never with a traceback."""
     from gyromc.errors import DivergenceError, InvalidInput
 
+    for name in ("SIGTERM", "SIGHUP"):
+        _end_on(name)
     try:
-        app()
+        prepare_streams()
+        try:
+            with interruptible(patience=PATIENCE) as stop:
+                _run(stop)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of a pipe has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
     except (InvalidInput, DivergenceError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+
+
+def _run(stop: Interruption) -> None:
+    """Run the app; what Ctrl-C breaks, such as an import half-way, counts as Ctrl-C."""
+    try:
+        app()
+    except Exception:
+        stop.check()
+        raise
+
+
+def _ignore_interrupts(dropped) -> None:
+    """Print exceptions that Python drops, but for Ctrl-C, which is raised again."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
+
+
+def _end_on(name: str) -> None:
+    """Let a signal that ends the process raise `SystemExit`, so that unfinished files are removed."""
+
+    def end(number, frame):
+        raise SystemExit(128 + number)
+
+    known, first = getattr(signal, name, None), threading.current_thread() is threading.main_thread()
+    if known is not None and first and signal.getsignal(known) is signal.SIG_DFL:
+        signal.signal(known, end)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """What every command prints to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
 
+import codecs
+import io
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "answer", "print_json", "print_tables"]
+__all__ = ["Json", "answer", "prepare_streams", "print_json", "print_tables"]
 
+ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 """The option that every command has."""
 
@@ -26,7 +31,42 @@ def print_json(value: Any) -> None:
     """Print plain values as JSON: on one line into a pipe or a file, indented on a terminal."""
     from gyromc.show.files import json_text
 
-    print(json_text(value, indent=2 if sys.stdout.isatty() else None))
+    text = json_text(value, indent=2 if sys.stdout.isatty() else None)
+    print(text if _is_unicode(sys.stdout) else json.dumps(json.loads(text), indent=2 if sys.stdout.isatty() else None))
+
+
+def prepare_streams() -> None:
+    """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed.
+
+    A letter that the locale's encoding lacks is spelled in ASCII.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
+    if sys.stdout is None:
+        from gyromc.errors import InvalidInput
+
+        raise InvalidInput(
+            "Standard output is closed: there is nowhere to print to. Redirect it, for example to /dev/null."
+        )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_spelled.__name__)
+
+
+def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What is written for a letter that an encoding lacks: a sign of numbers in ASCII, a byte of a file's name, or a code."""
+    assert isinstance(error, UnicodeEncodeError)
+    letter = error.object[error.start]
+    if "\udc80" <= letter <= "\udcff":
+        return os.fsencode(letter), error.start + 1
+    return ASCII.get(letter, letter.encode("ascii", "backslashreplace").decode()), error.start + 1
+
+
+codecs.register_error(_spelled.__name__, _spelled)
+
+
+def _is_unicode(stream: Any) -> bool:
+    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def print_tables(*tables: Any) -> None:

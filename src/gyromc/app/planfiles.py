@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gyromc import dynamics, observables, oracles, targets
-from gyromc.checks import require
+from gyromc.checks import flag, require, shown
 from gyromc.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.paper.catalogue import CATALOGUE
@@ -30,11 +30,13 @@ TABLES = ("target", "dynamics", "oracle", "observables")
 def load(path: str | Path) -> Plan:
     """Read the plan in a TOML file; paths of CSV files in it are relative to its folder."""
     path = Path(path)
-    require(path.is_file(), f"There is no plan file {str(path)!r}.")
+    require(_is_file(path), f"There is no plan file {shown(str(path))}.")
     try:
-        return loads(path.read_text(encoding="utf-8"), folder=path.parent)
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InvalidInput(f"The plan file {str(path)!r} is not UTF-8 text.") from None
+    try:
+        return loads(text, folder=path.parent)
     except InvalidInput as error:
         raise InvalidInput(f"{path.name}: {error}") from None
 
@@ -43,7 +45,9 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
     """Read the plan in a TOML document; `InvalidInput` names the table and the key that is wrong."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InvalidInput("The plan is not valid TOML here: it is nested too deeply.") from None
+    except ValueError as error:  # of TOML, or a number of thousands of digits
         raise InvalidInput(f"The plan is not valid TOML: {error}.") from None
     _known(table, (*NUMBERS, *TABLES), "the plan")
     for name in ("target", "dynamics", "observables"):
@@ -63,7 +67,7 @@ def find(what: str, step_size: float | None = None) -> Plan:
     `step_size` replaces the file's step size; an experiment's smallest is the default.
     """
     step_size = None if step_size is None else read_step_size(step_size)
-    if what.endswith(".toml") or Path(what).is_file():
+    if what.endswith(".toml") or _is_file(Path(what)):
         plan = load(what)
         return plan if step_size is None else plan.replace(step_size=step_size)
     if what not in CATALOGUE:
@@ -115,17 +119,25 @@ def _dynamics(table: Any, target: targets.Target):
 
 def _piece(table: Any, where: str, kinds: Mapping[str, Callable]):
     """Build the piece that a table describes by its `kind` and that kind's own arguments."""
-    require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {table!r}.")
+    require(isinstance(table, dict), f"[{where}] must be a table with a `kind`: got {shown(table)}.")
     table = dict(table)
     given = table.pop("kind", None)
     names = {name.replace("_", ""): name for name in kinds}  # `LinearRegression`, as in Python, is `linear_regression`
     kind = names.get(str(given).replace("_", "").lower(), "")
-    require(kind, f"[{where}] needs a `kind` of {', '.join(kinds)}: got {given!r}.{_near(given, kinds)}")
+    require(kind, f"[{where}] needs a `kind` of {', '.join(kinds)}: got {shown(given)}.{_near(given, kinds)}")
     accepted = inspect.signature(kinds[kind]).parameters
     _known(table, accepted, f"[{where}] of kind {kind!r}")
     missing = [n for n, p in accepted.items() if p.default is p.empty and n not in table]
     require(not missing, f"[{where}] of kind {kind!r} lacks {', '.join(missing)}.")
     return kinds[kind](**table)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; False for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _known(table: Mapping[str, Any], accepted, where: str) -> None:
@@ -144,11 +156,13 @@ def _with_data(table: Any, folder: Path) -> Any:
         return table
     table = dict(table)
     path, response = folder / str(table.pop("csv")), table.pop("response", None)
-    intercept = table.pop("intercept", False)
-    require(path.is_file(), f"[target] names the data file {str(path)!r}, which does not exist.")
+    intercept = flag(table.pop("intercept", False), "intercept")
+    require(_is_file(path), f"[target] names the data file {shown(str(path))}, which does not exist.")
     names, rows = read_numbers(path, path.name)
     if response not in names:
-        raise InvalidInput(f"[target] needs `response`, a column of {path.name}: {', '.join(names)}. Got {response!r}.")
+        raise InvalidInput(
+            f"[target] needs `response`, a column of {path.name}: {', '.join(names)}. Got {shown(response)}."
+        )
     column = names.index(response)
     X = np.delete(rows, column, axis=1)
     X = np.concatenate([np.ones((len(X), 1)), X], axis=1) if intercept else X

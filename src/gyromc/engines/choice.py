@@ -3,7 +3,7 @@
 `choose` takes a plan and an engine's name or `"auto"`, and returns the engine's name with the reason for it.
 """
 
-from gyromc.checks import require
+from gyromc.checks import one_of, require
 from gyromc.engines import lanes, pallas, scan
 from gyromc.engines.protocol import Engine
 from gyromc.plan import Plan
@@ -19,10 +19,7 @@ def choose(plan: Plan, name: str = "auto") -> tuple[str, str]:
 
     `"auto"` chooses the fastest that can run the plan.
     """
-    require(
-        name in ("auto", *ENGINES),
-        f"Unknown engine {name!r}. Engines: {', '.join(ENGINES)}; `auto` picks the fastest that can do the plan.",
-    )
+    one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
     reasons = {candidate: engine.why_not(plan) for candidate, engine in ENGINES.items()}
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import free_memory, positive, require, whole
+from gyromc.checks import free_memory, one_of, positive, require, require_memory, shown, whole
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
@@ -23,6 +23,7 @@ from gyromc.plan import Plan
 from gyromc.prediction.stability import advice
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.interruption import interruptible
+from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import CosinePerturbed, Quadratic
@@ -37,9 +38,11 @@ BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
 SANE_RANGE = 1e8  # times the start's own size
 MOST_ON_DEVICE = 2**26  # bytes of kept draws
 MOST_CHAIN_STEPS = 10**17
+LONG = 3600  # seconds, after which the time is said beforehand
 STEPS_A_SECOND = 10**9  # of all chains together, at best
 GRADIENTS_A_CHECK = 100  # that U is finite
 MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
+FIRST_WORK = 2**30  # multiplications, at most, before the clock is looked at
 FINITE = (Quadratic, CosinePerturbed, WithLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
 
 
@@ -113,14 +116,28 @@ def _check_length(plan: Plan) -> None:
     )
 
 
+def _check_memory(plan: Plan, keep_blocks: int) -> None:
+    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
+    states = 3 * np.dtype(plan.dtype).itemsize * plan.dynamics.size  # position, gradient and noise
+    sums = 8 * len(plan.observables) * (2 + min(keep_blocks, plan.num_steps))
+    require_memory(
+        plan.num_chains * (states + sums),
+        f"{plan.num_chains:,} chains, each with {plan.dynamics.size:,} numbers and {len(plan.observables):,} observables,",
+        "Take fewer chains; several runs with different seeds can be averaged.",
+    )
+
+
 def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks) -> RunOptions:
     """The arguments of `run`, checked and with their defaults worked out."""
     name, reason = choose(plan, engine)
     require(
-        on_divergence in ("raise", "report"), f'`on_divergence` must be "raise" or "report": got {on_divergence!r}.'
+        progress is None or isinstance(progress, bool) or callable(progress),
+        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
     if keep_blocks is None:
         keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
+    keep_blocks = whole(keep_blocks, "keep_blocks", least=2, most=2**16)
+    _check_memory(plan, keep_blocks)
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
@@ -129,16 +146,19 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
         reason=reason,
         chunk_size=None if chunk_size is None else whole(chunk_size, "chunk_size", least=1),
         progress=progress,
-        on_divergence=on_divergence,
-        thin=None if thin is None else whole(thin, "thin", least=1),
+        on_divergence=one_of(on_divergence, ("raise", "report"), "on_divergence"),
+        thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
         sane_range=positive(sane_range, "sane_range"),
-        keep_blocks=whole(keep_blocks, "keep_blocks", least=2, most=2**16),
+        keep_blocks=keep_blocks,
     )
 
 
 def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     began = time.perf_counter()
+    least = plan.num_chains * (plan.num_steps + plan.burn_in - (before.state.step if before else 0)) / STEPS_A_SECOND
+    if least > LONG and options.progress is not False:
+        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
         _announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
@@ -205,7 +225,8 @@ class _Loop:
         self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
-        self.pace = options.chunk_size or 64
+        work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
+        self.pace = options.chunk_size or max(1, min(64, FIRST_WORK // work))
         self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
 
     def chunk(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import flag, one_of, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
 from gyromc.estimation.bias import Bias, BiasSource
@@ -79,6 +79,7 @@ def estimate(
         bias, second_step_size = BiasSource.AUTO, True
     source = bias if isinstance(bias, Run | Mapping) else _bias_source(bias)
     errors.check_level(level)
+    flag(second_step_size, "second_step_size")
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
     if asked is None:
@@ -99,14 +100,13 @@ def estimate(
 def _error_method(method: str | ErrorMethod) -> ErrorMethod | None:
     """The method asked for; None for `"auto"`."""
     known = ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL, ErrorMethod.PLUG_IN)
-    require(method in known, f"`method` must be one of {', '.join(known)}: got {method!r}.")
+    one_of(method, known, "method")
     return None if method == "auto" else ErrorMethod(method)
 
 
 def _bias_source(bias: object) -> BiasSource:
     known = [str(source) for source in BiasSource]
-    require(bias in known, f"`bias` must be one of {', '.join(known)}, or a run at another step size: got {bias!r}.")
-    return BiasSource(bias)
+    return BiasSource(one_of(bias, known, "bias", " A run at another step size works too."))
 
 
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:

@@ -124,7 +124,7 @@ def _forecasts(experiments: Sequence[Experiment], profile: Profile, cache: Cache
             for e in experiments
         }
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # nothing is left to wait for, except after Ctrl-C
 
 
 def _findings(

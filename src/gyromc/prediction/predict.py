@@ -6,10 +6,12 @@ an average and the method behind each; stability; a verdict on every assumption 
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyromc.checks import require, whole
+from gyromc.checks import require, require_memory, whole
+from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
 from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
@@ -17,7 +19,7 @@ from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.routes import Answer, Shared, answer
 from gyromc.prediction.stability import Stability, stability
 from gyromc.records import Column, Records, Renamed, plain_attributes
-from gyromc.show.numbers import plain
+from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table
 
 __all__ = ["Prediction", "predict"]
@@ -29,6 +31,10 @@ KEYS = (
     *("expectation", "expectation_error", "expectation_method"),
     *("rmse", "rmse_method", "std", "bias", "bias_method"),
 )
+MATRICES = 6  # of the state's size, held at the same time
+OPERATIONS = 50  # times n³: two eigenvalue problems
+OPERATIONS_A_SECOND = 1e10
+LONG = 60  # seconds
 COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
 
@@ -129,12 +135,30 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
+    _check_size(plan.dynamics.size)
     steady = stability(plan)
     shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits, steady)
     rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
     return Prediction(plan, rows, steady, verdicts(plan, steady))
+
+
+def _check_size(n: int) -> None:
+    """Raise where the matrices of a prediction cannot fit, and warn where they take minutes, before anything is computed."""
+    size = MATRICES * 8 * n**2
+    require_memory(
+        size,
+        f"A prediction for a state of {n:,} numbers needs {MATRICES} matrices of that size, which",
+        "Predict a smaller plan of the same kind. `run` needs no such matrix.",
+    )
+    seconds = OPERATIONS * n**3 / OPERATIONS_A_SECOND
+    if seconds > LONG:
+        warnings.warn(
+            f"A prediction for a state of {n:,} numbers takes about {duration(seconds)} and {size / 2**30:.1f} GiB.",
+            GyromcWarning,
+            stacklevel=3,
+        )
 
 
 def _unstable(found: Answer) -> Answer:

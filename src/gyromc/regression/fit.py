@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gyromc.checks import numbers, positive, require, whole
+from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
+from gyromc.engines.choice import ENGINES
 from gyromc.records import Column, Records, Renamed
 from gyromc.regression.draws import Predictions, WeightedDraws, weighted_quantiles
 from gyromc.regression.posing import pose
@@ -179,9 +180,11 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
+    names, classes = _texts(names, "names"), _texts(classes, "classes")
     X, y, likelihood = _data(X, y, model, None if classes is None else len(classes))
-    require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+    level, intercept = coverage(level), flag(intercept, "intercept")
     prior_scale = positive(prior_scale, "prior_scale")
+    one_of(engine, ("auto", *ENGINES), "engine")
     num_chains = whole(num_chains, "num_chains", least=2)
     labels = _labels(X, names, likelihood, classes)
     posed = pose(X, y, likelihood, prior_scale, intercept)
@@ -216,7 +219,7 @@ def relative_error(effort: str | float) -> float:
 
 def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, Likelihood]:
     """X and y as numbers that suit the model."""
-    require(model in MODELS, f"`model` must be one of {', '.join(MODELS)}: got {model!r}.")
+    one_of(model, MODELS, "model")
     X, y = numbers(X, "X"), numbers(y, "y")
     require(
         X.ndim == 2 and X.shape[0] > 0,
@@ -237,15 +240,29 @@ def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.nda
     return X, y, Categorical(num_classes or int(seen[-1]) + 1)
 
 
+def _texts(given, name: str) -> list[str] | None:
+    """A list of names or classes as texts."""
+    if given is None:
+        return None
+    given = given.tolist() if hasattr(given, "tolist") else given
+    require(
+        isinstance(given, Sequence) and not isinstance(given, str | bytes),
+        f"`{name}` must be a list of texts: got {shown(given)}.",
+    )
+    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
+    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
+    return [str(text) for text in given]
+
+
 def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Names of columns and classes."""
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else [str(name) for name in names]
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     require(
         len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
     )
     if isinstance(likelihood, Categorical | Bernoulli):
         count = likelihood.num_classes if isinstance(likelihood, Categorical) else 2
-        classes = [str(c) for c in (range(count) if classes is None else classes)]
+        classes = [str(c) for c in range(count)] if classes is None else classes
         require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
         return tuple(names), tuple(classes)
     require(classes is None, "`classes` is for a logistic or softmax model.")

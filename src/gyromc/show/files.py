@@ -6,19 +6,26 @@ All text is UTF-8. A reader never sees half a file, and a run that is stopped le
 import contextlib
 import csv
 import dataclasses
+import glob
 import io
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from gyromc.checks import require
+from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
 
 __all__ = ["ResultsFile", "csv_text", "json_text", "require_writable", "results_folder", "write_atomically"]
+
+UNFINISHED = ".unfinished-"
+NEW = 60  # seconds in which a folder of another process is left alone, locked or not
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
@@ -34,7 +41,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
             if callable(content):
                 content(file)
             else:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
@@ -49,9 +56,15 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
         raise
 
 
+def _refuse_files(directory: Path) -> None:
+    """Raise if a directory or one that it is in is a file."""
+    for path in (directory, *directory.parents):
+        require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory with `--out`.")
+
+
 def require_writable(directory: Path) -> None:
     """Make the directory and write a byte into it; raise `InvalidInput` if that fails."""
-    require(not directory.exists() or directory.is_dir(), f"{directory} is a file: pass a directory with `--out`.")
+    _refuse_files(directory)
     probe = directory / f".probe-{os.getpid()}"
     write_atomically(probe, b"x")
     probe.unlink()
@@ -59,48 +72,89 @@ def require_writable(directory: Path) -> None:
 
 @contextlib.contextmanager
 def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` when the block ends, and is removed when the block raises.
+    """Yield an empty folder whose files move to `path` when the block ends; it is removed when the block raises.
 
-    An earlier folder is replaced if it holds files of the names `own` and nothing else.
+    An earlier folder may hold files of the names `own` and nothing else; those are replaced. It is never renamed, so that it may
+    be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed.
     """
-    path = Path(path)
-    require(not path.is_file(), f"{path} is a file: pass a directory with `--out`.")
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in own) if path.exists() else []
-    require(not others, f"{path} holds other files ({', '.join(others[:3])}): pass another directory with `--out`.")
+    path = Path(os.path.realpath(path))
+    _refuse_files(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")
+        _remove_abandoned(place, prefix)
+        others = sorted(name for name in os.listdir(place) if name not in own) if place == path else []
+        others = [name for name in others if not name.startswith(UNFINISHED)]
+        require(not others, f"{path} holds other files ({', '.join(others[:3])}): pass another directory with `--out`.")
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     except OSError as error:
-        raise InvalidInput(f"Cannot write beside {path}: {error.strerror or error}. Pass `--out` elsewhere.") from None
-    try:
-        yield folder
-        folder.chmod(0o755)
-        _move_into_place(folder, path)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        raise InvalidInput(f"Cannot write to {path}: {error.strerror or error}. Pass `--out` elsewhere.") from None
+    with _locked(folder):
+        try:
+            yield folder
+            folder.chmod(0o755)
+            _move_into_place(folder, path, own)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
-def _move_into_place(folder: Path, path: Path) -> None:
-    """Rename a finished folder to `path`; an older one there is removed afterwards, or restored on failure."""
-    old = path.with_name(f".{path.name}.old-{os.getpid()}")
-    if path.exists():
-        path.rename(old)
-    try:
+def _move_into_place(folder: Path, path: Path, own: Collection[str]) -> None:
+    """Rename a finished folder to `path`; where there is one, move the files into it and remove those of an earlier run."""
+    if not path.exists():
         folder.rename(path)
-    except OSError:
-        if old.exists():
-            old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        return
+    new = sorted(os.listdir(folder))
+    for name in new:
+        os.replace(folder / name, path / name)
+    for name in set(own) - set(new):
+        (path / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a lock on a folder, which ends with the process; False where another process holds it or there are no locks."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # Windows
+        yield False
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+def _remove_abandoned(place: Path, prefix: str) -> None:
+    """Remove unfinished folders whose process has ended; a new one may not be locked yet."""
+    for folder in place.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_dir() and not folder.is_symlink() and time.time() - folder.stat().st_mtime > NEW:
+                with _locked(folder) as free:
+                    if free:
+                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with one header line: nine significant digits of a float, an empty cell for None."""
+    """Return CSV with one header line: nine significant digits of a float, an empty cell for None.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe in front.
+    """
+
+    def cell(x: Any) -> Any:
+        if isinstance(x, str):
+            return f"'{x}" if x.startswith(FORMULA) and not is_number(x) else x
+        return "" if x is None else f"{x:.9g}" if isinstance(x, float) else x
+
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([["" if x is None else f"{x:.9g}" if isinstance(x, float) else x for x in row] for row in rows])
+    writer.writerows([list(map(cell, row)) for row in (columns, *rows)])
     return buffer.getvalue()
 
 

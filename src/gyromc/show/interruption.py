@@ -7,10 +7,13 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from gyromc.show.progress import say
 
 __all__ = ["Interruption", "interruptible"]
+
+AGAIN = 2.0  # seconds after which an interrupt that Python dropped is repeated
 
 
 class Interruption:
@@ -29,26 +32,49 @@ class Interruption:
 
 
 @contextlib.contextmanager
-def interruptible(message: str = "stopping (Ctrl-C again to stop at once)") -> Iterator[Interruption]:
-    """Remember Ctrl-C while the block runs; print `message` at the first press.
+def interruptible(
+    message: str = "stopping (Ctrl-C again to stop at once)", patience: float | None = None
+) -> Iterator[Interruption]:
+    """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press.
 
-    A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is
-    remembered, since Python delivers signals to the main thread alone.
+    With `patience`, `KeyboardInterrupt` is raised where the block still runs after so many seconds. A process that ignores SIGINT
+    (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is remembered, since Python
+    delivers signals to the main thread alone.
     """
-    found = Interruption()
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
-        yield found
+        yield Interruption()
         return
-
-    def press(number, frame):
-        if found.pressed:
-            raise KeyboardInterrupt
-        found.pressed = True
-        say(message)
-
+    press = _Press(message, patience, previous)
     signal.signal(signal.SIGINT, press)
     try:
-        yield found
+        yield press.found
     finally:
+        press.ended.set()
         signal.signal(signal.SIGINT, previous)
+
+
+class _Press:
+    """What happens at Ctrl-C in one block: it is remembered here and in the blocks around this one."""
+
+    def __init__(self, message: str, patience: float | None, previous: Any):
+        self.message, self.patience, self.previous = message, patience, previous
+        self.found, self.ended = Interruption(), threading.Event()
+
+    def __call__(self, number: int, frame: Any, quiet: bool = False) -> None:
+        if self.found:
+            raise KeyboardInterrupt
+        self.found.pressed = True
+        if not quiet:
+            say(self.message)
+        if self.patience is not None:
+            threading.Thread(target=_press_again, args=(self.ended, self.patience), daemon=True).start()
+        if isinstance(self.previous, _Press):
+            self.previous(number, frame, quiet=True)
+
+
+def _press_again(ended: threading.Event, patience: float) -> None:
+    """Raise the signal again, which the main thread handles, until the block has ended."""
+    while not ended.wait(patience):
+        signal.raise_signal(signal.SIGINT)
+        patience = AGAIN

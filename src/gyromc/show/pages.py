@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import platform
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def environment(package: str):
 def image(figure, format: str, **options: Any) -> bytes:
     """Return a Matplotlib figure as the content of an image file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=format, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # of a letter in a name that the font lacks
+        figure.savefig(buffer, format=format, **options)
     return buffer.getvalue()
 
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from gyromc.checks import require
+from gyromc.checks import coverage
 from gyromc.records import Forwarded
 from gyromc.statistics import variances
 from gyromc.statistics.variances import Spread
@@ -187,7 +187,7 @@ def of_mean(found: Spread, chains: int, method: ErrorMethod, reason: str) -> Mon
 
 def check_level(level: float) -> None:
     """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""
-    require(0 < level < 1, f"`level` must lie between 0 and 1: got {level!r}. 95 % is 0.95.")
+    coverage(level)
 
 
 def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:

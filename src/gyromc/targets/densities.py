@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require, require_finite, require_real, whole
+from gyromc.checks import leaves, numbers, require, require_finite, require_real, shown, whole
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
@@ -156,18 +156,22 @@ class FiniteSum(SumOverData):
     def __init__(self, log_likelihood: Callable, log_prior: Callable, data: Any):
         for name, function in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             require(callable(function), f"`{name}` must be a function: got {type(function).__name__}.")
-        leaves = jax.tree_util.tree_leaves_with_path(data)
-        require(leaves, "`data` must hold at least one array: got an empty pytree.")
+        found = leaves(data, "data")
+        require(found, "`data` must hold at least one array: got an empty pytree.")
         lengths = {}
-        for path, leaf in leaves:
+        for path, leaf in found:
             where = f"data{jax.tree_util.keystr(path)}"
+            require(
+                isinstance(leaf, int | float) or getattr(getattr(leaf, "dtype", np.dtype(object)), "kind", "") != "O",
+                f"`data` must hold arrays: {where} is {shown(leaf)}.",
+            )
             require(
                 np.ndim(leaf) >= 1,
                 f"Every array in `data` needs a first axis over observations: {where} is a single number.",
             )
             require_real(leaf, where)
             require_finite(np.asarray(leaf), where)
-            lengths[where] = np.shape(leaf)[0]
+            lengths[where] = len(np.asarray(leaf))
         require(
             len(set(lengths.values())) == 1 and min(lengths.values()) > 0,
             f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.",

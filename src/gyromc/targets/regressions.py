@@ -12,7 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, positive, require, whole
+from gyromc.checks import numbers, positive, require, require_memory, whole
 from gyromc.errors import InvalidInput
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
@@ -264,6 +264,7 @@ class SoftmaxRegression(WithLikelihood):
         seen = int(self.y.max()) + 1
         count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
         require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
+        require_memory(8 * count**2, f"The weights of {count:,} classes", "Group classes that are rare.")
         self.num_classes = count
 
     @property

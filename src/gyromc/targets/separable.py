@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, require
+from gyromc.checks import cause, numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.targets.base import Target
 from gyromc.targets.densities import read_precision
@@ -136,7 +136,12 @@ def _check_functions(potential, slope) -> None:
     )
     if potential is None:
         return
-    value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
+    try:
+        value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
+    except Exception as error:
+        raise InvalidInput(
+            f"`potential` cannot be evaluated on one number inside JAX: {cause(error)} Write it with `jax.numpy`."
+        ) from error
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
         f"`potential` must map one number to one number: it returns {value}.",

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import one_of, require_memory, whole
 from gyromc.errors import GyromcWarning
 from gyromc.flat import identity
 from gyromc.model import Model
@@ -91,11 +91,12 @@ def choose(
     dynamics: str = "reversible",
 ) -> Choice:
     """A plan for a regression whose Monte Carlo errors come out at `relative_error` posterior standard deviations."""
-    require(
-        dynamics in DYNAMICS,
-        f"`dynamics` must be one of {', '.join(DYNAMICS)}: got {dynamics!r}. The first is the safe one.",
-    )
+    dynamics = one_of(dynamics, DYNAMICS, "dynamics", " The first is the safe one.")
+    num_draws = whole(num_draws, "num_draws", least=1)
     block, model = DYNAMICS[dynamics], Model(target)
+    require_memory(
+        8 * num_chains * model.dim, f"{num_chains:,} chains with {model.dim:,} parameters each", "Take fewer chains."
+    )
     shape = model.nearest_gaussian(seed, refine=POINTS * target.X.size * target.likelihood.outputs**2 <= MOST_WORK)
     wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / model.dim) / block.G[0, 0])
     eta = wanted / max(1.0, min(shape.steepest / MILD, STEEPEST))

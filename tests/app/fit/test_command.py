@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from gyromc.app.cli import app
 from gyromc.datasets import heart
 from gyromc.errors import InvalidInput
+from support.commands import interruptible_command
 from support.posterior import Reference, standardised
 from support.zscores import score
 
@@ -269,8 +270,10 @@ def test_nothing_heavy_is_imported_before_it_is_used_and_what_lacks_is_named(tmp
 
 def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    content = GOOD.replace("x,kind,y", "h [cm],[/x],y")  # no Rich markup
-    (tmp_path / "d.csv").write_text(content + "2.5,v,no\n2.5,v,no\n2.5,,no\n")
+    rows = [*GOOD.splitlines()[1:], "2.5,v,no", "2.5,v,no", "2.5,,no"]
+    lines = [f"{row},{'1' if row.endswith('yes') else '0'}" for row in rows]
+    header = "h [cm] $,=[/x] $,y,copy"  # no Rich markup, no Mathtext, no formula
+    (tmp_path / "d.csv").write_text("\n".join([header, *lines]) + "\n")
     result = CliRunner().invoke(
         app, ["fit", "d.csv", "-t", "y", "--effort", "quick", "--impute"], catch_exceptions=False
     )
@@ -279,14 +282,18 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
         "Logistic regression of y, chosen because 'y' has two values",
         "2 levels: 'u', 'v'; reference 'u'; 1 missing value replaced by 'v', the most frequent",
         "probabilities are those of y = yes",
-        "h [cm]",
-        "[/x][v]",
+        "h [cm] $",
+        "=[/x] $[v]",
+        "'copy' has only one value of the target with each of its own. If that comes from 'y' itself",
         "Monte Carlo error",
         "posterior spread",
         "held-out",
         "Can the numbers be trusted?",
     ):
         assert words in result.stdout
+    assert "gyromc: warning: 'copy' has only one value of the target" in result.stderr
+    names = [row["name"] for row in read(tmp_path / "results" / "fit-d" / "coefficients.csv")]
+    assert names == ["intercept", "h [cm] $", "'=[/x] $[v]", "copy"]
     assert result.stdout.rstrip().endswith("results/fit-d/report.html")
     assert (tmp_path / "results" / "fit-d" / "fit.json").exists()
 
@@ -296,7 +303,7 @@ def test_ctrl_c_writes_nothing_and_keeps_what_was_there(tmp_path):
     (tmp_path / "d.csv").write_text(GOOD)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fit.json").write_text("earlier")
-    command = [sys.executable, "-m", "gyromc", "fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001"]
+    command = interruptible_command("fit", "d.csv", "-t", "y", "--out", "out", "--effort", "0.0001")
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -6,7 +6,17 @@ import numpy as np
 
 from gyromc.checks import require
 
-__all__ = ["as_numbers", "as_text", "clean", "is_dates", "ordered", "pandas_module", "require_scale", "with_points"]
+__all__ = [
+    "adorned",
+    "as_numbers",
+    "as_text",
+    "clean",
+    "is_dates",
+    "ordered",
+    "pandas_module",
+    "require_scale",
+    "with_points",
+]
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
@@ -15,6 +25,8 @@ DATES = (
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
     r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2,4}"
 )
+ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
+"""Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F."""
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
 
 
@@ -53,8 +65,11 @@ def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
 
 def as_text(column):
     """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
-    if pandas_module().api.types.is_numeric_dtype(column):
+    types = pandas_module().api.types
+    if types.is_numeric_dtype(column):
         return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
+    if not types.is_string_dtype(column.dropna()):  # dates and times
+        return column.map(str, na_action="ignore").astype("str")
     return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
 
 
@@ -66,6 +81,11 @@ def ordered(texts) -> list[str]:
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]
     return sorted(distinct, key=lambda t: (t.casefold(), t))
+
+
+def adorned(texts) -> bool:
+    """Whether more than half of some texts look like numbers that are not written plainly."""
+    return bool(len(texts)) and float(texts.str.fullmatch(ADORNED).mean()) > 0.5
 
 
 def is_dates(column) -> bool:

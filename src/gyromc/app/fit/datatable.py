@@ -159,7 +159,7 @@ def _near_files(path: Path) -> str:
 
 
 def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
-    file = CsvFile(path, encoding)
+    file = CsvFile(path, encoding, option="--encoding")
     names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
     unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
     places = wanted.select(names, unnamed)
@@ -199,7 +199,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
     for name in chosen:
         kind = file.schema_arrow.field(name).type
         require(
-            not pyarrow.types.is_nested(kind),
+            not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
             f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
         )
         columns[name] = _plain(file.read(columns=[name]).column(0), pandas, pyarrow)

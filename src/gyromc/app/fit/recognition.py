@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.columns import adorned, as_numbers, as_text, is_dates, ordered, require_scale
 from gyromc.app.fit.datatable import MAX_COLUMNS, DataTable
 from gyromc.app.fit.encoding import CategoricalColumn, Encoding, NumericColumn
 from gyromc.app.fit.response import Wishes, recognise_response
@@ -21,8 +21,6 @@ MAX_LEVELS = 50
 """A text column with more categories than this is refused unless `--categorical` names it."""
 MOST_PROBLEMS = 12
 FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
-ADORNED = r"[+-]?[$€£]?\s*\d[\d,.' ]*\s*[%$€£]?"
-"""Numbers with extra signs: 1,234 or 3,14 or 12 % or $5."""
 
 
 def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
@@ -57,6 +55,7 @@ def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: n
     )
     rows = np.arange(table.num_rows) if train is None else train
     features = _features(table, used, wishes, rows)
+    _require_different_names([name for f in features for name in f.outputs], table.path)
     size = sum(len(f.outputs) for f in features)
     require(
         size <= MAX_COLUMNS,
@@ -64,6 +63,16 @@ def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: n
         "categories with `--drop`.",
     )
     return Encoding(features, response, tuple(dropped.items()))
+
+
+def _require_different_names(names: Sequence[str], path: str) -> None:
+    """Raise if two coefficients would have the same name."""
+    require(
+        "intercept" not in names,
+        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
+    )
+    twice = sorted({name for name in names if names.count(name) > 1})[:1]
+    require(not twice, f"Two coefficients would be called {twice[0] if twice else ''!r}. Rename a column of {path}.")
 
 
 def _features(
@@ -153,11 +162,10 @@ def _imputed(count: int, by: str) -> str:
 
 def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray) -> None:
     """Raise for a column that is nearly numeric: it is not treated as categories."""
-    texts, count = table.columns[name][bad], int(bad.sum())
+    texts, count = as_text(table.columns[name][bad]), int(bad.sum())
     here = f"{table.path}, {table.place(bad)}: column {name!r}"
     known = int(table.columns[name].notna().sum())
-    adorned = texts.str.fullmatch(ADORNED).to_numpy(bool)
-    if adorned.mean() > 0.5 and texts.nunique() > 2:
+    if adorned(texts) and texts.nunique() > 2:
         raise InvalidInput(
             f"{here} has {texts.iloc[0]!r}, which looks like a number but is not written as one ({count} of {known} values). "
             f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
@@ -191,9 +199,11 @@ def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray,
         reference in levels,
         f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
     )
-    fill, note = None, ""
+    fill, notes = None, []
+    if not forced and adorned(column.dropna()):
+        notes.append("categories, though they look like numbers: write those plainly (1000, 31)")
     if wishes.impute:
         seen = column.iloc[train].dropna()
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
-        note = _imputed(len(column) - known, f"{fill!r}, the most frequent")
-    return CategoricalColumn(name, tuple(levels), reference, fill, note)
+        notes.append(_imputed(len(column) - known, f"{fill!r}, the most frequent"))
+    return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(filter(None, notes)))

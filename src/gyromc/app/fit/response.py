@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gyromc.app.fit.columns import as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.app.fit.columns import adorned, as_numbers, as_text, is_dates, ordered, require_scale
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Response
 from gyromc.checks import require
@@ -49,18 +49,23 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     )
     reason = "asked for"
     if model is None:
-        model, reason = _choose_model(target, values, bad, distinct)
+        model, reason = _choose_model(target, column, values, bad, distinct)
     if model in ("linear", "poisson"):
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
         return _numeric_response(table, target, model, values, bad, reason)
     return _class_response(target, model, distinct, wishes.positive, reason)
 
 
-def _choose_model(target: str, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
     """Return the model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
     if bad.all():
+        require(
+            not adorned(column),
+            f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers but are not written so. Write "
+            "plain numbers (1234.5); for decimal commas pass `--decimal ,`; for classes `--model logistic`.",
+        )
         require(
             len(distinct) <= MAX_CLASSES,
             f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}: too many classes (at most "

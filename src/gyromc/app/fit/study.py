@@ -15,6 +15,7 @@ import numpy as np
 
 from gyromc.app.fit.datatable import DataTable, read_table, split_names
 from gyromc.app.fit.encoding import Encoding
+from gyromc.app.fit.giveaways import check, giveaways
 from gyromc.app.fit.recognition import complete_rows, recognise
 from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.request import Request
@@ -28,6 +29,8 @@ from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, progress
 
 __all__ = ["Request", "study"]
+
+PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 
 
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
@@ -54,10 +57,15 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
     for note in notes:
         say(note)
-    with interruptible() as stop, progress() as shown, results_folder(request.directory, FILES) as folder:
+    given_away = check(giveaways(table, encoding, y), request.target)
+    if not given_away["good"]:
+        say(f"warning: {given_away['sentence']}")
+    out = request.directory
+    with interruptible(patience=PATIENCE) as stop, progress() as shown, results_folder(out, FILES) as folder:
         watch = _Watch(say, stop, shown)
         results, tables = _findings(request, table, encoding, (train, test), y, new, watch)
         results["data"]["notes"] = notes
+        results["checks"].append(given_away)
         whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
         results = {
             "command": request.command,
