@@ -42,8 +42,8 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, `bias` or `rows`, and `sensitivity`."""
-    last = [_sensitivity_panel] if "sensitivity" in found else []
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, `bias` or `rows`, `sensitivity`."""
+    last = [_sensitivity_panel] if found.get("sensitivity", {}).get("data") else []
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel, *last):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
@@ -291,12 +291,14 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
         for k, eta in enumerate(study["step_sizes"])
     )
     alt = f"RMSE ratios to the reversible baseline for {name} over other data and starts. Below 1: {shares}."
-    caption = f"Ratio of RMSEs to the baseline, one point per case, {study['num_chains']} chains each; the bar is the median."
+    caption = (
+        f"Ratio of RMSEs to the baseline, one point per case, {study['num_chains']} chains each; the bar is the median."
+    )
     rows = [
-        (g["against"], g["about"], g["start"], eta, i, ratio)
-        for g in study["groups"]
+        (g["about"], g["start"], eta, i, ratio)
+        for g in groups
         for eta, ratios in zip(study["step_sizes"], g["ratios"], strict=True)
         for i, ratio in enumerate(ratios)
     ]
-    columns = ("against", "about", "start", "step_size", "case", "rmse_ratio")
+    columns = ("about", "start", "step_size", "case", "rmse_ratio")
     return Panel(name, "sensitivity", figure, alt, caption, columns, rows)

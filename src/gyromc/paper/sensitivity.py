@@ -1,7 +1,7 @@
 """How claim (i) depends on what the paper leaves open: the data, the test row and the start.
 
-Input: the pieces of an experiment's variants. Output: plain values for results.json: the ratios of the RMSEs of every variant, and
-how often they are below 1, by rival, reference, start and step size.
+Input: the pieces of an experiment's variants. Output: plain values for results.json: the ratios of the RMSEs, and how
+often they are below 1, by rival, reference, start and step size.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from gyromc.paper.problems import PaperProblem, with_choices
 from gyromc.paper.profiles import Profile
 from gyromc.shape.importance import Expectation
 
-__all__ = ["ABOUT", "Varied", "headline", "variants"]
+__all__ = ["ABOUT", "Varied", "headlines", "variants"]
 
 STARTS = (0.0, 1.0)
 DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
@@ -105,19 +105,20 @@ class Varied:
         cases = [variant for variant in self.cases if variant.start == start]
         found = [list(map(np.concatenate, zip(*rows, strict=True))) for rows in self._ratios(rival, about, cases)]
         below = np.array([ratio < 1 for ratio, _, _ in found])
+        ratios = {"ratios": [[float(f"{x:.4g}") for x in ratio] for ratio, _, _ in found]}  # for the figure
         return {
             "cases": below.shape[1],
             "below_at_every_step_size": int(np.sum(np.all(below, axis=0))),
             "cells": [_counts(eta, *row) for eta, row in zip(self.etas, found, strict=True)],
-            "ratios": [[float(f"{x:.4g}") for x in ratio] for ratio, _, _ in found],
-        }
+        } | (ratios if rival == "reversible" else {})
 
     def _ratios(self, rival: str, about: str, cases: list[Experiment]) -> Iterator[list[Ratios]]:
         """For each step size, the ratios of each case."""
         for k, eta in enumerate(self.etas):
             if about == "exact":
                 exact = [[self._predicted[v.name, role, eta][1] for role in ("nonreversible", rival)] for v in cases]
-                yield [(np.array([ours / theirs]),) * 3 for ours, theirs in exact]
+                ratios = [np.array([ours / theirs]) for ours, theirs in exact]
+                yield [(ratio, ratio, ratio) for ratio in ratios]
             else:
                 pairs = [[self._errors(v, role, eta, about) for role in ("nonreversible", rival)] for v in cases]
                 yield [rmse_ratio(ours, theirs, self.bootstrap, k) for ours, theirs in pairs]
@@ -156,17 +157,22 @@ def _counts(eta: float, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) ->
     }
 
 
-def headline(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The counts against the baseline at the smallest step size, over all starts; None where there is no such study.
+def headlines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The counts against the baseline over all starts, at every step size and at the smallest; nothing without such a study.
 
-    Exact predictions count where there are any, else errors about the paper's reference.
+    One entry for each reference, the paper's first; exact predictions take the place of measured ratios.
     """
-    if "sensitivity" not in found:
-        return None
-    groups = [g for g in found["sensitivity"]["groups"] if g["against"] == "reversible"]
-    about = "exact" if any(g["about"] == "exact" for g in groups) else groups[0]["about"]
-    groups = [g for g in groups if g["about"] == about]
-    last = [g["cells"][-1] for g in groups]
-    counts = {key: sum(cell[key] for cell in last) for key in ("below", "clearly_below", "clearly_above")}
-    cases, every = (sum(g[key] for g in groups) for key in ("cases", "below_at_every_step_size"))
-    return {"about": ABOUT[about], "step_size": last[0]["step_size"], "cases": cases, "every": every, **counts}
+    groups = [g for g in found.get("sensitivity", {"groups": []})["groups"] if g["against"] == "reversible"]
+    abouts = dict.fromkeys(g["about"] for g in groups)
+    if "exact" in abouts:
+        abouts = ("exact",)
+    made = []
+    for about in abouts:
+        mine = [g for g in groups if g["about"] == about]
+        last = [g["cells"][-1] for g in mine]
+        counts = {key: sum(cell[key] for cell in last) for key in ("below", "clearly_below", "clearly_above")}
+        cases, every = (sum(g[key] for g in mine) for key in ("cases", "below_at_every_step_size"))
+        made.append(
+            {"about": ABOUT[about], "step_size": last[0]["step_size"], "cases": cases, "every": every, **counts}
+        )
+    return made
