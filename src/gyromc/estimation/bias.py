@@ -62,7 +62,12 @@ def predicted(run: Run) -> dict[str, Bias]:
     what the term of second order in η is for a Gaussian target, and counted as an error.
     """
     plan = run.plan if run.steps_done == run.plan.num_steps else run.plan.replace(num_steps=max(1, run.steps_done))
-    pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
+    try:
+        pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
+    except MemoryError as error:
+        raise InvalidInput(
+            f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
+        ) from error
     limit = pred.largest_step_size
     found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
     for name, row in pred.items():
