@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import time
 import warnings
 
 import jax.numpy as jnp
@@ -408,7 +409,9 @@ def test_relaxation_times_are_those_of_the_directions_an_observable_sees(dynamic
 def test_the_start_shows_also_in_many_chains_with_few_blocks():
     """100 chains keep 8 blocks; two relaxation times from 6 standard deviations off."""
     far = plan(start=[6.0, -6.0, 0.0], num_steps=40, num_chains=100, dynamics=gm.dynamics.overdamped(3))
-    assert any("odd: the first half" in sentence for sentence in silenced(gm.run(far), bias="none").warnings)
+    run = gm.run(far)
+    assert any("odd: the first half" in sentence for sentence in silenced(run, bias="none").warnings)
+    assert not any("odd: the first half" in sentence for sentence in silenced(run).warnings)  # the bias contains it
 
 
 def test_one_chain_of_very_few_steps_warns():
@@ -451,3 +454,28 @@ def test_heavy_tails_that_no_straight_line_shows_are_found_in_the_run():
     assert any(
         re.match(r"x²: .* % of its fluctuations come from one of", s) for s in silenced(run, bias="none").warnings
     )
+
+
+def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said():
+    """513 parameters: nothing is predicted and no tails are looked at; less than the run's time, and less than two seconds."""
+    rng = np.random.default_rng(2)
+    X, start = rng.standard_normal((40, 30)), {"W": 0.1 * rng.standard_normal((30, 17)), "v": 0.1 * np.ones(3)}
+    network = plan(
+        target=gm.targets.FiniteSum(
+            lambda p, d: -0.5 * (d[1] - jnp.sum(jnp.tanh(d[0] @ p["W"])) - p["v"].sum()) ** 2,
+            lambda p: -0.5 * (jnp.sum(p["W"] ** 2) + jnp.sum(p["v"] ** 2)),
+            (X, np.sin(X[:, 0])),
+        ),
+        dynamics=gm.dynamics.overdamped(513),
+        oracle=gm.oracles.Minibatch(8),
+        observables={"out": gm.observables.function(lambda p: jnp.tanh(X[0] @ p["W"]).sum())},
+        step_size=1e-4,
+        num_steps=128,
+        start=start,
+    )
+    run = gm.run(network)
+    began = time.process_time()
+    found = silenced(run)
+    assert time.process_time() - began < 2
+    assert found["out"].bias is None
+    assert [re.search(r"here 513", hint) is not None for hint in found.hints] == [True, True]

@@ -41,7 +41,8 @@ class Bias:
     """The expected difference between a run's mean and μ(h).
 
     `error` is the part of its standard error that is independent of the run's own; in the corrected mean the run's own error
-    counts `amplification` times (1 when the bias does not come from the run itself).
+    counts `amplification` times (1 when the bias does not come from the run itself). `start` says whether the effect of the start
+    is part of it.
     """
 
     value: float | None
@@ -49,6 +50,7 @@ class Bias:
     error: float = 0.0
     amplification: float = 1.0
     dof: float = math.inf
+    start: bool = False
 
     def std_error(self, own: float) -> float:
         """The standard error of the bias, when the run's mean has the standard error `own`."""
@@ -74,7 +76,8 @@ def predicted(run: Run) -> dict[str, Bias]:
         if row.bias is None or not math.isfinite(row.bias):
             continue
         remainder = 0.0 if row.bias_method.exact or not limit > 0 else abs(row.bias) * plan.eta / limit
-        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", math.hypot(row.bias_error, remainder))
+        error = math.hypot(row.bias_error, remainder)
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", error, start=True)
     return found
 
 

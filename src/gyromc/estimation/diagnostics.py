@@ -79,7 +79,7 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
             "several chains."
         )
     drift, error = average.drift
-    if abs(drift) > START_SHOWS * error:
+    if abs(drift) > START_SHOWS * error and not row.discretisation.start:
         yield (
             f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: the start shows. "
             f"Pass `burn_in`, or a start closer to the mode."
