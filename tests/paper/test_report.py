@@ -14,7 +14,7 @@ from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
-from gyromc.paper.report import COLUMNS, judged, markdown, write_report
+from gyromc.paper.report import COLUMNS, judged, markdown, render, write_report
 from gyromc.paper.sensitivity import headlines
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
@@ -247,3 +247,14 @@ def test_measured_ratios_scatter_about_the_exact_ones(live):
         gap = np.log(by["truth", start] / by["exact", start])
         assert abs(gap.mean()) < 4 / np.sqrt(40 * 10)
         assert gap.std() > 0.01
+
+
+def test_a_report_without_the_study_says_where_it_is(live):
+    experiments = {
+        name: {key: value for key, value in found.items() if key != "sensitivity"}
+        for name, found in live.results["experiments"].items()
+    }
+    text = render({**live.results, "experiments": experiments}, {name: [] for name in experiments})
+    assert "is part of the <strong>paper</strong> profile" in text
+    assert "Sensitivity of claim (i)" not in text
+    assert "is part of the <strong>paper</strong> profile" not in live.report.read_text()
