@@ -8,7 +8,6 @@ import pytest
 
 import gyromc as gm
 from gyromc.prediction.assumptions import verdicts
-from gyromc.prediction.stability import Linearisation, stability
 
 
 def plan_of(target, d, h, **settings):
@@ -82,38 +81,6 @@ def test_an_observable_that_is_flat_in_part_of_space():
     assert 0.85 < truth < 1.0
     step = gm.observables.function(lambda t: t[0] * (t[1] > 0.5))
     assert gm.predict(gm.Plan(observables={"h": step}, **settings)).variance["h"] > 0
-
-
-def test_noise_that_is_not_counted_is_named():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((60, 30))
-    plan = plan_of(
-        gm.targets.LinearRegression(X, rng.standard_normal(60)),
-        30,
-        gm.observables.linear(np.eye(30)[0]),
-        oracle=gm.oracles.Minibatch(2),
-        step_size=1e-3,
-    )
-    found = stability(plan)
-    assert found.how is Linearisation.WITHOUT_NOISE
-    assert not found.how.exact
-    assert "noise is not counted" in str(found)
-    judged = {v.name: v for v in verdicts(plan, found)}["step size"]
-    assert judged.status == "not certified"
-    assert "lowers the limit" in judged.sentence
-    assert stability(plan.replace(oracle=gm.oracles.Gaussian(1.0))).how is Linearisation.EXACT
-
-
-def test_a_limit_at_the_mode_is_called_one():
-    plan = plan_of(gm.targets.CosinePerturbed(1, 1.2), 1, gm.observables.tanh([1.0]), step_size=3.0)
-    for step, status in ((3.0, "not certified"), (8.0, "fails")):
-        at = plan.replace(step_size=step)
-        judged = {v.name: v for v in verdicts(at, stability(at))}["step size"]
-        assert judged.status == status
-        assert "curvature elsewhere" in judged.sentence
-        assert "diverge" not in judged.sentence
-    assert "may stay bounded for long" in judged.sentence
-    assert "diverge" not in gm.predict(plan.replace(step_size=8.0)).rmse_method["h"]
 
 
 class Cubic(gm.targets.GeneralizedLinear):

@@ -58,11 +58,7 @@ class Bias:
 
 
 def predicted(run: Run) -> dict[str, Bias]:
-    """The bias of one chain's average as `predict` knows it, without a new run.
-
-    What is not exact leaves out a remainder: relative to the bias it is taken as η over the largest stable step size, which is
-    what the term of second order in η is for a Gaussian target, and counted as an error.
-    """
+    """The bias of one chain's average as `predict` knows it, with its error, without a new run."""
     plan = run.plan if run.steps_done == run.plan.num_steps else run.plan.replace(num_steps=max(1, run.steps_done))
     try:
         pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
@@ -70,14 +66,11 @@ def predicted(run: Run) -> dict[str, Bias]:
         raise InvalidInput(
             f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
         ) from error
-    limit = pred.largest_step_size
     found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
             continue
-        remainder = 0.0 if row.bias_method.exact or not limit > 0 else abs(row.bias) * plan.eta / limit
-        error = math.hypot(row.bias_error, remainder)
-        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", error, start=True)
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=True)
     return found
 
 

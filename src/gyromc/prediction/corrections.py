@@ -1,11 +1,13 @@
 """First effects of a finite step size: the bias of Euler-Maruyama to first order in η, and what the oracle's noise adds to V.
 
-Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `Corrections`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
+Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
 stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,23 +16,14 @@ import numpy as np
 from gyromc.evaluation import over_rows
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import start_rows
+from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 from gyromc.targets import SumOverData
 
 POINTS = 2000
+MOST_NUMBERS = 4_000_000  # in the Hessians of all points
 MOST_DATA = 2000
-
-
-@dataclasses.dataclass(frozen=True)
-class Corrections:
-    """First effects of a finite step size."""
-
-    bias_slope: float  # per unit of step size
-    bias_slope_error: float
-    floor: float  # s: N·Var is V/η + s + …
-    transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start; None for a start far outside the sample
 
 
 def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
@@ -59,28 +52,66 @@ def _batch_covariance(target, center, picked, scale, theta):
     return scale * terms.T @ terms
 
 
-def corrections(plan: Plan, sample: Sample, poisson: Polynomial) -> Corrections:
-    """Bias slope, floor and transient of one observable, averaged over up to `POINTS` draws of the sample.
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepEffects:
+    """The first effects of a plan's step size, from one set of draws for all observables."""
 
-    `poisson` is φ, of degree at least 2: a linear φ gives no bias.
-    """
-    z, slope_H = draws_with_forces(plan, sample, POINTS)
-    theta = z[:, : plan.dim]
-    D, Q = plan.dynamics.D, plan.dynamics.Q
-    G, n, d = D + Q, len(D), plan.dim
-    K = np.broadcast_to(np.eye(n), (len(z), n, n)).copy()
-    K[:, :d, :d] = plan.flat_target.hessians(theta)
-    slope, curve = poisson.gradients(z), poisson.hessians(z)
-    noise = np.einsum("ij,sjk,lk->sil", G[:, :d], oracle_covariances(plan, theta), G[:, :d], optimize=True)
-    rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, slope_H @ Q.T, optimize=True)
-    bent = np.einsum("sij,jk,skl,li->s", curve, G, K, D, optimize=True) + np.einsum("sij,sji->s", curve, noise)
-    terms = (rotated - bent) / 2
-    return Corrections(
-        bias_slope=float(np.mean(terms)),
-        bias_slope_error=float(np.std(terms) / np.sqrt(len(terms))),
-        floor=float(np.mean(np.einsum("si,sij,sj->s", slope, noise, slope))),  # T1: s
-        transient=_transient(plan, sample, poisson),
-    )
+    plan: Plan
+    sample: Sample
+
+    @functools.cached_property
+    def _draws(self) -> tuple[np.ndarray, np.ndarray]:
+        """z and ∇H."""
+        n = self.plan.dynamics.size
+        return draws_with_forces(self.plan, self.sample, min(POINTS, max(200, MOST_NUMBERS // n**2)))
+
+    @functools.cached_property
+    def _hessians(self) -> np.ndarray:
+        """∇²H at the draws."""
+        (z, _), d = self._draws, self.plan.dim
+        K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
+        K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
+        return K
+
+    @functools.cached_property
+    def _noise(self) -> np.ndarray:
+        """GΣGᵀ at the draws."""
+        G, d = self.plan.dynamics.D + self.plan.dynamics.Q, self.plan.dim
+        Sigma = oracle_covariances(self.plan, self._draws[0][:, :d])
+        return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
+
+    def floor(self, poisson: Polynomial) -> float:
+        """s: N·Var is V/η + s + …"""
+        slope = poisson.gradients(self._draws[0])
+        return float(np.mean(np.einsum("si,sij,sj->s", slope, self._noise, slope)))  # T1: s
+
+    def slope(self, poisson: Polynomial) -> tuple[float, float]:
+        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
+        (z, forces), K, D, Q = self._draws, self._hessians, self.plan.dynamics.D, self.plan.dynamics.Q
+        G, slope, curve = D + Q, poisson.gradients(z), poisson.hessians(z)
+        rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, forces @ Q.T, optimize=True)
+        bent = np.einsum("sij,jk,skl,li->s", curve, G, K, D, optimize=True) + np.einsum(
+            "sij,sji->s", curve, self._noise
+        )
+        terms = (rotated - bent) / 2
+        return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))
+
+    def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> float | None:
+        """Σ_k η(E h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ; None where they do not arrive.
+
+        Beyond three standard deviations a fitted φ is unreliable: there a start follows the chain without noise.
+        """
+        plan, d = self.plan, self.plan.dim
+        center, root = self.sample.moments()
+        whitened = lambda z: np.linalg.solve(root, (z[:, :d] - center).T)  # noqa: E731
+        inside = lambda z: np.sum(whitened(z) ** 2, axis=0) <= NEAR**2 * d  # noqa: E731
+        found = arrive(some_starts(plan), inside, mean_step(plan), lambda z: h(z[:, :d]), plan.num_steps)
+        if found is None:
+            return None
+        r = np.random.default_rng(0).standard_normal(self.sample.theta.shape)
+        z = np.concatenate([self.sample.theta, r], axis=1) if plan.augmented else self.sample.theta
+        level = float(self.sample.weights @ poisson.values(z))
+        return plan.eta * float(np.mean(found[0])) + level - float(np.mean(poisson.values(found[1])))
 
 
 def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,17 +120,3 @@ def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarr
     theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
     r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
     return np.concatenate([theta, r], axis=1), np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
-
-
-def _transient(plan: Plan, sample: Sample, poisson: Polynomial) -> float | None:
-    """μ(φ) - φ(z₀), averaged over the starts; None beyond four standard deviations, where a fitted φ is unreliable."""
-    starts = start_rows(plan)[:100]
-    center = sample.weights @ sample.theta
-    scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
-    away = starts[:, : plan.dim] - center
-    distance = np.sqrt(np.einsum("si,si->s", away, np.linalg.solve(scatter, away.T).T) / plan.dim)
-    if np.max(distance) > 4:
-        return None
-    r = np.random.default_rng(0).standard_normal(sample.theta.shape)
-    z = np.concatenate([sample.theta, r], axis=1) if plan.augmented else sample.theta
-    return float(sample.weights @ poisson.values(z) - np.mean(poisson.values(starts)))

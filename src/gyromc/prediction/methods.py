@@ -1,6 +1,7 @@
-"""Methods by which a predicted number is known: a kind that code can test, and the text that users read."""
+"""Methods by which a predicted number is known: a kind that code can test, and the text that users read; numbers with errors."""
 
 import enum
+from typing import NamedTuple
 
 
 class Kind(enum.Enum):
@@ -16,10 +17,23 @@ class Kind(enum.Enum):
     EXACT = "exact finite-step"
     LAW = "finite-step law"
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
+    GRID = "the chain on a grid"
     FIRST_ORDER = "first order in η"
     ASYMPTOTIC = "asymptotic"
     UNSTABLE = "unstable: second moments grow without bound"
     UNKNOWN = "unknown"
+
+
+class Number(NamedTuple):
+    """A computed number and a bound on its error."""
+
+    value: float
+    error: float
+
+    @property
+    def shown(self) -> str:
+        """±, the error and its share of the number."""
+        return f"±{self.error:.1g}".replace("e-0", "e-").replace("e+0", "e+")
 
 
 class Method(str):

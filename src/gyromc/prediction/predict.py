@@ -12,7 +12,7 @@ from typing import Any
 from gyromc.checks import require, whole
 from gyromc.plan import Plan
 from gyromc.prediction.assumptions import Verdict, verdicts
-from gyromc.prediction.methods import UNKNOWN, Kind, Method
+from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.routes import Answer, Shared, answer
 from gyromc.prediction.stability import Stability, stability
@@ -25,7 +25,8 @@ __all__ = ["Prediction", "predict"]
 COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
 JUDGED = ("assumption", "verdict", "why")
 KEYS = (
-    *("variance", "reversible_variance", "method", "expectation", "expectation_method"),
+    *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
+    *("expectation", "expectation_error", "expectation_method"),
     *("rmse", "rmse_method", "std", "bias", "bias_method"),
 )
 COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
@@ -48,6 +49,8 @@ class Prediction(Records[Answer], Shown):
     _result = "prediction"
     variance = Column[float]("The fluctuation constant V(h).")
     reversible_variance = Column[float]("V_0(h), with Q = 0.")
+    variance_error = Column[float]("The error of V: 0 where it is exact to rounding, NaN where it is not known.")
+    reversible_variance_error = Column[float]("The error of V_0.")
     method = Column[Method]("How V is known.")
     mean = Column[float]("The expected value of an average: μ(h) plus the bias.")
     std_error = Column[float]("The standard deviation of the mean over all chains.")
@@ -58,6 +61,7 @@ class Prediction(Records[Answer], Shown):
     bias_error = Column[float]("The standard error of the bias where it is sampled; 0 where it is not.")
     bias_method = Column[Method]("How the bias is known.")
     expectation = Column[float | None]("μ(h).")
+    expectation_error = Column[float]("The error of μ(h).")
     expectation_method = Column[Method]("How μ(h) is known.")
     strict_reduction = Column[Reduction | None]("Whether V < V_0 strictly, with the integral that decides it.")
     answers = Renamed("rows")
@@ -125,8 +129,9 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
-    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits)
     steady = stability(plan)
+    limit = math.nan if steady is None else steady.largest_step_size
+    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits, limit)
     rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
@@ -151,9 +156,9 @@ def _cells(name: str, row: Answer) -> list[str]:
     strict = row.strict_reduction
     return [
         name,
-        _short(row.expectation),
-        f"{row.variance:.7g}",
-        f"{row.reversible_variance:.7g}",
+        _with_error(row.expectation, row.expectation_error, 5),
+        _with_error(row.variance, row.variance_error, 7),
+        _with_error(row.reversible_variance, row.reversible_variance_error, 7),
         "" if strict is None else f"{strict.ratio:.4g}{' (strict)' if strict.strict else ''}",
         row.method,
         f"{row.rmse:.5g}",
@@ -165,3 +170,11 @@ def _cells(name: str, row: Answer) -> list[str]:
 
 def _short(value: float | None) -> str:
     return "?" if value is None else f"{value:.5g}"
+
+
+def _with_error(value: float | None, error: float, digits: int) -> str:
+    """A number, with its error where the digits shown would hide it."""
+    if value is None or math.isnan(value):
+        return "?"
+    text = f"{value:.{digits}g}"
+    return text if error <= 0.5 * 10.0**-digits * abs(value) else f"{text} {Number(value, error).shown}"

@@ -14,12 +14,13 @@ from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import corrections
+from gyromc.prediction.corrections import StepEffects, draws_with_forces
 from gyromc.prediction.exact import closed_forms, mehler
-from gyromc.prediction.exact.chain import augment, lift, linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
-from gyromc.prediction.methods import UNKNOWN, Kind, Method
+from gyromc.prediction.finite_step import First, averaged, first_order
+from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
@@ -27,8 +28,13 @@ from gyromc.shape.importance import Sample
 
 MOST_PARAMETERS = 60  # for an importance sample
 HEALTHY = 0.1  # effective size, as a share of the draws
+HEAVY = 0.7  # tail index of the weights, from which means are not reliable
+ALONE = 0.1  # share of one draw in the error of a mean
+COMPARABLE = 0.5  # an error of this share of a number: the number is not known
+RESIDUALS = 4000  # draws at which the Poisson equation is checked
 BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
+NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +44,11 @@ class Answer:
     variance: float = math.nan  # V
     reversible_variance: float = math.nan  # V_0
     method: Method = UNKNOWN
+    variance_error: float = math.nan  # of V: 0 where it is exact to rounding
+    reversible_variance_error: float = math.nan  # of V_0
     expectation: float | None = None  # μ(h)
     expectation_method: Method = UNKNOWN
+    expectation_error: float = math.nan
     bias: float | None = None  # of one chain's average
     bias_method: Method = UNKNOWN
     bias_error: float = 0.0  # standard error of the bias, where it is sampled
@@ -76,6 +85,12 @@ class Shared:
     plan: Plan
     sample: Sample | None  # the user's
     digits: int
+    limit: float = math.nan  # the largest stable step size
+
+    @functools.cached_property
+    def effects(self) -> StepEffects:
+        """First effects of the step size, from the pilot sample."""
+        return StepEffects(self.plan, self.pilot)
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -101,6 +116,8 @@ def _why_not_trusted(model: Model, drawn: Sample) -> str | None:
     count = len(drawn.weights)
     if not drawn.effective_size >= HEALTHY * count:
         return f"{count} draws are worth {drawn.effective_size:.0f}"
+    if (index := drawn.tail_index) > HEAVY:
+        return f"a few draws decide, the tail index of the weights is {index:.2g}"
     if (share := _beyond(model, drawn)) > BEYOND:
         return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
     (mean, root), d, modes = drawn.moments(), model.dim, [center.mode for center in model.modes.found]
@@ -144,6 +161,7 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(known[0], plan.augmented)
     zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ known[1])
     closed = how = Method(Kind.CLOSED_FORM)
+    errors = dict.fromkeys(("variance_error", "reversible_variance_error", "expectation_error"), 0.0)
     if h.is_linear:
         mu = shift
         V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
@@ -155,17 +173,25 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
     elif np.any(u):
         how = Method(Kind.MEHLER)
-        mu = mehler.expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
-        V, V0 = mehler.ridge_constants(D, Q, P, u, h.rho, shift)
-        strict = Reduction(bool(V < V0 * (1 - 1e-9)), math.nan, V / V0)  # V and V_0 to 10 digits decide: no integral
+        mu, *found = _by_mehler(h, u, shift, D, Q, P)
+        (V, V_error), (V0, V0_error) = map(_known, found)
+        errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu.error}
+        strict = Reduction(V + V_error < V0 - V0_error, math.nan, V / V0)  # V and V_0 decide: no integral
+        mu = mu.value
     else:
         return None
-    base = Answer(V, V0, how, mu, closed, strict_reduction=strict)
+    base = dataclasses.replace(
+        Answer(V, V0, how, expectation=mu, expectation_method=closed, strict_reduction=strict), **errors
+    )
+    if not V >= 0:
+        return dataclasses.replace(base, method=NOT_RESOLVED)
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
-        std, bias = math.sqrt(moments.variance), moments.mean - mu
-        return dataclasses.replace(base, bias=bias, bias_method=exact, std=std, rmse_method=exact)
-    found = _with_law(plan, _asymptotic(plan, base), h)
+        std, bias, error = math.sqrt(moments.variance), moments.mean - mu, moments.start_error
+        if error:
+            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
+        return dataclasses.replace(base, bias=bias, bias_method=exact, bias_error=error, std=std, rmse_method=exact)
+    found = _with_law(plan, _asymptotic(shared, base), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -185,21 +211,38 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     return dataclasses.replace(found, bias=bias, bias_method=law, rmse_method=how)
 
 
+def _by_mehler(h: Ridge, u: np.ndarray, shift: float, D, Q, P) -> tuple[Number, Number, Number]:
+    """μ, V and V_0 of ρ(uᵀz)."""
+    mu = mehler.ridge_expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
+    return mu, *mehler.ridge_constants(D, Q, P, u, h.rho, shift)
+
+
+def _known(found: Number) -> Number:
+    """V with its error; NaN where the error is comparable with V."""
+    return found if 0 <= found.error <= COMPARABLE * found.value else Number(math.nan, abs(found.error))
+
+
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
-    """The Poisson equation by Galerkin; not used when the user passed a sample."""
+    """The Poisson equation, solved; not used when the user passed a sample."""
     plan = shared.plan
     if shared.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
         return None
     found = galerkin.solve(plan, h, shared.digits)
+    V, V0 = _known(found.variance), _known(found.reversible_variance)
     base = Answer(
-        variance=found.variance,
-        reversible_variance=found.reversible_variance,
+        variance=V.value,
+        variance_error=V.error,
+        reversible_variance=V0.value,
+        reversible_variance_error=V0.error,
         method=Method(Kind.GALERKIN, found.method),
-        expectation=found.expectation,
-        expectation_method=Method(Kind.QUADRATURE, f"quadrature (degree {found.degree})"),
-        strict_reduction=reduction(found.strictness, plan.dynamics.Q, found.variance, found.reversible_variance),
+        expectation=found.expectation.value,
+        expectation_error=found.expectation.error,
+        expectation_method=Method(Kind.QUADRATURE, f"quadrature (±{found.expectation.error:.1g})"),
+        strict_reduction=reduction(found.strictness, plan.dynamics.Q, V.value, V0.value),
     )
-    return _asymptotic(plan, base, found.bias_slope, found.transient, found.floor)
+    if math.isnan(V.value):
+        return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
+    return _asymptotic(shared, base, First(found.bias_slope, 0.0, found.transient, found.floor), h, found.spread)
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -209,27 +252,42 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     if not np.all(np.isfinite(values[sample.weights > 0])):
         raise InvalidInput("the observable is NaN or infinite on the sample")
     values = np.where(np.isfinite(values), values, 0.0)
+    mu, error = sample.mean(values)
+    if (share := sample.largest_share(values)) > ALONE:
+        raise InvalidInput(f"one draw of the sample makes {100 * share:.2g} % of the error: the sample is too small")
+    base = Answer(
+        expectation=mu, expectation_error=error, expectation_method=Method(Kind.SAMPLE, f"sample (se {error:.2g})")
+    )
     D, Q = plan.dynamics.D, plan.dynamics.Q
     found = plugin.plug_in(sample, values, D, Q)
-    mu, error = sample.mean(values)
+    z, forces = draws_with_forces(plan, sample, RESIDUALS)
+    share = plugin.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
+    left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
+    V = _known(Number(found.variance, found.std_error + left_out * found.variance))
+    V0 = _known(Number(found.reversible_variance, found.reversible_std_error + left_out * found.reversible_variance))
+    if math.isnan(V.value):
+        return dataclasses.replace(base, variance_error=V.error, method=NOT_RESOLVED)
     integral, spread = sampled_integral(plan, sample, found.reversible_poisson)
-    base = Answer(
-        variance=found.variance,
-        reversible_variance=found.reversible_variance,
-        method=Method(Kind.PLUG_IN, found.method),
-        expectation=mu,
-        expectation_method=Method(Kind.SAMPLE, f"sample (se {error:.2g})"),
-        strict_reduction=reduction(integral, Q, found.variance, found.reversible_variance, spread),
+    base = dataclasses.replace(
+        base,
+        variance=V.value,
+        variance_error=V.error,
+        reversible_variance=V0.value,
+        reversible_variance_error=V0.error,
+        method=Method(Kind.PLUG_IN, dataclasses.replace(found, std_error=V.error).method),
+        strict_reduction=reduction(integral, Q, V.value, V0.value, spread),
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
-    first = corrections(plan, sample, found.poisson)
+    effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
+    floor = effects.floor(found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
-        return _asymptotic(plan, base, floor=first.floor)
+        return _asymptotic(shared, base, First(floor=floor), h, spread_h)
+    slope, slope_error = effects.slope(found.poisson)
     if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
         lower = plugin.plug_in(sample, values, D, Q, max(2, found.degree - 2))
-        missing = first.bias_slope - corrections(plan, sample, lower.poisson).bias_slope
-        first = dataclasses.replace(first, bias_slope_error=math.hypot(first.bias_slope_error, missing))
-    return _asymptotic(plan, base, first.bias_slope, first.transient, first.floor, first.bias_slope_error)
+        slope_error = math.hypot(slope_error, slope - effects.slope(lower.poisson)[0])
+    transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
+    return _asymptotic(shared, base, First(slope, slope_error, transient, floor), h, spread_h)
 
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -239,7 +297,7 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     _require_linear(shared.plan, h)
     V, V0, integral = laplace_constants(shared.plan, h)
     strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
-    return _asymptotic(shared.plan, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
+    return _asymptotic(shared, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
 
 
 def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
@@ -263,27 +321,15 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
 
 
 def _asymptotic(
-    plan: Plan,
-    base: Answer,
-    bias_slope: float | None = None,
-    transient: float | None = None,
-    floor: float = 0.0,
-    slope_error: float = 0.0,
+    shared: Shared, base: Answer, first: First | None = None, h: Observable | None = None, spread: float = math.nan
 ) -> Answer:
-    """Moments of one chain's average from V: variance V/(Nη) + s/N, bias η·slope + transient/(Nη), where these are known."""
+    """The answer with the moments of one chain's average."""
+    plan = shared.plan
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
-    eta, N = plan.eta, plan.num_steps
-    std = math.sqrt(max(base.variance, 0.0) / (N * eta) + floor / N)  # E6, and s of T1
-    if bias_slope is None or not plan.scheme.is_euler:
-        text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-        return dataclasses.replace(base, std=std, rmse_method=Method(Kind.ASYMPTOTIC, text))
-    bias, bias_error, known = eta * bias_slope, eta * slope_error, Kind.FIRST_ORDER.value
-    if bias_error:
-        known += f" (se {bias_error:.1g})"
-    if transient is None or plan.burn_in:
-        known += ", start left out"
+    if first is None or h is None or base.expectation is None:
+        found = first_order(plan, base.variance, spread, First(), shared.limit)
     else:
-        bias += transient / (N * eta)
-    first, how = Method(Kind.FIRST_ORDER, known), Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
-    return dataclasses.replace(base, bias=bias, bias_error=bias_error, bias_method=first, std=std, rmse_method=how)
+        chosen, mean = galerkin.active(plan, plan.model.coordinates_of(h)), (base.expectation, base.expectation_error)
+        found = averaged(plan, h, base.variance, mean, spread, first, chosen, shared.limit)
+    return dataclasses.replace(base, **vars(found))

@@ -7,15 +7,20 @@ import dataclasses
 import enum
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles import Batch, Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact import lifted
-from gyromc.prediction.exact.chain import augment, linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import augment, why_not_linear
+from gyromc.prediction.exact.mean_square import MeanSquare, largest_stable_step, limit_of_mean, radius_of_mean
+from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
+from gyromc.prediction.growth import growth
+from gyromc.targets import GeneralizedLinear
 
 MAX_DENSE = 1000
+MOST_PRODUCTS = 1e8  # N d² for noise that grows with the state: seconds
 
 
 class Linearisation(enum.StrEnum):
@@ -25,6 +30,9 @@ class Linearisation(enum.StrEnum):
     EXACT_WITH_NOISE = "exact, with oracle noise"
     WITHOUT_NOISE = "for exact gradients: the oracle's noise is not counted"
     AT_MODE = "linearised at the mode"
+    AT_MODE_WITH_NOISE = "linearised at the mode, with oracle noise"
+    FAR = "linearised far from the mode"
+    AT_EDGE = "linearised where a long chain gets to, ∇U growing faster than linearly"
     AT_START = "linearised at the start"
 
     @property
@@ -35,36 +43,18 @@ class Linearisation(enum.StrEnum):
     @property
     def caveat(self) -> str:
         """A sentence on what the limit leaves out; empty where it leaves out nothing."""
-        if self.exact:
-            return ""
-        if self is Linearisation.WITHOUT_NOISE:
-            return " Noise that grows with the state lowers the limit: take a step size well below it."
-        return " This is the limit of the linear chain; curvature elsewhere and the oracle's noise may lower it."
+        return _CAVEATS.get(self, "")
 
 
-def hamiltonian_precision(plan: Plan) -> tuple[np.ndarray, Linearisation] | None:
-    """The Hessian of H: exact for Gaussian targets, at the mode (or the start) for others; None where it is too large to form."""
-    if plan.dynamics.size > MAX_DENSE:
-        return None
-    known = plan.flat_target.gaussian()
-    if known is not None:
-        K, where = known[0], Linearisation.EXACT
-    elif plan.starts.theta is None:
-        return None
-    else:
-        try:
-            K, where = plan.model.laplace.precision, Linearisation.AT_MODE
-        except InvalidInput:  # a target without a mode
-            K, where = plan.flat_target.hessians(plan.model.start[None])[0], Linearisation.AT_START
-    return augment(K, plan.augmented), where
-
-
-def largest_stable_step(A: np.ndarray) -> float:
-    """sup of the η for which ρ(I - ηA) < 1; 0 when A has an eigenvalue with real part ≤ 0."""
-    eigenvalues = np.linalg.eigvals(A)
-    if eigenvalues.real.min() <= 0:
-        return 0.0
-    return float(np.min(2 * eigenvalues.real / np.abs(eigenvalues) ** 2))  # |1 - ηλ| < 1
+_CAVEATS = {
+    Linearisation.WITHOUT_NOISE: " Noise that grows with the state lowers the limit: take a step size well below it.",
+    Linearisation.AT_MODE_WITH_NOISE: " This is the limit of the linear chain; curvature elsewhere may lower it.",
+    Linearisation.AT_EDGE: " From far enough away the chain diverges at every step size.",
+    **dict.fromkeys(
+        (Linearisation.AT_MODE, Linearisation.FAR, Linearisation.AT_START),
+        " This is the limit of the linear chain; curvature elsewhere and the oracle's noise may lower it.",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +80,8 @@ class Stability:
 def stability(plan: Plan) -> Stability | None:
     """Second-moment stability of a plan; None where its Hessian cannot be formed.
 
-    Exact for Gaussian targets, including oracle noise that grows with the state where the state has at most `lifted.MAX_STATE`
-    numbers; linearised at the mode for others. A schedule is judged by its largest step size.
+    Exact for Gaussian targets, including the noise of mini-batches; for others linearised at the mode, or away from it where
+    that allows smaller steps only. A schedule is judged by its largest step size.
 
     ```python
     import gyromc as gm
@@ -101,51 +91,95 @@ def stability(plan: Plan) -> Stability | None:
     assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
     ```
     """
-    if callable(plan.step_size):
-        with jax.enable_x64(True):
-            steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
-            eta = max(float(plan.step_size(k)) for k in steps)
-    else:
-        eta = plan.eta
     try:
-        additive = isinstance(plan.oracle, Exact | Gaussian)
-        if why_not_linear(plan) is None and plan.dynamics.size <= lifted.MAX_STATE:
-            chain = linear_chain(plan)
-            additive = chain.additive
-            if not additive:
-                radius = lifted.second_moment_radius(chain)
-                return Stability(radius, _largest_in_mean_square(chain), Linearisation.EXACT_WITH_NOISE)
-        known = hamiltonian_precision(plan)
+        known = _linear(plan)
     except InvalidInput:  # a target whose mode or Hessian cannot be found
         return None
-    if known is None or not np.all(np.isfinite(known[0])):
+    if known is None:
         return None
-    A = (plan.dynamics.D + plan.dynamics.Q) @ known[0]
-    radius = float(np.max(np.abs(1 - eta * np.linalg.eigvals(A))) ** 2)
-    how = known[1] if additive or known[1] is not Linearisation.EXACT else Linearisation.WITHOUT_NOISE
-    return Stability(radius, largest_stable_step(A), how)
+    (A, how, noise), eta = known, _largest_step(plan)
+    if noise is None:
+        rates = np.linalg.eigvals(A)
+        return Stability(radius_of_mean(rates, eta), limit_of_mean(rates), how)
+    squares = MeanSquare(A, plan.dynamics.D + plan.dynamics.Q, noise)
+    return Stability(squares.radius(eta), squares.limit(), how)
 
 
-def _largest_in_mean_square(chain) -> float:
-    """sup of the η for which second moments contract under multiplicative noise, by bisection below the noise-free limit."""
-    low, high = 0.0, largest_stable_step(chain.A)
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        shrinks = lifted.second_moment_radius(dataclasses.replace(chain, step_size=middle)) < 1
-        low, high = (middle, high) if shrinks else (low, middle)
-    return low
+def _largest_step(plan: Plan) -> float:
+    if not callable(plan.step_size):
+        return plan.eta
+    with jax.enable_x64(True):
+        steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
+        return max(float(plan.step_size(k)) for k in steps)
+
+
+def _linear(plan: Plan) -> tuple[np.ndarray, Linearisation, Noise | None] | None:
+    """A, where it comes from, and the noise that grows with the state; None where nothing can be formed."""
+    if plan.dynamics.size > MAX_DENSE:
+        return None
+    known = plan.flat_target.gaussian()
+    if known is None:
+        return _linearised(plan)
+    A = _drift(plan, known[0])
+    if isinstance(plan.oracle, Exact | Gaussian):
+        return A, Linearisation.EXACT, None
+    if why_not_linear(plan) is None and _affordable(plan):
+        return A, Linearisation.EXACT_WITH_NOISE, oracle_noise(plan, known[1])
+    return A, Linearisation.WITHOUT_NOISE, None
+
+
+def _linearised(plan: Plan) -> tuple[np.ndarray, Linearisation, Noise | None] | None:
+    """At the mode, or away from it where that allows smaller steps only."""
+    if plan.starts.theta is None:
+        return None
+    try:
+        center = plan.model.laplace
+    except InvalidInput:  # a target without a mode
+        K = plan.flat_target.hessians(plan.model.start[None])[0]
+        return (_drift(plan, K), Linearisation.AT_START, None) if np.all(np.isfinite(K)) else None
+    if not np.all(np.isfinite(center.precision)):
+        return None
+    away = growth(plan.flat_target, center)
+    A = _drift(plan, center.precision)
+    limits = [(largest_stable_step(B), B) for B in (_drift(plan, K) for K in away.hessians)]
+    limit, B = min(((x, B) for x, B in limits if x > 0), key=lambda pair: pair[0], default=(np.inf, A))
+    if limit < (1 - 1e-3) * largest_stable_step(A):
+        return B, Linearisation.AT_EDGE if away.faster else Linearisation.FAR, None
+    noise = _noise_at(plan, center.mode)
+    return A, Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE, noise
+
+
+def _drift(plan: Plan, K: np.ndarray) -> np.ndarray:
+    return (plan.dynamics.D + plan.dynamics.Q) @ augment(K, plan.augmented)
+
+
+def _affordable(plan: Plan) -> bool:
+    target = plan.flat_target
+    return target.num_data * target.dim**2 <= MOST_PRODUCTS  # type: ignore[attr-defined]
+
+
+def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
+    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where it is not known."""
+    oracle, target = plan.prepared_oracle, plan.flat_target
+    if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
+        return None
+    with jax.enable_x64(True):
+        X, y = target.design
+        w = np.asarray(jax.vmap(jax.grad(target.slope))(jnp.asarray(X @ mode), jnp.asarray(y)))
+    if not np.all(w >= 0):
+        return None
+    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, batch_factor(oracle, len(X)))
 
 
 def advice(plan: Plan) -> str:
     """A sentence that compares the step size with the stability limit."""
     try:
-        known = hamiltonian_precision(plan)
+        found = None if plan.scheduled else stability(plan)
     except Exception:  # a user's target that has no Hessian: the advice stays general
-        known = None
-    if known is None or plan.scheduled or not np.all(np.isfinite(known[0])):
+        found = None
+    if found is None:
         return "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
-    (P, where), eta = known, plan.eta
-    limit = largest_stable_step((plan.dynamics.D + plan.dynamics.Q) @ P)
+    limit, where, eta = found.largest_step_size, found.how, plan.eta
     if limit == 0:
         return f"Likely cause: the drift is not contracting there ({where}, A = (D+Q)P has an eigenvalue with real part ≤ 0)."
     if eta >= limit:
@@ -154,6 +188,6 @@ def advice(plan: Plan) -> str:
             f"Take `step_size` at most {limit / 2:.3g}."
         )
     return (
-        f"step_size = {eta:g} is below the full-gradient stability limit {limit:.4g} ({where}): suspect oracle noise "
+        f"step_size = {eta:g} is below the stability limit {limit:.4g} ({where}): suspect oracle noise "
         "that grows with θ, curvature away from there, or a target without a finite integral; try a smaller `step_size`."
     )

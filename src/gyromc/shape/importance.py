@@ -5,6 +5,7 @@ proposal was, or an expectation with an error from independent repetitions (`exp
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,8 +18,12 @@ from gyromc.targets import Target
 
 __all__ = ["DRAWS", "Expectation", "Sample", "expectation", "importance_sample"]
 
-INFLATION = 1.05  # the proposal's standard deviation, against the approximation's
+PROPOSAL = (
+    (1.05, 0.75),
+    (2.0, 0.25),
+)  # standard deviations, against the approximation's, and their shares of the draws
 DRAWS = 20_000
+BLOCKS = 20
 SCRAMBLINGS = 16
 PILOT_POWER = 13
 
@@ -35,7 +40,24 @@ class Sample:
     def mean(self, values: np.ndarray) -> tuple[float, float]:
         """The expectation of something given at the points, and its standard error."""
         center = float(self.weights @ values)
-        return center, float(np.sqrt(np.sum(self.weights**2 * (values - center) ** 2)))
+        terms = self.weights * (values - center)
+        blocks = np.array([part.sum() for part in np.array_split(terms, BLOCKS)])  # draws of a chain are correlated
+        return center, float(np.sqrt(max(np.sum(terms**2), np.sum(blocks**2) * BLOCKS / (BLOCKS - 1))))
+
+    def largest_share(self, values: np.ndarray) -> float:
+        """The share of one draw in the squared standard error of the mean of something given at the points."""
+        terms = (self.weights * (values - self.weights @ values)) ** 2
+        return float(np.max(terms) / np.sum(terms)) if np.any(terms) else 0.0
+
+    @functools.cached_property
+    def tail_index(self) -> float:
+        """The shape k of a Pareto law fitted to the largest weights times squared distances: means are reliable below 0.7."""
+        mean, root = self.moments()
+        size = self.weights * np.sum(linalg.solve_triangular(root, (self.theta - mean).T, lower=True) ** 2, axis=0)
+        size.sort()
+        count = int(min(0.2 * len(size), 3 * math.sqrt(len(size))))
+        beyond = size[-count:] - size[-count - 1]
+        return float(stats.genpareto.fit(beyond[beyond > 0] / np.mean(beyond), floc=0)[0])
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and lower Cholesky factor of the covariance."""
@@ -45,7 +67,7 @@ class Sample:
 
 
 def importance_sample(target: Target, center: Laplace, draws: int = DRAWS, seed: int = 0) -> Sample:
-    """A weighted sample of a law, proposed by its Laplace approximation, a little inflated."""
+    """A weighted sample of a law, proposed by its Laplace approximation, a little inflated, with wide tails."""
     rng = np.random.default_rng(seed)
     d = len(center.mode)
     mean, root = center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(d))
@@ -56,10 +78,12 @@ def importance_sample(target: Target, center: Laplace, draws: int = DRAWS, seed:
 
 
 def _around(target: Target, mean: np.ndarray, root: np.ndarray, draws: int, rng: np.random.Generator) -> Sample:
-    """Draws of N(mean, INFLATION² root rootᵀ), weighted to the law."""
-    half = rng.standard_normal((draws // 2, len(mean)))
-    x = np.stack([half, -half], axis=1).reshape(-1, len(mean))  # antithetic: odd moments of the proposal are exact
-    return _weighted(target, mean + INFLATION * x @ root.T, -0.5 * np.sum(x**2, axis=1))
+    """Draws of a mixture of N(mean, s² root rootᵀ) with the scales and shares of `PROPOSAL`, weighted to the law."""
+    d, scales, shares = len(mean), np.array([s for s, _ in PROPOSAL]), np.array([p for _, p in PROPOSAL])
+    half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
+    x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
+    exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
+    return _weighted(target, mean + x @ root.T, special.logsumexp(exponents, axis=1, b=shares))
 
 
 def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sample:

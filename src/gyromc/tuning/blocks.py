@@ -12,7 +12,7 @@ from scipy import linalg
 
 from gyromc.dynamics import Dynamics
 from gyromc.operators import Blocks, Scaled, as_operator
-from gyromc.prediction.stability import largest_stable_step
+from gyromc.prediction.exact.mean_square import largest_stable_step
 from gyromc.tuning.step_size import largest_root, variance_excess
 
 __all__ = ["REVERSIBLE", "ROTATING", "Block", "merits"]

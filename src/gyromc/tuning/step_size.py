@@ -13,7 +13,7 @@ from scipy import linalg
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.exact.chain import augment
-from gyromc.prediction.stability import largest_stable_step
+from gyromc.prediction.exact.mean_square import largest_stable_step
 
 __all__ = ["burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
 

@@ -1,7 +1,7 @@
 """The chain on a Gaussian target is linear: z⁺ = Mz - ηG_θδ + √(2ηD)ξ, M = I - ηA, A = GP, G = D+Q (T1).
 
-Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise, E[δδᵀ | z] = T·ẑẑᵀ with
-ẑ = (z_θ, 1), and the starts; all centred at the target's mean. `why_not_linear` returns the reason where a plan is not linear.
+Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise and the starts; all centred at
+the target's mean. `why_not_linear` returns the reason where a plan is not linear.
 """
 
 import dataclasses
@@ -12,8 +12,9 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
+from gyromc.prediction.exact.noise import Noise, oracle_noise
 from gyromc.targets import LinearRegression
 
 START_DRAWS = 4096
@@ -29,7 +30,7 @@ class LinearChain:
     P: np.ndarray
     mean: np.ndarray  # of θ
     step_size: float
-    noise: np.ndarray  # T: d × (d+1) × d × (d+1)
+    noise: Noise
     starts: np.ndarray  # rows of z₀, centred
 
     @property
@@ -57,16 +58,16 @@ class LinearChain:
         """The map of the mean in one step."""
         return np.eye(self.n) - self.step_size * self.A  # T1
 
-    @functools.cached_property
+    @property
     def additive(self) -> bool:
         """Whether the oracle's noise does not depend on the state."""
-        return not np.any(self.noise[:, : self.d])
+        return self.noise.additive
 
     @functools.cached_property
     def W(self) -> np.ndarray:
         """The covariance of one step's noise when it is additive; at the target's mean otherwise."""
         eta, spread = self.step_size, self.G[:, : self.d]
-        return 2 * eta * self.D + eta**2 * spread @ self.noise[:, -1, :, -1] @ spread.T  # T1
+        return 2 * eta * self.D + eta**2 * spread @ self.noise.constant @ spread.T  # T1
 
 
 def lift(u: np.ndarray, size: int) -> np.ndarray:
@@ -97,7 +98,7 @@ def linear_chain(plan: Plan) -> LinearChain:
         P=augment(K, plan.augmented),
         mean=mean,
         step_size=plan.eta,
-        noise=noise_tensor(plan),
+        noise=oracle_noise(plan, mean),
         starts=start_rows(plan) - lift(mean, plan.dynamics.size),
     )
 
@@ -122,39 +123,6 @@ def start_rows(plan: Plan) -> np.ndarray:
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
     rows = max(theta.shape[0], r.shape[0])
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
-
-
-def noise_tensor(plan: Plan) -> np.ndarray:
-    """T with E[δδᵀ | z]_ij = Σ_ab T[i, a, j, b] ẑ_a ẑ_b."""
-    d, oracle, target = plan.dim, plan.prepared_oracle, plan.flat_target
-    if isinstance(oracle, Batch) and isinstance(target, LinearRegression):
-        return _batch_noise(target, oracle)
-    T = np.zeros((d, d + 1, d, d + 1))
-    if isinstance(oracle, Gaussian):
-        T[:, -1, :, -1] = float(oracle.tau) ** 2 * np.eye(d)
-    return T
-
-
-def _batch_noise(target: LinearRegression, oracle: Batch, rows_at_once: int = 4096) -> np.ndarray:
-    """(f/(bN)) Σᵢ [Δᵢ, eᵢ] ⊗ [Δᵢ, eᵢ] of linear regression: δ = Δᵢz + eᵢ averaged over b draws.
-
-    f = (N-b)/(N-1) for distinct rows. The factor is exact because the rows are drawn independently of z: given z, δ is a
-    mean of b of the N vectors Δᵢz + eᵢ, which sum to 0.
-    """
-    (X, y), (_, mean) = target.design, target.gaussian()
-    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
-    N, d = X.shape
-    gram = np.zeros((d * (d + 1), d * (d + 1)))
-    for first in range(0, N, rows_at_once):
-        x, t = X[first : first + rows_at_once], y[first : first + rows_at_once]
-        delta = N * x[:, :, None] * x[:, None, :] - X.T @ X  # T1: Δᵢ
-        if center is None:
-            e = N * (x @ mean - t)[:, None] * x + float(target.prior_precision) * mean  # T1: eᵢ
-        else:
-            e = delta @ (mean - center)  # the anchored noise vanishes at the center
-        flat = np.concatenate([delta, e[:, :, None]], axis=2).reshape(len(x), -1)
-        gram += flat.T @ flat
-    return (gram * (oracle.noise_factor(N) / (oracle.size * N))).reshape(d, d + 1, d, d + 1)  # T1
 
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:

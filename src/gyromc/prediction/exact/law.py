@@ -16,14 +16,14 @@ from gyromc.prediction.exact.chain import LinearChain, lift
 from gyromc.prediction.exact.mehler import expectation
 from gyromc.prediction.exact.moments import stretch
 
-MOST_STARTS = 32
+MOST_GROUPS = 256  # of starts: where there are more, those with neighbouring means go together
 MOST_STATE = 10  # numbers in the state, for noise that depends on it
 EVERY_STEP = 32
 GROWTH = 1.1
 
 
 def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -> float:
-    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, from at most 32 of its starts."""
+    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps."""
     w, shift = lift(h.direction, chain.n), float(h.direction @ chain.mean)
     steps = _nodes(num_steps)
     values = np.array([_at(chain, w, shift, h.rho, burn_in + k) for k in steps])
@@ -41,11 +41,11 @@ def _nodes(num_steps: int) -> np.ndarray:
 
 def _at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: int) -> float:
     """E ρ(aᵀθ_k), averaged over the starts."""
-    starts = chain.starts[:MOST_STARTS]
     if chain.additive:
         M, W = stretch(chain.M, chain.W, k)
-        centers, deviation = shift + starts @ M.T @ w, math.sqrt(max(float(w @ W @ w), 0.0))
-        return float(np.mean([expectation(rho, c, deviation) for c in centers]))
+        centers, deviation = np.sort(shift + chain.starts @ M.T @ w), math.sqrt(max(float(w @ W @ w), 0.0))
+        groups = [(len(part), part.mean()) for part in np.array_split(centers, min(len(centers), MOST_GROUPS))]
+        return sum(count * expectation(rho, c, deviation) for count, c in groups) / len(centers)
     Y = lifted.second_moments(chain, k)
     first, second = float(w @ Y[:-1, -1]), float(w @ Y[:-1, :-1] @ w)
     return expectation(rho, shift + first, math.sqrt(max(second - first**2, 0.0)))

@@ -6,6 +6,8 @@ squaring, which stays exact for unstable step sizes until numbers overflow.
 """
 
 import dataclasses
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,7 @@ class Moments:
 
     mean: float
     variance: float
+    start_error: float = 0.0  # of the mean, where the start is random: it was drawn a number of times
 
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
@@ -40,13 +43,23 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
     if why_not_linear(plan) is not None:
         return {}
     chain = linear_chain(plan)
-    found = {}
-    for name, h in plan.observables.items():
-        if _why_not(chain, h) is None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                mean, variance = _moments(chain, h, plan.num_steps, plan.burn_in)
+    ridges = {name: h for name, h in plan.observables.items() if isinstance(h, Ridge)}
+    known = {name: h for name, h in ridges.items() if _why_not(chain, h) is None}
+    steps, found = (plan.num_steps, plan.burn_in), {}
+    with np.errstate(over="ignore", invalid="ignore"):
+        averages = lifted.average_moments if not chain.additive else _average_moments
+        average = averages(chain, *steps) if any(h.is_linear for h in known.values()) else None
+        for name, h in known.items():
+            u, shift = h.direction, float(h.direction @ chain.mean)
+            if average is None or h.is_square:
+                mean, variance, by_start = quadratic.square_moments(chain, u, shift, *steps)
+            else:
+                w = lift(u, chain.n)
+                mean, variance = shift + w @ average.mean, w @ average.covariance @ w
+                by_start = chain.starts @ (average.of_start.T @ w)
             overflow = not (np.isfinite(mean) and np.isfinite(variance))
-            found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0))
+            error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
+            found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0), error)
     return found
 
 
@@ -67,30 +80,38 @@ def _why_not(chain: LinearChain, h: Observable) -> str | None:
     return f"the lifted second moments need a state of at most {lifted.MAX_STATE} numbers" if too_large else None
 
 
-def _moments(chain: LinearChain, h: Observable, num_steps: int, burn_in: int) -> tuple[float, float]:
-    assert isinstance(h, Ridge)
-    u, shift = np.asarray(h.direction, float), float(h.direction @ chain.mean)
-    if h.is_square:
-        return quadratic.square_moments(chain, u, shift, num_steps, burn_in)
-    linear = _linear_moments if chain.additive else lifted.linear_moments
-    mean, variance = linear(chain, u, num_steps, burn_in)
-    return shift + mean, variance
+class _Steps(NamedTuple):
+    """m steps from z₀: z_m = Mz₀ + e and Σ_{k<m} z_k = Az₀ + s, with the covariances of e and s."""
+
+    M: np.ndarray
+    A: np.ndarray
+    W: np.ndarray  # Cov(e)
+    X: np.ndarray  # Cov(e, s)
+    C: np.ndarray  # Cov(s)
 
 
-def _linear_moments(chain: LinearChain, u: np.ndarray, num_steps: int, burn_in: int) -> tuple[float, float]:
-    """Mean (about uᵀ of the target's mean) and variance of the average of uᵀθ under additive noise."""
-    n, w = chain.n, lift(u, chain.n)
+def _compose(p: _Steps, q: _Steps) -> _Steps:
+    """First p, then q."""
+    ahead = q.A @ p.X
+    return _Steps(
+        M=q.M @ p.M,
+        A=p.A + q.A @ p.M,
+        W=q.M @ p.W @ q.M.T + q.W,
+        X=q.M @ (p.X + p.W @ q.A.T) + q.X,
+        C=p.C + q.A @ p.W @ q.A.T + ahead + ahead.T + q.C,
+    )
+
+
+def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> lifted.Average:
+    """Mean and covariance of the average of z under additive noise."""
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
     M_b, W_b = stretch(chain.M, chain.W, burn_in)
-    mean0, cov0 = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
-    # The state (z, s) with s = Σ uᵀz_j over the steps made so far.
-    F = np.block([[chain.M, np.zeros((n, 1))], [w[None], np.ones((1, 1))]])
-    noise = np.zeros((n + 1, n + 1))
-    noise[:n, :n] = chain.W
-    F_N, C_N = stretch(F, noise, num_steps)
-    a = F_N[n, :n]  # T1: uᵀS_N
-    return a @ mean0 / num_steps, (a @ cov0 @ a + C_N[n, n]) / num_steps**2
+    mean, covariance = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
+    zero = np.zeros((chain.n, chain.n))
+    total = power(_compose, _Steps(chain.M, np.eye(chain.n), chain.W, zero, zero), num_steps)
+    moments = (total.A @ covariance @ total.A.T + total.C) / num_steps**2  # T1: S_N
+    return lifted.Average(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
 
 
 def stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

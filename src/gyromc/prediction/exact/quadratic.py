@@ -2,7 +2,7 @@
 
 Input: a `LinearChain`. Output: two numbers. Conditional means and variances of a quadratic ẑᵀaẑ, ẑ = (z, 1), are quadratics
 again: for a run of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two runs compose. N steps cost
-O(log N) products of (n+1)² × (n+1)² matrices.
+O(log N) products of matrices with (n+1)(n+2)/2 rows.
 """
 
 from typing import NamedTuple
@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gyromc.prediction.exact.chain import LinearChain, lift, power
+from gyromc.prediction.exact.symmetric import Symmetric
 
 MAX_STATE = 20
 
 
 class Stretch(NamedTuple):
-    """Several steps of the chain from a state z, and the sum S of h over them; quadratics are row-major vectors."""
+    """Several steps of the chain from a state z, and the sum S of h over them; quadratics in short form."""
 
     M: np.ndarray  # the last state has mean M ẑ …
     W: np.ndarray  # … and covariance W
@@ -27,13 +28,13 @@ class Stretch(NamedTuple):
 
 def square_moments(
     chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int
-) -> tuple[float, float]:
-    """Mean and variance of the average of (uᵀz + shift)²."""
+) -> tuple[float, float, np.ndarray]:
+    """Mean and variance of the average of (uᵀz + shift)², and its mean from each start."""
     direction = np.append(lift(u, chain.n), shift)
-    one = _one_step(chain, np.outer(direction, direction).ravel())
+    size, short = chain.n + 1, Symmetric(chain.n + 1)
+    one = _one_step(chain, short.vector(np.outer(direction, direction)))
     whole = power(_compose, one, num_steps)
-    size = chain.n + 1
-    a, v = whole.a.reshape(size, size), whole.v.reshape(size, size)
+    a, v = short.matrix(whole.a), short.matrix(whole.v)
     M, W = np.eye(size), np.zeros((size, size))
     if burn_in:
         before = power(_compose, one, burn_in)
@@ -44,14 +45,15 @@ def square_moments(
     gradient = 2 * rows @ a
     inner = np.sum((rows @ v) * rows, axis=1) + np.sum(v * W)
     outer = np.sum((gradient @ W) * gradient, axis=1) + 2 * np.sum((a @ W) * (W @ a))
-    return np.mean(expected) / num_steps, (np.mean(inner + outer) + np.var(expected)) / num_steps**2
+    variance = (np.mean(inner + outer) + np.var(expected)) / num_steps**2
+    return float(np.mean(expected)) / num_steps, float(variance), expected / num_steps
 
 
 def _one_step(chain: LinearChain, h: np.ndarray) -> Stretch:
     size = chain.n + 1
     M, W = np.eye(size), np.zeros((size, size))
     M[:-1, :-1], W[:-1, :-1] = chain.M, chain.W
-    L = np.kron(M.T, M.T) + np.outer(_constant(size), W.ravel())
+    L = Symmetric(size).map(np.kron(M.T, M.T) + _constants(W))
     return Stretch(M, W, L, np.zeros_like(L), h, np.zeros_like(h))
 
 
@@ -70,14 +72,15 @@ def _compose(p: Stretch, q: Stretch) -> Stretch:
 
 def _covariances(p: Stretch, a: np.ndarray) -> np.ndarray:
     """g ↦ Cov(a(last), g(last) | z) for symmetric g, the last state of p being Gaussian given z."""
-    size = len(p.M)
-    a = a.reshape(size, size)
+    short = Symmetric(len(p.M))
+    a = short.matrix(a)
     X = p.M.T @ a @ p.W
     cross = 2 * (np.kron(X, p.M.T) + np.kron(p.M.T, X))
-    return cross + 2 * np.outer(_constant(size), (p.W @ a @ p.W).ravel())
+    return short.map(cross + 2 * _constants(p.W @ a @ p.W))
 
 
-def _constant(size: int) -> np.ndarray:
-    one = np.zeros(size * size)
-    one[-1] = 1.0
-    return one
+def _constants(W: np.ndarray) -> np.ndarray:
+    """g ↦ the constant quadratic tr(Wg)."""
+    full = np.zeros((W.size, W.size))
+    full[-1] = W.ravel()
+    return full

@@ -10,10 +10,19 @@ from collections.abc import Callable
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.prediction.poisson.hermite import hermite, ladders, multi_indices
 
 SPACING = 0.2  # nodes, in standard deviations
+FINEST = 0.02
+NODES_PER_DEGREE = 4
+SETTLED = 1e-11
+WORST_CONDITION = 1e10  # of the change to an orthonormal basis
 Curve = Callable[[np.ndarray], np.ndarray]
 NEGLIGIBLE = 45.0  # e⁻⁴⁵ of the density's maximum, polynomials counted
+
+
+class TooLarge(InvalidInput):
+    """A basis or a grid beyond what is computed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,36 +34,63 @@ class Axis:
     weights: np.ndarray  # m, summing to one
     values: np.ndarray  # m × n: the orthonormal basis at the nodes, the constant first
     derivatives: np.ndarray  # k × n × n: ∂_i of basis function j has coefficients [i, :, j]
-    recursion: tuple[float, float, np.ndarray] | None = None  # location, scale, x·p_n in the basis; on the line only
+    steps: np.ndarray  # k × k: from a node to its neighbours
+    energy: Curve  # of the law, at points
+    basis: Curve  # the functions at points, like `values`
 
     def expand(self, values: np.ndarray) -> np.ndarray:
         """Coefficients of a function given at the nodes."""
         return self.values.T @ (self.weights * values)
 
-    def at(self, point: float) -> np.ndarray:
-        """The basis at one point of the line."""
-        assert self.recursion is not None
-        location, scale, table = self.recursion
-        x, p = (point - location) / scale, [1.0]
-        for n in range(1, self.values.shape[1]):
-            below = p[n - 2] * table[n - 2, n - 1] if n > 1 else 0.0
-            p.append(((x - table[n - 1, n - 1]) * p[n - 1] - below) / table[n, n - 1])
-        return np.array(p)
+    def shifted(self, shares: np.ndarray, count: int = 1) -> "Axis":
+        """The same basis on nodes shifted by shares of the steps; `count` of them for each, on a line."""
+        inner = (np.arange(count)[:, None] + shares) / count @ self.steps
+        nodes = (self.nodes[:, None] + inner).reshape(-1, self.nodes.shape[1])
+        return dataclasses.replace(self, nodes=nodes, weights=_normalised(self.energy(nodes)), values=self.basis(nodes))
 
 
 def line(
     coordinate: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing: float = SPACING
 ) -> Axis:
     """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
-    mean, sd = _location_and_scale(potential, *around)
+    mean, sd = location_and_scale(potential, *around)
     low, high = _extent(potential, mean, sd, degree)
-    t = np.linspace(low, high, int(np.ceil((high - low) / (spacing * sd))) + 1)
-    weights = _normalised(potential(t))
+    step = min(spacing * sd, (high - low) / (NODES_PER_DEGREE * degree))
+    t, weights = _resolved(potential, low, high, step, FINEST * sd)
     values = _orthonormal((t - mean) / sd, weights, degree)
     stiffness = values.T @ (values * (weights * slope(t))[:, None])
     derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
     table = values.T @ (values * (weights * (t - mean) / sd)[:, None])
-    return Axis((coordinate,), t[:, None], weights, values, derivative[None], (mean, sd, table))
+    return Axis(
+        (coordinate,),
+        t[:, None],
+        weights,
+        values,
+        derivative[None],
+        steps=np.array([[t[1] - t[0]]]),
+        energy=lambda points: potential(points[:, 0]),
+        basis=lambda points: _recursion(table, (points[:, 0] - mean) / sd),
+    )
+
+
+def _resolved(potential: Curve, low: float, high: float, step: float, finest: float) -> tuple[np.ndarray, np.ndarray]:
+    """Equispaced nodes and weights; the nodes are made denser until a shift by half a step does not show in the mass."""
+    while True:
+        t = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
+        energy, between = potential(t), potential(t[:-1] + (t[1] - t[0]) / 2)
+        density, other = np.exp(np.min(energy) - energy), np.exp(np.min(energy) - between)
+        if abs(density.sum() - other.sum()) <= SETTLED * density.sum() or step < finest:
+            return t, density / density.sum()
+        step /= 2
+
+
+def _recursion(table: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Orthonormal polynomials at points from the matrix of multiplication by x."""
+    p = np.ones((len(table), len(x)))
+    for n in range(1, len(table)):
+        below = p[n - 2] * table[n - 2, n - 1] if n > 1 else 0.0
+        p[n] = ((x - table[n - 1, n - 1]) * p[n - 1] - below) / table[n, n - 1]
+    return p.T
 
 
 def _normalised(energy: np.ndarray) -> np.ndarray:
@@ -62,7 +98,7 @@ def _normalised(energy: np.ndarray) -> np.ndarray:
     return density / density.sum()
 
 
-def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[float, float]:
+def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[float, float]:
     """Mean and standard deviation of e^{-v}; the search widens until the density is negligible on both sides."""
     for reach in 2.0 ** np.arange(3, 13):
         t = center + scale * np.linspace(-reach, reach, 4001)
@@ -72,7 +108,7 @@ def _location_and_scale(potential: Curve, center: float, scale: float) -> tuple[
             mean = float(weights @ t)
             sd, step = float(np.sqrt(weights @ (t - mean) ** 2)), float(t[1] - t[0])
             return (
-                (mean, sd) if sd > 5 * step else _location_and_scale(potential, mean, step)
+                (mean, sd) if sd > 5 * step else location_and_scale(potential, mean, step)
             )  # a scale guessed too large
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
@@ -102,34 +138,23 @@ def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
     return basis
 
 
-def plane(coordinates: tuple[int, int], nodes: np.ndarray, weights: np.ndarray, degree: int) -> Axis:
-    """The basis of total degree up to `degree` for a law on the plane given on a grid of nodes (m × 2).
+def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree: int, steps: np.ndarray) -> Axis:
+    """The basis of total degree up to `degree` for a law on the plane, on nodes (m × 2) of a grid with the given steps.
 
-    Products are orthogonalised; derivatives come from differentiating the recursion and projecting, which is exact because the
-    space is closed under ∂.
+    Products of Hermite polynomials of the standardised point, orthogonalised; their derivatives are known exactly.
     """
+    weights = _normalised(energy(nodes))
     center = weights @ nodes
     scatter = (nodes - center).T @ ((nodes - center) * weights[:, None])
     white = np.linalg.inv(np.linalg.cholesky(scatter))
-    x = (nodes - center) @ white.T
-    count = (degree + 1) * (degree + 2) // 2
-    values, slopes = np.ones((len(x), count)), np.zeros((2, len(x), count))
-    place = {(0, 0): 0}
-    for n in range(1, degree + 1):
-        for i in range(n + 1):
-            power, k = (n - i, i), len(place)
-            axis = 0 if power[0] > 0 else 1
-            parent = place[(power[0] - (axis == 0), power[1] - (axis == 1))]
-            fresh = x[:, axis] * values[:, parent]
-            grad = x[:, axis] * slopes[:, :, parent]
-            grad[axis] += values[:, parent]
-            for _ in range(2):
-                overlap = values[:, :k].T @ (weights * fresh)
-                fresh = fresh - values[:, :k] @ overlap
-                grad = grad - slopes[:, :, :k] @ overlap
-            size = np.sqrt(weights @ fresh**2)
-            values[:, k], slopes[:, :, k] = fresh / size, grad / size
-            place[power] = k
-    in_white = np.stack([values.T @ (slope * weights[:, None]) for slope in slopes])
+    powers = multi_indices(2, degree)
+    root = np.sqrt(weights)[:, None]
+    R = np.linalg.qr(root * hermite((nodes - center) @ white.T, powers), mode="r")
+    if np.linalg.cond(R) > WORST_CONDITION:
+        raise TooLarge(f"Polynomials of degree {degree} cannot be told apart on this target.")
+    signs, inverse = np.sign(np.diag(R)), np.linalg.inv(R)
+    inverse, R = inverse * signs, signs[:, None] * R
+    in_white = np.stack([R @ (step @ inverse) for step in ladders(powers)])
     derivatives = np.einsum("wi,wmn->imn", white, in_white)  # chain rule: x = white (z - center)
-    return Axis(coordinates, nodes, weights, values, derivatives)
+    basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse  # noqa: E731
+    return Axis(coordinates, nodes, weights, basis(nodes), derivatives, steps, energy, basis)

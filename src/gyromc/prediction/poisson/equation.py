@@ -37,12 +37,24 @@ class Solution:
         inner = {(i, j): np.sum(a * b) for i, a in self.gradient.items() for j, b in self.gradient.items()}
         return float(sum(covariance[i, j] * value for (i, j), value in inner.items()))  # T1
 
-    def at(self, point: np.ndarray) -> float:
-        """φ at a point z, for axes on the line."""
-        value = self.coefficients
-        for axis, frame in zip(self.generator.axes, self.generator.frames, strict=True):
-            value = np.tensordot(frame.T @ axis.at(point[axis.coordinates[0]]), value, axes=(0, 0))
-        return float(value)
+    def at(self, points: np.ndarray) -> np.ndarray:
+        """φ at rows of z, for axes on the line."""
+        bases = [axis.basis(points[:, list(axis.coordinates)]) for axis in self.generator.axes]
+        rows = []
+        for row in range(len(points)):
+            value = self.coefficients
+            for basis, frame in zip(bases, self.generator.frames, strict=True):
+                value = np.tensordot(frame.T @ basis[row], value, axes=(0, 0))
+            rows.append(float(value))
+        return np.array(rows)
+
+    def change(self, h: np.ndarray) -> float:
+        """By how much V changes, to first order, when h's coefficients change by these."""
+        return float(-4 * np.sum(self.coefficients * self.generator.turned(h)))
+
+    def quadratic(self, h: np.ndarray) -> float:
+        """About V of these coefficients: exact without rotation where D couples no axes."""
+        return float(2 * np.sum((self.generator.root * self.generator.turned(h)) ** 2))
 
     def strictness(self, Q: np.ndarray) -> float:
         """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
@@ -54,18 +66,18 @@ class Generator:
 
     def __init__(self, axes: Sequence[Axis], D: np.ndarray, Q: np.ndarray):
         self.axes, self.D, self.Q = tuple(axes), D, Q
-        self.frames, spectra, self.partials = [], [], {}
+        self.frames, self.spectra, self.partials = [], [], {}
         for number, axis in enumerate(self.axes):
             own = list(axis.coordinates)
             within = np.einsum("ij,imk,jml->kl", D[np.ix_(own, own)], axis.derivatives, axis.derivatives, optimize=True)
             spectrum, frame = np.linalg.eigh((within + within.T) / 2)
             frame[:, 0], spectrum[0] = np.eye(len(spectrum))[0], 0.0  # the constant, exactly
             self.frames.append(frame)
-            spectra.append(spectrum)
+            self.spectra.append(spectrum)
             for i, partial in zip(own, axis.derivatives, strict=True):
                 self.partials[i] = (number, frame.T @ partial @ frame)
-        self.shape = tuple(len(s) for s in spectra)
-        total = functools.reduce(np.add.outer, spectra)
+        self.shape = tuple(len(s) for s in self.spectra)
+        total = functools.reduce(np.add.outer, self.spectra)
         total.flat[0] = np.inf  # constants: 𝒜1 = 0, and φ has mean zero
         self.root = 1 / np.sqrt(total)
 
@@ -85,11 +97,25 @@ class Generator:
             x = np.tensordot(frame.T @ factors[number], x, axes=(0, 0)) if number in factors else x[0]
         return float(x)
 
+    def turned(self, h: np.ndarray) -> np.ndarray:
+        """Coefficients in the polynomial basis, in the eigenbases."""
+        for number, frame in enumerate(self.frames):
+            h = along(number, frame.T, h)
+        return h
+
+    def slowest_left_out(self, numbers: Sequence[int], degree: int) -> float:
+        """A rate at which what no polynomial of those axes represents decays at least.
+
+        The basis of degree n holds the slowest functions; eigenvalues up to n/2 of it are taken to have converged.
+        """
+        own = [i for axis in self.axes for i in axis.coordinates]
+        scale = np.sqrt(np.diag(self.D)[own])
+        coupling = np.linalg.eigvalsh(self.D[np.ix_(own, own)] / np.outer(scale, scale))[0]  # D ⪰ coupling·diag D
+        return float(coupling * min(np.sort(self.spectra[number])[degree // 2] for number in numbers))
+
     def solve(self, h: np.ndarray) -> Solution:
         """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
-        for number, frame in enumerate(self.frames):
-            h = along(number, frame.T, h)  # in the eigenbasis
-        right = self.root * h
+        right = self.root * self.turned(h)
         right.flat[0] = 0.0
         home = np.array([self.partials[i][0] if i in self.partials else -1 - i for i in range(len(self.D))])
         C = np.where(home[:, None] == home, -self.Q, self.D - self.Q)  # what is not in the preconditioner

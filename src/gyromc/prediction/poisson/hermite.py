@@ -30,15 +30,15 @@ def multi_indices(dimension: int, degree: int) -> np.ndarray:
 def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
     """Π_j He_{power_j}(x_j)/√(power_j!) at points (points × functions)."""
     top = int(powers.max(initial=1))
-    table = np.ones((top + 1, *x.shape))
-    table[1] = x
+    table = np.ones((top + 1, *x.T.shape))
+    table[1] = x.T
     for p in range(1, top):
-        table[p + 1] = (x * table[p] - math.sqrt(p) * table[p - 1]) / math.sqrt(p + 1)
-    values = np.ones((len(x), len(powers)))
+        table[p + 1] = (table[1] * table[p] - math.sqrt(p) * table[p - 1]) / math.sqrt(p + 1)
+    values = np.ones((len(powers), len(x)))
     for j in range(x.shape[1]):
         involved = np.flatnonzero(powers[:, j])
-        values[:, involved] *= table[powers[involved, j], :, j].T
-    return values
+        values[involved] *= table[powers[involved, j], j]
+    return values.T
 
 
 def ladders(powers: np.ndarray) -> list[sparse.csr_array]:

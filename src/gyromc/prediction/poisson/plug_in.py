@@ -170,3 +170,11 @@ def _jackknife(moments, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     left = np.array([_solve(*(t - p[k] for t, p in zip(totals, moments, strict=True)))[0] for k in range(BLOCKS)])
     scatter = (BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0)
     return np.sqrt(scatter), (BLOCKS - 1) * (left.mean(axis=0) - values)
+
+
+def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:
+    """E[(h - μ - 𝒜φ)²] / Var h over draws z with ∇H and h at each: 0 when φ solves the Poisson equation, 1 when it explains nothing."""
+    slope, curve = poisson.gradients(z), poisson.hessians(z)
+    image = np.einsum("sij,ij->s", curve, D) - np.sum(slope * (forces @ (D + Q).T), axis=1)  # E2
+    h = h - np.mean(h)
+    return float(np.mean((h - image) ** 2) / np.mean(h**2))
