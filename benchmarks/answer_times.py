@@ -2,7 +2,7 @@
 
     python benchmarks/answer_times.py [--limit 60] [--only examples experiments]
 
-Prints one row per call, the slowest first, then the 95th percentile of each kind, in seconds and in seconds of the processor,
+Prints one row per call, then the 95th percentile of each kind, in seconds and in seconds of the processor,
 the fairer number on a busy machine. A call that takes longer than the limit is stopped and counts with it. Everything runs in
 one process, so that a compiled function is compiled once.
 """
@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -56,6 +57,11 @@ class Clock:
                 signal.alarm(0)
                 spent = time.perf_counter() - began, time.process_time() - busy
                 self.calls.append((self.place, kind, *spent, note))
+                print(
+                    f"| {spent[0]:.2f} | {spent[1]:.2f} | {kind} | {self.place} | {note} |",
+                    file=sys.__stdout__,
+                    flush=True,
+                )
 
         return call
 
@@ -117,11 +123,9 @@ def main() -> None:
     signal.signal(signal.SIGALRM, stop)
     warnings.simplefilter("ignore")
     gm.predict, gm.estimate = clock.timed("predict", gm.predict), clock.timed("estimate", gm.estimate)
+    print("| seconds | of the processor | call | where | |\n|---|---|---|---|---|")
     for part in options.only:
         (run_examples if part == "examples" else run_experiments)(clock)
-    print("| seconds | of the processor | call | where | |\n|---|---|---|---|---|")
-    for place, kind, seconds, busy, note in sorted(clock.calls, key=lambda call: -call[2]):
-        print(f"| {seconds:.2f} | {busy:.2f} | {kind} | {place} | {note} |")
     for kind in ("predict", "estimate"):
         mine = [call for call in clock.calls if call[1] == kind]
         for what, k in (("seconds", 2), ("seconds of the processor", 3)) if mine else ():
