@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+import time
 import warnings
 
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation import bias as biases
-from gyromc.estimation.estimate import heavy_tailed
+from gyromc.estimation.diagnostics import grows, heavy_tailed, relaxation_times
 from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
 from support.values import J1
 
@@ -27,6 +29,12 @@ def plan(**changes):
         "num_chains": 4,
     }
     return gm.Plan(**{**pieces, **changes})
+
+
+def silenced(run, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gm.GyromcWarning)
+        return gm.estimate(run, **options)
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +110,21 @@ def banana():
 
 
 def test_a_bias_that_nothing_predicts_is_unknown(banana, monkeypatch):
-    """Nothing is run; the reason and what to do about it are in the method, the verdict and the warnings."""
+    """Nothing is run; the reason and what to do about it are in the method, the verdict and a hint; the run is healthy."""
     monkeypatch.setattr(biases, "run_plan", lambda *_, **__: pytest.fail("estimate ran a plan without being asked"))
-    with pytest.warns(
-        gm.GyromcWarning, match=r"bias of x is unknown: .* draws around the mode .*`second_step_size=True`"
-    ):
-        found = gm.estimate(banana)
+    monkeypatch.setattr(biases, "HEALTHY", 1.1)  # no draws are good enough
+    found = gm.estimate(banana)
+    assert found.warnings == []
+    (hint,) = found.hints
+    assert re.search(r"bias of x is unknown: .* draws around the mode .*`second_step_size=True`", hint)
+    assert "hint: The discretisation bias of x is unknown" in repr(found)
+    assert found.to_dict()["hints"] == [hint]
     assert found["x"].bias is None
     assert found["x"].recommended == found["x"].interval
     assert "second_step_size=True" in found["x"].bias_method
-    assert len(found.warnings) == 1
     with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .* draws around the mode"):
         gm.estimate(banana, bias="predict")
-    assert gm.estimate(banana, bias="none").warnings == []
+    assert gm.estimate(banana, bias="none").hints == []
 
 
 def test_a_second_step_size_measures_the_bias(banana):
@@ -125,7 +135,8 @@ def test_a_second_step_size_measures_the_bias(banana):
     assert found.recommended == found.corrected
 
 
-def test_step_sizes_is_the_old_name_of_a_second_step_size(banana):
+def test_step_sizes_is_the_old_name_of_a_second_step_size(banana, monkeypatch):
+    monkeypatch.setattr(biases, "HEALTHY", 1.1)  # what cannot be predicted is measured
     with pytest.warns(DeprecationWarning, match="second_step_size=True"):
         old = gm.estimate(banana, bias="step sizes")
     assert old["x"].bias == gm.estimate(banana, bias="predict", second_step_size=True)["x"].bias
@@ -274,8 +285,9 @@ def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
         observables={"x": gm.observables.linear(np.eye(500)[0])},
         num_steps=64,
     )
-    with pytest.warns(gm.GyromcWarning, match=r'more than 60 parameters \(here 500\); pass `bias="predict"` to insist'):
-        assert gm.estimate(gm.run(wide))["x"].bias is None
+    found = silenced(gm.run(wide))
+    assert found["x"].bias is None
+    assert 'more than 60 parameters (here 500); pass `bias="predict"` to insist' in found.hints[0]
     rng = np.random.default_rng(0)
     logistic = plan(
         target=gm.targets.LogisticRegression(rng.standard_normal((50, 3)), rng.integers(0, 2, 50), prior_scale=2.0),
@@ -283,8 +295,9 @@ def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
         num_steps=256,
     )
     run = dataclasses.replace(gm.run(logistic), wall_time=2.0)
-    with pytest.warns(gm.GyromcWarning, match=r"would take about 30 s, and the run took 2 s"):
-        assert gm.estimate(run)["x0"].bias is None
+    found = silenced(run)
+    assert found["x0"].bias is None
+    assert "would take about 30 s, and the run took 2 s" in found.hints[0]
     assert biases.too_costly(dataclasses.replace(run, wall_time=31.0)) is None
 
 
@@ -334,4 +347,141 @@ def test_light_tails_are_not_called_heavy():
     ):
         dynamics = gm.dynamics.overdamped(2)
         light = plan(target=target, dynamics=dynamics, oracle=gm.oracles.Exact(), observables=squares)
-        assert heavy_tailed(light) == []
+        assert heavy_tailed(light, np.ones((1, 2))) == []
+
+
+def test_a_heavy_direction_that_is_no_coordinate_is_found():
+    """Student's t₃ along (1, 1)/√2 and a Gaussian across it: along both coordinates the density falls as a Gaussian."""
+
+    def density(x):
+        along, across = x[0] + x[1], x[0] - x[1]
+        return -2 * jnp.log1p(along**2 / 6) - across**2
+
+    heavy = plan(
+        target=gm.targets.LogDensity(density),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"a²": gm.observables.square([1.0, 1.0]), "x²": gm.observables.square([1.0, 0.0])}
+        | {"b²": gm.observables.square([1.0, -1.0])},
+    )
+    assert heavy_tailed(heavy, np.array([[300.0, 5.0]])) == ["a²", "x²"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_squares_of_one_short_chain_always_warn(seed):
+    """Ten parameters, condition 100, T = 20: the slowest direction has 20 relaxation times, and every square sees it."""
+    rotation = stats.ortho_group.rvs(10, random_state=seed)
+    short = plan(
+        target=gm.targets.Quadratic(rotation @ np.diag(np.geomspace(1, 100, 10)) @ rotation.T),
+        dynamics=gm.dynamics.overdamped(10),
+        oracle=gm.oracles.Exact(),
+        observables={f"x{i}": gm.observables.square(np.eye(10)[i]) for i in range(10)},
+        step_size=0.002,
+        num_steps=10_000,
+        num_chains=1,
+        seed=seed,
+    )
+    found = silenced(gm.run(short), bias="none")
+    for i in range(10):
+        assert any(sentence.startswith(f"x{i}: a chain lasts only") for sentence in found.warnings)
+
+
+@pytest.mark.parametrize("dynamics", ["overdamped", "rotated", "hfhr"])
+def test_relaxation_times_are_those_of_the_directions_an_observable_sees(dynamics):
+    """Rates 1 and 9: x₂ does not see the slow one. With rotation all directions mix: Re λ = 5 for J strong enough."""
+    kinds = {
+        "overdamped": (gm.dynamics.overdamped(2), 1.0, 1 / 9),
+        "rotated": (gm.dynamics.nonreversible([[0.0, -4.0], [4.0, 0.0]]), 1 / 5, 1 / 5),
+        "hfhr": (gm.dynamics.hfhr(2, 1.0, 2.0), None, None),
+    }
+    pair, first, second = kinds[dynamics]
+    square = gm.observables.square([0.0, 1.0])
+    if dynamics == "overdamped":
+        square = gm.observables.function(lambda t: t[1] ** 2)
+    two = plan(
+        target=gm.targets.Quadratic([1.0, 9.0]),
+        dynamics=pair,
+        observables={"x": gm.observables.linear([1.0, 0.0]), "y": square},
+        num_steps=64,
+        num_chains=1,
+    )
+    found = relaxation_times(gm.run(two), ["x", "y"])
+    if first is None:  # (α, γ) = (1, 2): λ² - (κ + 2)λ + 3κ = 0 for each curvature κ
+        first = 1 / np.roots([1, -3, 3]).real.min()
+        second = 1 / np.roots([1, -11, 27]).real.min()
+    assert found["x"] == pytest.approx(first)
+    assert found["y"] == pytest.approx(second)
+
+
+def test_the_start_shows_also_in_many_chains_with_few_blocks():
+    """100 chains keep 8 blocks; two relaxation times from 6 standard deviations off."""
+    far = plan(start=[6.0, -6.0, 0.0], num_steps=40, num_chains=100, dynamics=gm.dynamics.overdamped(3))
+    run = gm.run(far)
+    assert any("odd: the first half" in sentence for sentence in silenced(run, bias="none").warnings)
+    assert not any("odd: the first half" in sentence for sentence in silenced(run).warnings)  # the bias contains it
+
+
+def test_one_chain_of_very_few_steps_warns():
+    found = silenced(gm.run(plan(num_steps=12, num_chains=1)), bias="none")
+    assert any(sentence.startswith("odd: one chain of so few steps") for sentence in found.warnings)
+
+
+def test_a_prediction_that_does_not_fit_in_memory_is_refused_in_a_sentence(run, monkeypatch):
+    def too_large(*_, **__):
+        raise MemoryError("Unable to allocate 468. GiB")
+
+    monkeypatch.setattr(biases, "predict", too_large)
+    with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .*more memory than there is .*second_step_size"):
+        gm.estimate(run, bias="predict")
+    found = silenced(run)
+    assert found["odd"].bias is None
+    assert "468" in found.hints[0]
+
+
+def test_heavy_tails_that_no_straight_line_shows_are_found_in_the_run():
+    """Student's t₂ in x along a wave y = 6 sin(x/2): along every line the density goes up and down."""
+    wave = plan(
+        target=gm.targets.LogDensity(
+            lambda x: -1.5 * jnp.log1p(x[0] ** 2 / 2) - 0.5 * (x[1] - 6 * jnp.sin(x[0] / 2)) ** 2
+        ),
+        dynamics=gm.dynamics.overdamped(2),
+        oracle=gm.oracles.Exact(),
+        observables={
+            "x²": gm.observables.square([1.0, 0.0]),
+            "rare": gm.observables.function(lambda x: (x[0] > 10) * 1.0),
+        },
+        num_steps=32768,
+        num_chains=20,
+    )
+    run = gm.run(wave)
+    assert heavy_tailed(wave, run.state.z) == []
+    assert run["x²"].uneven
+    assert grows(run, "x²")
+    assert not grows(run, "rare")
+    assert any(
+        re.match(r"x²: .* % of its fluctuations come from one of", s) for s in silenced(run, bias="none").warnings
+    )
+
+
+def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said():
+    """513 parameters: nothing is predicted and no tails are looked at; less than the run's time, and less than two seconds."""
+    rng = np.random.default_rng(2)
+    X, start = rng.standard_normal((40, 30)), {"W": 0.1 * rng.standard_normal((30, 17)), "v": 0.1 * np.ones(3)}
+    network = plan(
+        target=gm.targets.FiniteSum(
+            lambda p, d: -0.5 * (d[1] - jnp.sum(jnp.tanh(d[0] @ p["W"])) - p["v"].sum()) ** 2,
+            lambda p: -0.5 * (jnp.sum(p["W"] ** 2) + jnp.sum(p["v"] ** 2)),
+            (X, np.sin(X[:, 0])),
+        ),
+        dynamics=gm.dynamics.overdamped(513),
+        oracle=gm.oracles.Minibatch(8),
+        observables={"out": gm.observables.function(lambda p: jnp.tanh(X[0] @ p["W"]).sum())},
+        step_size=1e-4,
+        num_steps=128,
+        start=start,
+    )
+    run = gm.run(network)
+    began = time.process_time()
+    found = silenced(run)
+    assert time.process_time() - began < 2
+    assert found["out"].bias is None
+    assert [re.search(r"here 513", hint) is not None for hint in found.hints] == [True, True]

@@ -14,10 +14,11 @@ from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
-from gyromc.paper.report import COLUMNS, judged, markdown, write_report
+from gyromc.paper.report import COLUMNS, judged, markdown, render, write_report
+from gyromc.paper.sensitivity import headlines
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
-from support.profiles import TINY
+from support.profiles import VARIED
 from support.values import ROOT
 
 SAMPLE = ROOT / "docs" / "reproduction" / "results.json"
@@ -36,8 +37,8 @@ def sample(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    """Two experiments run now, one of each kind of report section."""
-    return reproduce(["linear-gaul", "logistic-nld"], TINY, out=tmp_path_factory.mktemp("live"), seed=5)
+    """Two experiments run now, one of each kind of report section, with their variants at one step size."""
+    return reproduce(["linear-gaul", "logistic-nld"], VARIED, out=tmp_path_factory.mktemp("live"), seed=5)
 
 
 @needs_chromium
@@ -50,7 +51,7 @@ def test_all_panels_are_visible_without_network_or_complaints(browser, sample):
     for i in range(24):
         assert panels.nth(i).is_visible()
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
-    assert len(images) == 36
+    assert len(images) == 42
     assert all(len(alt) > 40 and complete and width > 100 for alt, complete, width in images)
     page.context.close()
 
@@ -205,4 +206,55 @@ def test_the_report_is_rebuilt_without_sampling(live, tmp_path):
     ).read_text()
     assert not (tmp_path / "cache").exists()
     table = CliRunner().invoke(app, ["report", str(tmp_path), "--markdown"]).stdout
-    assert len(re.findall(r"^\| l[io]", table, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| l[io]", table, re.MULTILINE)) == 2 + 3
+
+
+def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):
+    """Own cells: 2 step sizes × (3 + 2) dynamics. Variants at one: 20 × 3 + 10 × 2, of which 3 + 2 are own cells."""
+    assert live.computed == 10 + 80 - 5
+    results = json.loads((live.directory / "results.json").read_text())
+    assert results["times"]["sensitivity"] > 0
+    assert len(results["times"]["cells"]) == 10
+    text, (paper, other) = live.report.read_text(), headlines(results["experiments"]["logistic-nld"])
+    assert text.count("<h3>Sensitivity of claim (i)</h3>") == 2
+    assert f"in {paper['every']} of 680 variants at every η, in {paper['below']} at the smallest" in text
+    for h in (paper, other):
+        assert f"| logistic-nld | {h['about']} | 680 | {h['every']} | {h['below']} |" in markdown(results)
+    rows = (live.directory / "figures" / "logistic-nld-sensitivity.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 2 * 340
+
+
+def test_counts_are_those_of_the_ratios(live):
+    for name, cases, groups in (("linear-gaul", 10, 8), ("logistic-nld", 340, 4)):
+        study = live.results["experiments"][name]["sensitivity"]
+        assert len(study["groups"]) == groups
+        for group in study["groups"]:
+            assert group["cases"] == cases
+            if group["against"] == "sgld":
+                continue
+            (cell,), (ratios,) = group["cells"], group["ratios"]
+            assert len(ratios) == cases
+            assert cell["below"] == group["below_at_every_step_size"] == sum(r < 1 for r in ratios)
+            assert cell["clearly_below"] <= cell["below"] <= cases - cell["clearly_above"]
+            assert cell["quantiles"][2] == pytest.approx(np.median(ratios), rel=1e-3)
+
+
+def test_measured_ratios_scatter_about_the_exact_ones(live):
+    """Data sets have independent noise; a log ratio of 40 chains has at most the error 1/√40: the mean of 10, 4 of its errors."""
+    groups = live.results["experiments"]["linear-gaul"]["sensitivity"]["groups"]
+    by = {(g["about"], g["start"]): np.array(g["ratios"][0]) for g in groups if "ratios" in g}
+    for start in (0.0, 1.0):
+        gap = np.log(by["truth", start] / by["exact", start])
+        assert abs(gap.mean()) < 4 / np.sqrt(40 * 10)
+        assert gap.std() > 0.01
+
+
+def test_a_report_without_the_study_says_where_it_is(live):
+    experiments = {
+        name: {key: value for key, value in found.items() if key != "sensitivity"}
+        for name, found in live.results["experiments"].items()
+    }
+    text = render({**live.results, "experiments": experiments}, {name: [] for name in experiments})
+    assert "is part of the <strong>paper</strong> profile" in text
+    assert "Sensitivity of claim (i)" not in text
+    assert "is part of the <strong>paper</strong> profile" not in live.report.read_text()

@@ -1,4 +1,6 @@
-"""A profile of the reproduction that takes seconds."""
+"""Profiles of the reproduction that take seconds, with and without variants."""
+
+import dataclasses
 
 from gyromc.paper.profiles import Profile
 
@@ -10,4 +12,7 @@ TINY = Profile(
     reference_draws=2**12,
     digits=3,
     bootstrap=200,
+)
+VARIED = dataclasses.replace(
+    TINY, name="varied", sensitivity=dataclasses.replace(TINY, num_step_sizes=dict.fromkeys(FAMILIES, 1))
 )

@@ -42,7 +42,8 @@ class Bias:
     """The expected difference between a run's mean and μ(h).
 
     `error` is the part of its standard error that is independent of the run's own; in the corrected mean the run's own error
-    counts `amplification` times (1 when the bias does not come from the run itself).
+    counts `amplification` times (1 when the bias does not come from the run itself). `start` says whether the effect of the start
+    is part of it.
     """
 
     value: float | None
@@ -50,6 +51,7 @@ class Bias:
     error: float = 0.0
     amplification: float = 1.0
     dof: float = math.inf
+    start: bool = False
 
     def std_error(self, own: float) -> float:
         """The standard error of the bias, when the run's mean has the standard error `own`."""
@@ -59,12 +61,17 @@ class Bias:
 def predicted(run: Run) -> dict[str, Bias]:
     """The bias of one chain's average as `predict` knows it, with its error, without a new run."""
     plan = run.plan if run.steps_done == run.plan.num_steps else run.plan.replace(num_steps=max(1, run.steps_done))
-    pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
+    try:
+        pred = predict(plan) if _by_formula(plan) else predict(plan, sample=_sample(plan))
+    except MemoryError as error:
+        raise InvalidInput(
+            f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
+        ) from error
     found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
             continue
-        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error)
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=True)
     return found
 
 

@@ -6,7 +6,7 @@ interval with and without the bias, and diagnostics (R-hat, effective sample siz
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from gyromc.checks import flag, one_of, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
 from gyromc.estimation.bias import Bias, BiasSource
+from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
-from gyromc.prediction.routes import MOST_PARAMETERS
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
 from gyromc.statistics import errors
@@ -30,8 +30,6 @@ __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 
 MOST_DRAWS = 20_000  # for the plug-in
 FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
-FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at
-START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
 
 
 def estimate(
@@ -91,10 +89,10 @@ def estimate(
     bias_of = _biases(run, source, second_step_size, found)
     cost = run.gradient_evaluations
     rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
-    sentences = list(_warnings(run, rows, bias_wanted=source is not BiasSource.NONE))
+    sentences = list(warnings_of(run, rows))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
-    return Estimates(run, level, rows, sentences)
+    return Estimates(run, level, rows, sentences, list(hints_of(run, rows, source is not BiasSource.NONE)))
 
 
 def _error_method(method: str | ErrorMethod) -> ErrorMethod | None:
@@ -175,76 +173,3 @@ def _biases(
     found = biases.predicted_or_not(run)
     lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
     return {**found, **biases.measured(run, lacking)} if lacking else found
-
-
-def _warnings(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iterator[str]:
-    """What may be wrong and what to do about it, in sentences."""
-    dominated = [name for name, row in rows.items() if row.bias_dominates]
-    if dominated:
-        yield (
-            f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: take the corrected interval, or "
-            f"halve the step size (now {run.plan.eta_text}), which halves the bias; more steps at this step size will not help."
-        )
-    unknown: dict[str, list[str]] = {}
-    for name, row in rows.items():
-        if row.bias is None and bias_wanted:
-            unknown.setdefault(row.bias_method, []).append(name)
-    for why, names in unknown.items():
-        yield (
-            f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. "
-            "The intervals hold for the mean of the chain's own law."
-        )
-    for row in rows.values():
-        yield from _convergence(row)
-    if heavy := heavy_tailed(run.plan):
-        yield (
-            f"{', '.join(heavy)}: the observable has heavy tails under this target: its variance, and with it this error, may "
-            "not exist. Estimate something that grows more slowly, such as a probability or a quantile."
-        )
-    if run.failures:
-        yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
-
-
-def _convergence(row: Estimate) -> Iterator[str]:
-    """What the chains of one observable show: no mixing, too few relaxation times, the start."""
-    name, average = row.name, row.average
-    if average.disagree:
-        yield (
-            f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): there are several modes, or they are too short, and the "
-            "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
-        )
-    if not average.enough_blocks:
-        return
-    if row.method is ErrorMethod.LUGSAIL and average.length < errors.SHORT:
-        yield (
-            f"{name}: a chain lasts only {average.length:.0f} relaxation times, so its error is too small. Run "
-            f'{errors.SHORT / average.length:.1f} times longer, run several chains, or keep draws and pass `method="plug-in"`.'
-        )
-    half = average.blocks.shape[1] // 2
-    drift = float(np.mean(average.blocks[:, :half]) - np.mean(average.blocks[:, half:])) / 2
-    if abs(drift) > START_SHOWS * row.std_error:
-        yield (
-            f"{name}: the first half of the chains differs from the second by {2 * abs(drift):.2g}: the start shows. "
-            f"Pass `burn_in`, or a start closer to the mode."
-        )
-
-
-def heavy_tailed(plan: Plan) -> list[str]:
-    """The observables h whose fourth moment diverges along a coordinate, so that the error of their error does not exist.
-
-    Where U grows as k·log s along a coordinate, the law falls as s^-k there; h grows as s^p, and ∫ h⁴ is infinite if 4p ≥ k - 1.
-    """
-    if plan.dim > MOST_PARAMETERS or plan.flat_target.gaussian() is not None:
-        return []
-    axes = np.concatenate([np.eye(plan.dim), -np.eye(plan.dim)])
-    rows = (FAR[:, None, None] * axes).reshape(-1, plan.dim)
-    with np.errstate(all="ignore"):
-        energy = np.asarray(plan.flat_target.potentials(rows), float).reshape(3, -1)
-        first, k = np.diff(energy, axis=0) / math.log(10)
-        heavy = np.isclose(first, k, rtol=0.02) & (k > 1)  # elsewhere U grows faster than a logarithm
-        if not np.any(heavy):
-            return []
-        sizes = {name: np.abs(plan.model.values(h, rows)).reshape(3, -1) for name, h in plan.observables.items()}
-        return [
-            name for name, h in sizes.items() if np.any(heavy & (4 * np.log10(h[2] / h[1]) >= k - 1) & (h[2] > h[1]))
-        ]

@@ -123,13 +123,15 @@ class Estimates(Records[Estimate], Shown):
     """One `Estimate` per observable, by name, and what concerns all of them.
 
     `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row. `run` is what they were
-    estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do; none when all is well.
+    estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do, none when all is well; `hints`
+    say what is not known and was not looked at.
     """
 
     run: Run
     level: float
     rows: Mapping[str, Estimate]
     warnings: list[str]
+    hints: list[str] = dataclasses.field(default_factory=list)
 
     _result = "estimate"
     mean = Column[float]("The mean over the chains that did not fail.")
@@ -168,6 +170,7 @@ class Estimates(Records[Estimate], Shown):
             **plain_attributes(self, "level", "gradient_evaluations", "divergences"),
             "observables": {name: row.to_dict() for name, row in self.items()},
             "warnings": list(self.warnings),
+            "hints": list(self.hints),
             "notes": list(self.warnings),  # the old key
         }
 
@@ -191,7 +194,8 @@ class Estimates(Records[Estimate], Shown):
         ]
         title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
         table = Table(columns, [_cells(row) for row in self.values()], title)
-        return [table, f"{cost}; ← take this one", *how, *(f"WARNING: {sentence}" for sentence in self.warnings)]
+        said = [f"WARNING: {sentence}" for sentence in self.warnings] + [f"hint: {sentence}" for sentence in self.hints]
+        return [table, f"{cost}; ← take this one", *how, *said]
 
 
 def _cells(row: Estimate) -> list[str]:

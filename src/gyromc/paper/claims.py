@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from gyromc.paper.measures import Bootstrap, Normality, interval, slope
+from gyromc.paper.measures import Bootstrap, Normality, interval, rmse_ratio, slope
 
 __all__ = ["CONFIRMED", "HOLDS_HERE", "REFUTED", "UNRESOLVED", "Claim", "Item", "Judgement", "Reach", "judged_at"]
 
@@ -135,12 +135,9 @@ def smaller_error(
     items = []
     for k, eta in enumerate(etas):
         ours, theirs = errors["nonreversible"][k], errors[baseline][k]
-        both = np.isfinite(ours) & np.isfinite(theirs)
-        ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
-        ratio = float(np.sqrt(np.nanmean(ours**2) / np.nanmean(theirs**2)))
-        bounds = interval(bootstrap.rmse(ours, k) / bootstrap.rmse(theirs, k), level)
+        ratio, *bounds = map(float, rmse_ratio(ours, theirs, bootstrap, k, level))
         verdict = CONFIRMED if bounds[1] < 1 else REFUTED if bounds[0] > 1 else UNRESOLVED
-        items.append(Item(f"η = {eta:g}", ratio, bounds, verdict))
+        items.append(Item(f"η = {eta:g}", ratio, (bounds[0], bounds[1]), verdict))
     name = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
     return _claim(
         key,

@@ -105,4 +105,4 @@ def _compute(cell: Cell, engine: str, advance: Callable[[float], object], notes:
 
 def expected_seconds(cell: Cell, engine: str) -> float:
     """Estimate the seconds of a cell, compilation included: the weight of its progress."""
-    return 1.0 + seconds(cell.experiment, cell.plan.gradients, engines.choose(cell.plan, engine)[0])
+    return 0.2 + seconds(cell.experiment, cell.plan.gradients, engines.choose(cell.plan, engine)[0])

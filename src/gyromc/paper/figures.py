@@ -1,4 +1,4 @@
-"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and a third panel that the paper does not have.
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and further panels that the paper does not have.
 
 Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
 Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.measures import normal_scores, quantile_band
@@ -23,6 +23,8 @@ __all__ = ["Panel", "panels"]
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
+START_STYLES = (("#009E73", "D"), ("#CC79A7", "v"))  # two more of Okabe and Ito's
+RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
 SIZE = (4.4, 3.5)
 
 
@@ -40,8 +42,9 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, and `bias` or `rows`."""
-    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, `bias` or `rows`, `sensitivity`."""
+    last = [_sensitivity_panel] if found.get("sensitivity", {}).get("data") else []
+    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel, *last):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
             panel.figure.draw_without_rendering()  # computes the layout
@@ -251,3 +254,51 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {summary} of the rows."
     caption = "Ratio of RMSEs about the independent reference, one point per test row; the star is the row of the paper's panels."
     return Panel(name, "rows", figure, alt, caption, ("against", "step_size", "test_row", "rmse_ratio"), rows)
+
+
+def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
+    """Draw the RMSE ratios to the baseline over all variants, a column of points for each start and step size."""
+    figure, ax = _axes(f"{name}: RMSE ratio over data and starts")
+    study, rng = found["sensitivity"], np.random.default_rng(0)
+    ax.axhline(1, color="#333333", linewidth=0.8)
+    groups = [g for g in study["groups"] if g["against"] == "reversible"]
+    measured = [g for g in groups if g["about"] == groups[0]["about"]]
+    for j, group in enumerate(measured):
+        colour, marker = START_STYLES[j % len(START_STYLES)]
+        for k, (eta, ratios) in enumerate(zip(study["step_sizes"], group["ratios"], strict=True)):
+            at = eta * 2 ** (0.36 * (j - (len(measured) - 1) / 2))
+            x = at * 2 ** rng.uniform(-0.11, 0.11, len(ratios))
+            size, alpha = (2, 0.35) if len(ratios) > 50 else (4, 0.7)
+            label = f"start {group['start']:g}" if k == 0 else None
+            ax.plot(x, ratios, marker, color=colour, markersize=size, alpha=alpha, label=label, linewidth=0)
+            label = "median" if j == k == 0 else None
+            ax.plot([at * 2**-0.14, at * 2**0.14], [np.median(ratios)] * 2, color="black", linewidth=1.4, label=label)
+    exact = [g for g in groups if g["about"] == "exact"]
+    for j, group in enumerate(exact):
+        for k, (eta, ratios) in enumerate(zip(study["step_sizes"], group["ratios"], strict=True)):
+            at = eta * 2 ** (0.36 * (j - (len(exact) - 1) / 2))
+            label = "exact prediction" if j == k == 0 else None
+            ax.plot([at] * len(ratios), ratios, "_", color="#555555", markersize=9, linewidth=0, label=label)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
+    _step_size_axis(ax, study["step_sizes"])
+    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
+    _legend_below(ax)
+    shares = ", ".join(
+        f"{sum(g['cells'][k]['below'] for g in measured)} of {sum(g['cases'] for g in measured)} at η = {eta:g}"
+        for k, eta in enumerate(study["step_sizes"])
+    )
+    alt = f"RMSE ratios to the reversible baseline for {name} over other data and starts. Below 1: {shares}."
+    caption = (
+        f"Ratio of RMSEs to the baseline, one point per case, {study['num_chains']} chains each; the bar is the median."
+    )
+    rows = [
+        (g["about"], g["start"], eta, i, ratio)
+        for g in groups
+        for eta, ratios in zip(study["step_sizes"], g["ratios"], strict=True)
+        for i, ratio in enumerate(ratios)
+    ]
+    columns = ("about", "start", "step_size", "case", "rmse_ratio")
+    return Panel(name, "sensitivity", figure, alt, caption, columns, rows)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from scipy import special, stats
 
-__all__ = ["Bootstrap", "Normality", "anderson_darling", "normality", "quantile_band", "rmse", "slope"]
+__all__ = ["Bootstrap", "Normality", "anderson_darling", "normality", "quantile_band", "rmse", "rmse_ratio", "slope"]
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
@@ -30,7 +30,10 @@ class Bootstrap:
         self.orders = [rng.permutation(draws) for _ in range(32)]  # independent resampling at each step size
 
     def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
-        """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling."""
+        """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling.
+
+        Errors are an array over chains, or chains × observables.
+        """
         alive = np.isfinite(errors)
         square = np.where(alive, errors, 0.0) ** 2
         weights = self.weights[self.orders[column % len(self.orders)]]
@@ -43,6 +46,21 @@ def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """Return the central interval of resampled values."""
     low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def rmse_ratio(
+    ours: np.ndarray, theirs: np.ndarray, bootstrap: Bootstrap, column: int = 0, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the ratio of two RMSEs and the ends of its paired bootstrap interval.
+
+    Errors are an array over chains, or chains × observables; a chain that failed in one of them (NaN) is left out of both.
+    """
+    both = np.isfinite(ours) & np.isfinite(theirs)
+    ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
+    ratio = np.sqrt(np.nanmean(ours**2, axis=0) / np.nanmean(theirs**2, axis=0))
+    resamples = bootstrap.rmse(ours, column) / bootstrap.rmse(theirs, column)
+    low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return ratio, low, high
 
 
 def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:

@@ -14,7 +14,10 @@ __all__ = ["PROFILES", "Profile", "seconds"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all."""
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all.
+
+    `sensitivity` is the profile of the variants over which claim (i) is judged again; None leaves them out.
+    """
 
     name: str
     num_chains: Mapping[str, int]
@@ -22,6 +25,7 @@ class Profile:
     reference_draws: int
     digits: int
     bootstrap: int = 2000
+    sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
         """Return the step sizes that this profile runs."""
@@ -39,6 +43,13 @@ class Profile:
 
 
 _FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
+_SENSITIVITY = Profile(
+    name="sensitivity",
+    num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
+    num_step_sizes=dict.fromkeys(_FAMILIES, None),
+    reference_draws=2**17,
+    digits=4,
+)
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(
@@ -54,6 +65,7 @@ PROFILES: Mapping[str, Profile] = {
         num_step_sizes=dict.fromkeys(_FAMILIES, None),
         reference_draws=2**20,
         digits=6,
+        sensitivity=_SENSITIVITY,
     ),
 }
 """The profiles by name."""

@@ -14,6 +14,7 @@ from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.paper import claims
 from gyromc.paper.experiment import ROLE_NAMES
+from gyromc.paper.sensitivity import ABOUT, headlines
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
@@ -99,6 +100,8 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         columns=COLUMNS,
         verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
         judged=judged,
+        headlines={name: headlines(found) for name, found in experiments.items()},
+        about=ABOUT,
         counts=_counts(experiments),
         z_table=_z_table(experiments),
         short=SHORT,
@@ -141,7 +144,20 @@ def markdown(results: Mapping[str, Any]) -> str:
     if table := _z_table(results["experiments"]):
         summary = f"{table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}"
         lines += ["", f"Exact predictions: {summary}."]
+    lines += _sensitivity_lines(results["experiments"])
     return "\n".join(lines) + "\n"
+
+
+def _sensitivity_lines(experiments: Mapping[str, Any]) -> list[str]:
+    """The sensitivity of claim (i) as Markdown, one row per experiment and reference; nothing where it was not studied."""
+    rows = [
+        f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
+        for name, found in experiments.items()
+        for h in headlines(found)
+    ]
+    head = "| experiment | judged by | cases | ratio < 1 at every η | at the smallest η | clearly | clearly > 1 |"
+    said = "Claim (i) over other data, test rows and starts, against the reversible baseline:"
+    return ["", said, "", head, "|---" * 7 + "|", *rows] if rows else []
 
 
 def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.Judgement, int]]:

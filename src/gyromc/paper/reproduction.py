@@ -26,6 +26,7 @@ from gyromc.paper.problems import HeartDisease
 from gyromc.paper.profiles import PROFILES, Profile
 from gyromc.paper.reference import predictive_reference
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
+from gyromc.paper.sensitivity import Varied, variants
 from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
@@ -77,6 +78,8 @@ def reproduce(
     cache = Cache(directory / "cache")
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     todo = cells(experiments, chosen)
+    if chosen.sensitivity is not None:
+        todo += cells([variant for e in experiments for variant in variants(e)], chosen.sensitivity)
     total = sum(expected_seconds(cell, engine) for cell in todo)
     total += len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
     with show_progress(total, progress) as shown:
@@ -92,13 +95,24 @@ def reproduce(
             "times": {
                 "started": started.isoformat(timespec="seconds"),
                 "wall": time.perf_counter() - began,
-                "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
-                "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in outcome.pieces.items()},
+                **_times(outcome, found),
             },
         }
         results = RESULTS.save(results, directory)
         report = write_report(results, directory, shown)
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
+
+
+def _times(outcome: Outcome, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The seconds of the experiments' own pieces and of their variants', and of each of the former."""
+    own = {at: piece for at, piece in outcome.pieces.items() if at[0] in found}
+    mine = {id(piece): piece.wall_time for piece in own.values()}
+    every = {id(piece): piece.wall_time for piece in outcome.pieces.values()}
+    return {
+        "sampling": sum(mine.values()),
+        "sensitivity": sum(every.values()) - sum(mine.values()),
+        "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in own.items()},
+    }
 
 
 def _profile(profile: str | Profile) -> Profile:
@@ -142,15 +156,29 @@ def _findings(
         return Bootstrap(chains, profile.bootstrap, seed)
 
     @functools.cache
-    def reference(problem: HeartDisease) -> Expectation:
-        return predictive_reference(problem.target(), problem.split.X_test, profile.reference_draws, seed)
+    def reference(problem: HeartDisease, draws: int) -> Expectation:
+        return predictive_reference(problem.target(), problem.split.X_test, draws, seed)
+
+    def varied(data: Measured, fewer: Profile) -> Varied:
+        draws = fewer.reference_draws
+        return Varied(
+            experiment=data.experiment,
+            profile=fewer,
+            pieces=outcome.pieces,
+            truth=data.truth,
+            reference=lambda problem: reference(problem, draws),
+            bootstrap=bootstrap(fewer.chains(data.experiment)),
+        )
 
     found = {}
     for e in experiments:
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
-        known = reference(e.problem) if isinstance(e.problem, HeartDisease) else None
+        known = reference(e.problem, profile.reference_draws) if isinstance(e.problem, HeartDisease) else None
         predicted, resampled = forecasts[e.name].result(), bootstrap(profile.chains(e))
-        found[e.name] = analyse(Measured(e, profile.step_sizes(e), pieces, predicted, known, resampled))
+        data = Measured(e, profile.step_sizes(e), pieces, predicted, known, resampled)
+        found[e.name] = analyse(data)
+        if profile.sensitivity is not None:
+            found[e.name]["sensitivity"] = varied(data, profile.sensitivity).summary()
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

@@ -2,7 +2,7 @@
 
 A target over vectors and its Laplace approximation in; a `Modes` value out: the modes, the heaviest first, with the share of the
 law that a Gaussian at each of them holds. A mode that no descent reaches is not found: the search looks a few standard
-deviations around the first mode, dozens of them away, and around the origin.
+deviations around the first mode, dozens of them away, and around the origin, with more descents the fewer the parameters.
 """
 
 import dataclasses
@@ -12,14 +12,15 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.shape.laplace import Laplace, inverse_root, laplace
 from gyromc.shape.modes import descend, find_mode
-from gyromc.targets import Target
+from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import WithLikelihood
 
 __all__ = ["Modes", "find_modes"]
 
 MOST_PARAMETERS = 200  # beyond, one descent costs too much to make a dozen
-RADII = (3.0, 12.0, 48.0)  # standard deviations of the approximation at the first mode
-EACH = 2  # starts at every radius, each with its mirror image
+RADII = (2.0, 64.0)  # the nearest and the farthest start, in standard deviations of the approximation at the first mode
+FEWEST, MOST = 6, 64  # starts with many and with few parameters, each with its mirror image
+CHEAP = 10_000  # rows of data up to which a descent costs little
 AROUND_ORIGIN = 2.0
 LEAST_SHARE = 1e-6
 SAME = 1.0  # modes closer than this many standard deviations are one
@@ -65,7 +66,7 @@ def find_modes(target: Target, first: Laplace, seed: int = 0) -> Modes:
     if len(first.mode) > MOST_PARAMETERS:
         return dataclasses.replace(one, searched=False)
     found = [first]
-    for start in _starts(first, seed):
+    for start in _starts(target, first, seed):
         rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
         if not np.all(np.isfinite(rough)) or any(_distance(rough, known) < SAME for known in found):
             continue
@@ -84,13 +85,16 @@ def find_modes(target: Target, first: Laplace, seed: int = 0) -> Modes:
     return Modes(tuple(found[i] for i in order), shares[order] / shares[order].sum(), searched=True)
 
 
-def _starts(first: Laplace, seed: int) -> np.ndarray:
+def _starts(target: Target, first: Laplace, seed: int) -> np.ndarray:
+    """Points around the first mode, at distances spread evenly over their logarithms, and around the origin."""
     rng = np.random.default_rng(seed)
     d, root = len(first.mode), inverse_root(first.precision)
-    directions = rng.standard_normal((len(RADII), EACH, d))
-    directions /= np.linalg.norm(directions, axis=-1, keepdims=True) / np.sqrt(d)
-    away = (directions * np.array(RADII)[:, None, None]).reshape(-1, d) @ root.T
-    half = AROUND_ORIGIN * rng.standard_normal((EACH, d))
+    cheap = not isinstance(target, SumOverData) or target.num_data <= CHEAP
+    count = max(FEWEST, MOST // d) if cheap else FEWEST
+    directions = rng.standard_normal((count, d))
+    directions *= np.sqrt(d) / np.linalg.norm(directions, axis=1, keepdims=True)
+    away = np.geomspace(*RADII, count)[:, None] * directions @ root.T
+    half = AROUND_ORIGIN * rng.standard_normal((count // 3, d))
     return np.concatenate([first.mode + away, first.mode - away, half, -half, -first.mode[None]])
 
 

@@ -19,6 +19,12 @@ from gyromc.statistics.variances import Spread
 
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
+SHORT_ALONE = (
+    120  # for one chain, whose length is less well known: below it, intervals for squares cover less than 93 %
+)
+HEAVY = 1.2  # tail index of blocks: larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃
+UNEVEN = 0.04  # share of one block in the fluctuations of all
+MANY_BLOCKS = 2000  # fewer do not tell heavy tails from light ones
 CHANCE = 1e-3  # chains that disagree more than this probability allows have not mixed
 ALIKE = 0.3  # correlation between the halves of chains: larger where a chain has less than about five relaxation times
 SLOW = 1.2  # R-hat of chains of about ten relaxation times
@@ -113,6 +119,28 @@ class ChainAverages(WithError):
             return math.nan
         relaxation = variances.relaxation_blocks(self.blocks)
         return self.blocks.shape[1] / relaxation if relaxation > 0 else math.inf
+
+    @functools.cached_property
+    def drift(self) -> tuple[float, float]:
+        """The average over the first half of the chains less that over the second, and its standard error; NaN where unknown."""
+        half = self.blocks.shape[1] // 2
+        if not half or self.durations is not None:
+            return math.nan, math.nan
+        by_chain = self.blocks[:, :half].mean(axis=1) - self.blocks[:, -half:].mean(axis=1)
+        if len(by_chain) >= MANY_CHAINS:
+            return float(by_chain.mean()), float(by_chain.std(ddof=1)) / math.sqrt(len(by_chain))
+        return float(by_chain.mean()), 2 * self.std_error if self.enough_blocks else math.nan
+
+    @functools.cached_property
+    def tail(self) -> tuple[float, float]:
+        """The tail index of the blocks, and the share of the largest in their fluctuations; NaN with too few blocks."""
+        return variances.tail(self.blocks) if self.blocks.size >= MANY_BLOCKS else (math.nan, math.nan)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether few blocks make up most of the fluctuations: heavy tails, or a rare event."""
+        index, share = self.tail
+        return index < HEAVY and share > UNEVEN
 
     @functools.cached_property
     def disagree(self) -> bool:

@@ -184,6 +184,17 @@ def slowness(blocks: np.ndarray) -> float:
     return float(stats.f.sf(ratio, len(halves) - 1, len(halves) * min(n - 1, HALF)))
 
 
+def tail(blocks: np.ndarray) -> tuple[float, float]:
+    """Hill's tail index of the blocks' distances from their mean, from the largest 5 %, and the share of the largest square."""
+    away = np.sort(np.abs(blocks - blocks.mean()).ravel())[::-1]
+    top = max(8, away.size // 20)
+    if not away[0] > 0:
+        return math.inf, 0.0
+    with np.errstate(divide="ignore"):
+        spread = float(np.mean(np.log(away[:top] / away[top])))
+    return 1 / spread if spread > 0 else math.inf, float(away[0] ** 2 / np.sum(away**2))
+
+
 def _halves(blocks: np.ndarray) -> np.ndarray:
     half = blocks.shape[1] // 2
     return np.concatenate([blocks[:, :half], blocks[:, blocks.shape[1] - half :]])

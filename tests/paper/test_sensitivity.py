@@ -1,0 +1,42 @@
+"""Claim (i) over other data, test rows and starts: which variants there are, and how their ratios are computed."""
+
+import numpy as np
+import pytest
+
+from gyromc.paper import CATALOGUE
+from gyromc.paper.measures import Bootstrap, rmse_ratio
+from gyromc.paper.profiles import PROFILES
+from gyromc.paper.sensitivity import headlines, variants
+
+
+def test_variants_differ_in_data_noise_and_start():
+    for name, count in (("logistic-nld", 10), ("linear-nld", 20), ("nld-nonquadratic", 2)):
+        made = variants(CATALOGUE[name])
+        assert len(made) == len({e.name for e in made}) == count
+        assert {e.start for e in made} == {0.0, 1.0}
+        assert made[0].choices == CATALOGUE[name].choices
+    first, second = variants(CATALOGUE["logistic-nld"])[:2]
+    assert (first.problem.split_seed, second.problem.split_seed) == (0, 1)
+    assert first.noise_seed(0.01) != second.noise_seed(0.01)
+    assert not np.array_equal(first.problem.split.X_test, second.problem.split.X_test)
+    assert np.all(np.asarray(variants(CATALOGUE["linear-nld"])[-1].plan(0.05).starts.theta) == 1.0)
+
+
+def test_ratios_of_many_observables_are_those_of_each():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.standard_normal((50, 3)), 2 * rng.standard_normal((50, 3))
+    ours[4, 1] = np.nan
+    together, bootstrap = rmse_ratio(ours, theirs, Bootstrap(50, 200)), Bootstrap(50, 200)
+    for j in range(3):
+        alone = rmse_ratio(ours[:, j], theirs[:, j], bootstrap)
+        np.testing.assert_allclose([part[j] for part in together], alone, rtol=1e-5)
+    kept = np.arange(50) != 4
+    assert together[0][1] == pytest.approx(np.sqrt(np.mean(ours[kept, 1] ** 2) / np.mean(theirs[kept, 1] ** 2)))
+
+
+def test_only_the_paper_profile_has_the_study():
+    assert PROFILES["quick"].sensitivity is None
+    study = PROFILES["paper"].sensitivity
+    for experiment in CATALOGUE.values():
+        assert study.step_sizes(experiment) == experiment.step_sizes
+    assert headlines({}) == []
