@@ -15,6 +15,7 @@ import numpy as np
 
 from gyromc.checks import numbers, require
 from gyromc.evaluation import over_rows
+from gyromc.precision import private
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
@@ -82,7 +83,7 @@ class Function(Observable):
     fn: Callable
 
     def __call__(self, params):
-        value = jnp.asarray(self.fn(params))
+        value = jnp.asarray(private(self.fn)(params))
         require(
             value.ndim == 0,
             f"An observable must return a single number: it returned shape {value.shape}. "

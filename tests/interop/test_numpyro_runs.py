@@ -2,11 +2,14 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
 from numpyro import distributions as dist
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import log_density
 from scipy import linalg
 
 import gyromc as gm
@@ -206,3 +209,40 @@ def test_poisson_regression_agrees_with_nuts():
 @pytest.mark.parametrize("name", ["logistic", "eight schools", "poisson", "mixture"])
 def test_every_model_agrees_with_a_long_nuts_run(name):
     agree(name, draws=5000, warmup=1000, chains=4, most_error=0.02, num_steps=20_000, num_chains=64)
+
+
+def regression(X, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(X @ b, 1.0), obs=y)
+
+
+def closed_and_not():
+    """(model, arguments, prior variances, X, y): the program's own arrays as arguments, and closed over."""
+    X, y, scale = RNG.normal(size=(20, 2)), RNG.normal(size=20), RNG.uniform(1, 2, size=2)
+
+    def closed():
+        b = numpyro.sample("b", dist.Normal(0.0, jnp.sqrt(scale)).to_event(1))
+        numpyro.sample("y", dist.Normal(X @ b, 1.0 + 0 * jnp.square(y)), obs=y)
+
+    return (regression, (X, y), np.ones(2), X, y), (closed, (), scale, X, y)
+
+
+def test_numpyro_and_a_target_take_turns_on_the_same_arrays():
+    """NumPyro reads them in float32 and keeps them so; the target's mode has the digits of float64, and NumPyro runs again."""
+    for model, args, prior, X, y in closed_and_not():
+        read = lambda b, m=model, a=args: log_density(m, a, {}, {"b": b})[0]  # noqa: E731
+        held = jax.make_jaxpr(read)(jnp.zeros(2)), jax.make_jaxpr(lambda b, X=X, y=y: b @ X.T @ y)(jnp.zeros(2))
+        found = gm.Model(target := gnp.target(model, *args), target.start).mode
+        exact = np.linalg.solve(X.T @ X + np.diag(1 / prior), X.T @ y)
+        np.testing.assert_allclose(found, exact, rtol=1e-8)
+        assert jax.jit(jax.grad(read))(jnp.zeros(2)).dtype == jnp.float32
+        assert held
+
+
+@pytest.mark.slow
+def test_nuts_and_a_run_take_turns_on_the_same_arrays():
+    for model, args, *_ in closed_and_not():
+        sampler = MCMC(NUTS(model), num_warmup=5, num_samples=5, progress_bar=False)
+        sampler.run(jax.random.key(0), *args)
+        gm.run(gnp.plan(gnp.target(model, *args), num_steps=10, num_chains=2))
+        sampler.run(jax.random.key(1), *args)

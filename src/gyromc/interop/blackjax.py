@@ -21,6 +21,7 @@ from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
+from gyromc.precision import private
 from gyromc.targets import FiniteSum, SumOverData
 
 try:
@@ -269,7 +270,7 @@ class EstimatedTarget(SumOverData):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def _estimate(self, params, minibatch):
-        log_gradient = self.grad_estimator(params, minibatch)
+        log_gradient = private(self.grad_estimator)(params, minibatch)
         _check_gradient(log_gradient, params)
         return jax.tree.map(jnp.negative, log_gradient)
 
@@ -279,7 +280,7 @@ class EstimatedTarget(SumOverData):
                 "This target has only a gradient, and U itself is needed here. Pass `logdensity_estimator`, for "
                 "example `blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`."
             )
-        return -self.logdensity_estimator(params, self.data)
+        return -private(self.logdensity_estimator)(params, self.data)
 
     def gradient(self, params):
         return self._estimate(params, self.data)

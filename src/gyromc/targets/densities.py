@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, require, require_finite, require_real, whole
+from gyromc.precision import private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
@@ -180,7 +181,7 @@ class FiniteSum(SumOverData):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def _batch_potential(self, params, data):
-        terms = jax.vmap(self.log_likelihood, in_axes=(None, 0))(params, data)
+        terms = jax.vmap(private(self.log_likelihood), in_axes=(None, 0))(params, data)
         require(
             terms.ndim == 1,
             f"`log_likelihood` must return one number per datum: it returned shape {terms.shape[1:]}. "
@@ -192,7 +193,7 @@ class FiniteSum(SumOverData):
         return self._batch_potential(params, self.data) - self._prior(params)
 
     def _prior(self, params):
-        return _scalar(self.log_prior(params), "log_prior")
+        return _scalar(private(self.log_prior)(params), "log_prior")
 
     def batch_gradient(self, params, index):
         batch = jax.tree.map(lambda x: jnp.asarray(x)[index], self.data)
@@ -222,7 +223,7 @@ class LogDensity(Target):
         self.fn = fn
 
     def potential(self, params):
-        return -_scalar(self.fn(params), "fn")
+        return -_scalar(private(self.fn)(params), "fn")
 
 
 def _scalar(value, name: str) -> Scalar:

@@ -18,6 +18,7 @@ from gyromc.flat import unraveler
 from gyromc.interop.numpyro.checking import check
 from gyromc.interop.numpyro.handlers import DrivePlates, OnlyPart
 from gyromc.interop.numpyro.reading import Structure, arguments, on_device, read
+from gyromc.precision import private
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Posterior", "SubsampledPosterior", "target"]
@@ -90,7 +91,7 @@ class Posterior(Target):
 
     def on(self, index) -> DrivePlates:
         """The model on the given rows of its subsampled plate, or on all of them."""
-        return DrivePlates(self.model, None if index is None else self.structure.plate, index)
+        return DrivePlates(private(self.model), None if index is None else self.structure.plate, index)
 
     def by_site(self, params) -> dict[str, Any]:
         """The parameters by site name; raises `InvalidInput` for names or shapes that are not the model's."""

@@ -1,0 +1,113 @@
+"""The same NumPy arrays in single and in double precision, in turn: theirs by JAX's default, ours for predictions."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.precision import private
+
+TABLE = np.random.default_rng(0).normal(size=(5, 2))
+
+
+def on_a_global(x):
+    return -jnp.sum((TABLE @ x) ** 2) - jnp.sum(jnp.square(TABLE)) - 0.5 * jnp.sum(x**2)
+
+
+def through_another(x):
+    return on_a_global(x)
+
+
+def density(table, x):
+    return -jnp.sum((table @ x) ** 2) - jnp.sum(jnp.square(table)) - 0.5 * jnp.sum(x**2)
+
+
+class Holder:
+    def __init__(self, table):
+        self.table = table
+
+    def density(self, x):
+        return density(self.table, x)
+
+
+def functions():
+    """Ways to close over one array, each with the array: what JAX reads outside a trace is `jnp.square(table)`."""
+    tables = [TABLE.copy() for _ in range(7)]
+    nested = {"rows": [tables[3]]}
+    space = types.SimpleNamespace(table=tables[6])
+    return {
+        "closure": (tables[0], lambda x: density(tables[0], x)),
+        "default value": (tables[1], lambda x, table=tables[1]: density(table, x)),
+        "partial": (tables[2], functools.partial(density, tables[2])),
+        "pytree": (tables[3], lambda x: density(nested["rows"][0], x)),
+        "bound method": (tables[4], Holder(tables[4]).density),
+        "compiled": (tables[5], jax.jit(lambda x: density(tables[5], x))),
+        "namespace": (tables[6], lambda x: density(space.table, x)),
+        "module": (TABLE, on_a_global),
+        "another function": (TABLE, through_another),
+    }
+
+
+def hold(table, double: bool):
+    """What a program of the user's does that reads the array in one precision and stays compiled."""
+    with jax.enable_x64(double):
+        return jax.make_jaxpr(lambda x: table @ x)(jnp.zeros(table.shape[-1]))
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("how", functions())
+def test_a_function_reads_its_arrays_in_the_precision_asked_for(how, double):
+    table, function = functions()[how]
+    held = hold(table, not double)
+    with jax.enable_x64(double):
+        for mode in (double, not double, double):
+            with jax.enable_x64(mode):
+                found = jax.jit(jax.value_and_grad(lambda x: private(function)(x)))(jnp.ones(2))
+            kind = jnp.float64 if mode else jnp.float32
+            assert all(value.dtype == kind for value in found)
+            expected = -((table @ np.ones(2)) ** 2).sum() - (table**2).sum() - 1
+            assert float(found[0]) == pytest.approx(expected, rel=1e-12 if mode else 1e-5)
+    assert held is not None
+
+
+def test_a_function_keeps_what_it_may_assign_to():
+    calls, table = 0, np.ones(2)
+
+    def count(x):
+        nonlocal calls
+        calls += 1
+        return count and table @ x
+
+    assert private(count)(np.ones(2)) == 2
+    assert calls == 1
+    assert private(count) is private(count)
+    plain = lambda x: x  # noqa: E731
+    assert private(plain) is plain
+
+
+def test_predictions_and_runs_take_turns_on_the_same_arrays():
+    """The answers are those of a target without the user's arrays."""
+    weights, data = np.array([1.0, 4.0]), np.array([0.5, -0.5, 1.0])
+    held = [hold(weights, True), hold(data, False)]
+    pieces = {
+        "dynamics": gm.dynamics.overdamped(2),
+        "step_size": 0.05,
+        "num_steps": 50,
+        "num_chains": 8,
+        "start": np.zeros(2),
+        "observables": {"h": lambda x: weights @ x + jnp.sum(jnp.square(weights)) - 17},
+    }
+    own = gm.Plan(target=gm.targets.LogDensity(lambda x: -0.5 * weights @ x**2), **pieces)
+    exact = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), **pieces)
+    for _ in range(2):
+        assert gm.predict(own).variance["h"] == pytest.approx(2 * (1 + 1), rel=1e-6)  # Σ 2a²/p², a = p
+        assert gm.run(own, "scan").mean["h"] == pytest.approx(gm.run(exact, "scan").mean["h"], abs=1e-5)
+    likelihood = lambda m, x: -0.5 * (x - m) ** 2  # noqa: E731
+    sums = gm.targets.FiniteSum(likelihood, lambda m: -0.5 * m**2, data)
+    model = gm.Model(sums, np.zeros(()))
+    assert model.mode == pytest.approx([0.25])
+    assert held
