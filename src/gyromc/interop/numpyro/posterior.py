@@ -63,6 +63,11 @@ class Posterior(Target):
         """The origin of the unconstrained space, valid for every model: the default `start` of a plan."""
         return {name: np.zeros(shape) for name, shape in self.structure.shapes.items()}
 
+    def sites_of(self, coordinates) -> tuple[str, ...]:
+        """The sites that the coordinates of the vector of all parameters belong to, in the model's order."""
+        place = self.unravel(np.arange(self.size))
+        return tuple(name for name in self.sites if np.any(np.isin(place[name], coordinates)))
+
     def potential(self, params):
         return potential_energy(self.on(None), *self.given(), self.by_site(params))
 
