@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 from numpyro import distributions as dist
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
-from scipy import linalg
+from scipy import linalg, stats
 
 import gyromc as gm
 from against_nuts import nuts
+from gyromc.estimation.estimate import Bias
 from gyromc.interop import numpyro as gnp
 from gyromc.tuning.blocks import ROTATING
 from numpyro_models import examples
@@ -139,6 +141,32 @@ def test_what_a_run_lacks_is_named(run):
         gnp.predictive(run, draws_used=10**9)
     assert "rate" in repr(gnp.summary(run))
     assert "pair[1]" in repr(gnp.summary(run))
+
+
+def test_a_summary_shows_convergence_and_bias(run):
+    """R-hat and the effective draws of each mean; the bias where it is known, else how to measure it."""
+    table = gnp.summary(run)
+    row, shown = table["rate"], repr(table)
+    assert row.r_hat == table.r_hat["rate"] == run.r_hat["rate"]
+    assert row.ess == pytest.approx((row.sd / row.std_error) ** 2)
+    assert row.bias is None
+    assert all(word in shown for word in ("R-hat", "ESS", "bias", "second_step_size=True"))
+    with pytest.warns(gm.GyromcWarning):
+        measured = gm.estimate(run, bias={name: Bias(0.25, "given") for name in run})
+    assert gnp.summary(measured).bias["rate"] == 0.25
+    assert "0.25" in repr(gnp.summary(measured))
+
+
+def test_arviz_gets_the_likelihood_of_each_row(run):
+    """Poisson, by formula, on all rows of the subsampled plate; ArviZ computes LOO from it."""
+    drawn = float(run.draws["rate"][0, 0])
+    found = run.plan.target.log_likelihoods({"rate": jnp.asarray(drawn)})["y"]
+    np.testing.assert_allclose(found, stats.poisson.logpmf(COUNTS, np.exp(drawn) * EXPOSURE), rtol=1e-4, atol=1e-4)
+    tree = run.to_datatree(log_likelihood=True)
+    assert tree.log_likelihood["y"].shape == (128, 100, 40)
+    assert float(arviz_stats.loo(tree).elpd) == pytest.approx(
+        stats.poisson.logpmf(COUNTS, SHAPE / RATE * EXPOSURE).sum(), abs=2
+    )
 
 
 def schools_exactly() -> dict[str, float]:

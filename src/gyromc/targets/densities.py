@@ -192,6 +192,9 @@ class FiniteSum(SumOverData):
     def potential(self, params):
         return self._batch_potential(params, self.data) - self._prior(params)
 
+    def log_likelihoods(self, params):
+        return {"data": jax.vmap(private(self.log_likelihood), in_axes=(None, 0))(params, self.data)}
+
     def _prior(self, params):
         return _scalar(private(self.log_prior)(params), "log_prior")
 

@@ -16,7 +16,9 @@ from gyromc.tuning.pilot import Pilot, pilot
 __all__ = ["Outline", "Unsettled", "outline"]
 
 POINTS = 64
-MOST_STEEP = 1000.0  # curvature somewhere in the bulk over that of the approximation: beyond, the approximation says little
+MOST_STEEP = (
+    1000.0  # curvature somewhere in the bulk over that of the approximation: beyond, the approximation says little
+)
 QUANTILE = 0.95
 
 

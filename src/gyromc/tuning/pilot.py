@@ -87,7 +87,9 @@ def _round(target: Target, key, x, root, log_step):
         to = x + (jnp.sqrt(2 * step) * noise - step * slope @ root) @ root.T
         U_to, slope_to = energy(to)
         gain = U - U_to + log_proposal(x, to, slope_to, step) - log_proposal(to, x, slope, step)
-        chance = jnp.where(jnp.isfinite(gain) & jnp.all(jnp.isfinite(slope_to), axis=1), jnp.exp(jnp.minimum(gain, 0)), 0)
+        chance = jnp.where(
+            jnp.isfinite(gain) & jnp.all(jnp.isfinite(slope_to), axis=1), jnp.exp(jnp.minimum(gain, 0)), 0
+        )
         taken = jax.random.uniform(key_test, chance.shape) < chance
         x, slope = (jnp.where(taken[:, None], new, old) for new, old in ((to, x), (slope_to, slope)))
         share = jnp.mean(chance)

@@ -136,7 +136,7 @@ def preconditioned_plan(
     shape: Outline | None = None,
     **fields: Any,
 ) -> Plan:
-    """A plan for any model: HFHR in coordinates where its Gaussian approximation is round, started at the mode or from a pilot run.
+    """A plan for any model: HFHR in coordinates where its Gaussian approximation is round, from the mode or from a pilot run.
 
     **Arguments:**
 

@@ -37,6 +37,8 @@ def _scale(distribution) -> Any:
     """The scale of a location-scale family, behind its wrappers; 0 where there is none."""
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         distribution = distribution.base_dist
-    if not isinstance(distribution.support, type(dist.constraints.real)) and not isinstance(distribution, dist.MultivariateNormal):
+    if not isinstance(distribution.support, type(dist.constraints.real)) and not isinstance(
+        distribution, dist.MultivariateNormal
+    ):
         return 0.0
     return getattr(distribution, "scale", getattr(distribution, "scale_tril", 0.0))

@@ -11,6 +11,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import distributions as dist
+from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from gyromc.checks import require
@@ -89,6 +91,15 @@ class Posterior(Target):
 
         with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws))
+
+    def log_likelihoods(self, params):
+        args, kwargs = self.given()
+        values = self.constrained(params, deterministic=False)
+        sites = handlers.trace(handlers.substitute(self.on(None), data=values)).get_trace(*args, **kwargs)
+        observed = {
+            name: sites[name] for name in self.structure.observed if not isinstance(sites[name]["fn"], dist.Unit)
+        }
+        return {name: site["fn"].log_prob(site["value"]) for name, site in observed.items()} or None
 
     def given(self) -> tuple[tuple, dict]:
         """The model's arguments with JAX arrays, which a model can index with the plate's indices."""
