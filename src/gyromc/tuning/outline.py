@@ -1,33 +1,40 @@
-"""Where a posterior lies, how wide it is and how much its curvature varies: what a plan for any model is chosen from.
+"""Where a law lies, how wide it is and how much its curvature varies: what a plan for any model is chosen from.
 
-A `Model` in, an `Outline` out: the Laplace approximation at the mode where it serves, else mean and covariance of a pilot run.
-`InvalidInput` where neither is to be had.
+A `Model` in, an `Outline` out: the Laplace approximation at the heaviest mode where it serves, else mean and covariance of a
+pilot run. `InvalidInput` where neither is to be had.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.shape.laplace import Laplace, inverse_root
-from gyromc.tuning.pilot import Pilot, pilot
 
-__all__ = ["Outline", "Unsettled", "outline"]
+__all__ = ["Outline", "Pilot", "Unsettled", "outline"]
 
 POINTS = 64
-MOST_STEEP = (
-    1000.0  # curvature somewhere in the bulk over that of the approximation: beyond, the approximation says little
-)
 QUANTILE = 0.95
+MILD = 20.0  # curvature in the bulk over that of the approximation: up to here the approximation serves
+STEEP = 50.0  # and beyond this no step size suits the whole law
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pilot:
+    """What a short run found: draws, the Gaussian with their mean and covariance, and the coordinates that did not settle."""
+
+    draws: np.ndarray
+    center: Laplace
+    unsettled: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outline:
-    """A Gaussian for the law, its largest curvature in units of the Gaussian's, and how it was found.
+    """A Gaussian for the law, and its largest curvature in units of the Gaussian's.
 
-    `why` is None for the Laplace approximation at the mode; elsewhere it says why that does not serve, and `starts` holds states
-    of the pilot run.
+    `starts` holds draws of a pilot run where there was one; `why` says why a plan made from it is doubtful, None where it is not.
     """
 
     center: Laplace
@@ -37,36 +44,42 @@ class Outline:
 
 
 class Unsettled(InvalidInput):
-    """Neither a mode nor a pilot run that settles; `coordinates` still grew when it ended."""
+    """Neither a mode nor a pilot run that settles; `coordinates` did not."""
 
     def __init__(self, message: str, coordinates: np.ndarray):
         super().__init__(message)
         self.coordinates = coordinates
 
 
-def outline(model: Model, seed: int = 0) -> Outline:
-    """The outline of a model's law."""
+def outline(model: Model, pilot: Callable[[], Pilot | None] | None = None) -> Outline:
+    """The outline of a model's law; `pilot` runs where the mode does not serve."""
+    why = None
     try:
-        center = model.laplace
+        center = model.modes.found[0]
     except InvalidInput as error:
+        if pilot is None:
+            raise
         why = f"there is no mode to start from ({str(error).split('. ')[0].rstrip('.')})"
     else:
-        noise = np.random.default_rng(seed).standard_normal((POINTS, model.dim))
+        noise = np.random.default_rng(0).standard_normal((POINTS, model.dim))
         steepest = _steepest(model, center, center.mode + noise @ inverse_root(center.precision).T)
-        if steepest <= MOST_STEEP:
-            return Outline(center, steepest)
-        why = f"the curvature around the mode varies by a factor of {steepest:.1g}"
-    return _from_pilot(model, pilot(model.flat_target, model.start, seed), why)
-
-
-def _from_pilot(model: Model, found: Pilot | None, why: str) -> Outline:
+        if steepest <= MILD or pilot is None:
+            return Outline(center, steepest, why=_varies(steepest))
+    found = pilot()
     if found is None or len(found.unsettled):
-        lacking = "does not move" if found is None else "does not settle: its chains spread further and further"
-        raise Unsettled(
-            f"The default plan cannot be chosen: {why}, and a pilot run {lacking}.",
-            np.arange(model.dim) if found is None else found.unsettled,
-        )
-    return Outline(found.center, _steepest(model, found.center, found.states), found.states, why)
+        lacking = "cannot start" if found is None else "does not settle"
+        where = np.arange(model.dim) if found is None else found.unsettled
+        text = why or f"the curvature varies by a factor of {steepest:.1g} around the mode"
+        raise Unsettled(f"A plan cannot be chosen: {text}, and a pilot run {lacking}.", where)
+    picked = np.random.default_rng(0).choice(len(found.draws), min(POINTS, len(found.draws)), replace=False)
+    steepest = _steepest(model, found.center, found.draws[picked])
+    return Outline(found.center, steepest, found.draws, why or _varies(steepest))
+
+
+def _varies(steepest: float) -> str | None:
+    if steepest <= STEEP:
+        return None
+    return f"the curvature varies by a factor of {steepest:.1g} or more over the posterior"
 
 
 def _steepest(model: Model, center: Laplace, points: np.ndarray) -> float:

@@ -197,10 +197,12 @@ def _linear(A: np.ndarray, plan: Plan, precision: np.ndarray) -> float:
 
 
 def _start(model: Model, shape: Outline, num_chains: int, seed: int) -> Any:
-    """The mode; points spread over several modes, with a warning; or states of the pilot run."""
+    """The mode; points spread over several modes, with a warning; or draws of the pilot run."""
     if shape.starts is not None:
-        return _rows(model, shape.starts[np.random.default_rng(seed).permutation(num_chains) % len(shape.starts)])
-    return _over_modes(model, num_chains, seed) if model.modes.several else model.unravel(model.mode)
+        return _rows(
+            model, np.random.default_rng(seed).permutation(shape.starts)[np.arange(num_chains) % len(shape.starts)]
+        )
+    return _over_modes(model, num_chains, seed) if model.modes.several else model.unravel(shape.center.mode)
 
 
 def _rows(model: Model, points: np.ndarray) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from gyromc.checks import positive, require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.interop.numpyro.hierarchy import scaled_by_latent
+from gyromc.interop.numpyro.pilot import pilot
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
 from gyromc.interop.numpyro.sites import observables as site_observables
 from gyromc.model import Model
@@ -38,7 +39,8 @@ def plan(
 ) -> Plan:
     """A plan for a posterior, ready to run: dynamics, step size, burn-in and start chosen from its mode and curvature there.
 
-    Where there is no mode, or where it says little about the posterior, they come from a short pilot run, with a warning.
+    Where there is no mode, or where it says little about the posterior, they come from a short NUTS run. A warning says where
+    such a plan is doubtful.
 
     **Arguments:**
 
@@ -100,16 +102,17 @@ def _check_size(target: Posterior) -> None:
 def _outline(target: Posterior, model: Model) -> Outline:
     """Where the posterior lies; a warning where a pilot run had to say so, and the sites to change."""
     try:
-        shape = outline(model)
+        shape = outline(model, lambda: pilot(target))
     except Unsettled as error:
         names = ", ".join(repr(name) for name in target.sites_of(error.coordinates))
         raise InvalidInput(
             f"{error} Look at {names}: give weak priors to sites that the data leave open. {_advice(target)}".rstrip()
         ) from error
     if shape.why is not None:
+        source = "" if shape.starts is None else " Scales and starts come from a short NUTS run."
         warnings.warn(
-            f"This plan is less certain than others: {shape.why}, so its scales and starts come from a short pilot run. Its "
-            f"step size fits most of the posterior, not its narrowest part, which the chains may not enter. {_advice(target)}",
+            f"This plan is less certain than others: {shape.why}.{source} Its step size fits most of the posterior, not its "
+            f"narrowest part, where the chains may not go or go wrong. {_advice(target)}",
             GyromcWarning,
             stacklevel=3,
         )
