@@ -32,7 +32,7 @@ class Pilot:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outline:
-    """A Gaussian for the law, and its largest curvature in units of the Gaussian's.
+    """A Gaussian for the law, and the law's largest curvature in units of the Gaussian's: its root mean square over the law.
 
     `starts` holds draws of a pilot run where there was one; `why` says why a plan made from it is doubtful, None where it is not.
     """
@@ -62,9 +62,9 @@ def outline(model: Model, pilot: Callable[[], Pilot | None] | None = None) -> Ou
         why = f"there is no mode to start from ({str(error).split('. ')[0].rstrip('.')})"
     else:
         noise = np.random.default_rng(0).standard_normal((POINTS, model.dim))
-        steepest = _steepest(model, center, center.mode + noise @ inverse_root(center.precision).T)
+        usual, steepest = _curvature(model, center, center.mode + noise @ inverse_root(center.precision).T)
         if steepest <= MILD or pilot is None:
-            return Outline(center, steepest, why=_varies(steepest))
+            return Outline(center, usual, why=_varies(steepest))
     found = pilot()
     if found is None or len(found.unsettled):
         lacking = "cannot start" if found is None else "does not settle"
@@ -72,8 +72,8 @@ def outline(model: Model, pilot: Callable[[], Pilot | None] | None = None) -> Ou
         text = why or f"the curvature varies by a factor of {steepest:.1g} around the mode"
         raise Unsettled(f"A plan cannot be chosen: {text}, and a pilot run {lacking}.", where)
     picked = np.random.default_rng(0).choice(len(found.draws), min(POINTS, len(found.draws)), replace=False)
-    steepest = _steepest(model, found.center, found.draws[picked])
-    return Outline(found.center, steepest, found.draws, why or _varies(steepest))
+    usual, steepest = _curvature(model, found.center, found.draws[picked])
+    return Outline(found.center, usual, found.draws, why or _varies(steepest))
 
 
 def _varies(steepest: float) -> str | None:
@@ -82,13 +82,14 @@ def _varies(steepest: float) -> str | None:
     return f"the curvature varies by a factor of {steepest:.1g} or more over the posterior"
 
 
-def _steepest(model: Model, center: Laplace, points: np.ndarray) -> float:
-    """A high quantile over the points of the largest curvature, in units of the approximation's; at least 1."""
+def _curvature(model: Model, center: Laplace, points: np.ndarray) -> tuple[float, float]:
+    """The largest curvature in units of the approximation's: its root mean square and a high quantile over the points."""
     if model.flat_target.gaussian() is not None:
-        return 1.0
+        return 1.0, 1.0
     R = inverse_root(center.precision)
     with np.errstate(all="ignore"):
         curved = np.einsum("ij,sjk,kl->sil", R.T, model.flat_target.hessians(points), R, optimize=True)
     if not np.all(np.isfinite(curved)):
-        return np.inf
-    return max(1.0, float(np.quantile(np.linalg.eigvalsh(curved)[:, -1], QUANTILE)))
+        return np.inf, np.inf
+    tops = np.linalg.eigvalsh(curved)[:, -1]
+    return max(1.0, float(np.sqrt(np.mean(tops**2)))), max(1.0, float(np.quantile(tops, QUANTILE)))

@@ -29,17 +29,13 @@ from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.batches import choose_oracle
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, Block, merits
 from gyromc.tuning.outline import Outline, outline
-from gyromc.tuning.step_size import burn_in_steps, plan_step_size
+from gyromc.tuning.step_size import MILD, MOST_SMALLER, burn_in_steps, plan_step_size
 
 __all__ = ["DYNAMICS", "Choice", "choose", "preconditioned_plan"]
 
 DYNAMICS = {"reversible": REVERSIBLE, "rotating": ROTATING}
 EXCESS = 0.05  # relative excess of the variance that the step size may cause, before it is corrected for
 MOST_WEIGHT_VARIANCE = 0.1  # of the weights that take the excess off again
-MILD, STEEPEST = (
-    1.2,
-    30.0,
-)  # how much the curvature may vary before steps become smaller, and how much smaller they start
 MOST_WORK = 1e8  # rows × columns × points: beyond, there are so many rows that the posterior is Gaussian
 POINTS = 256
 ILL_CONDITIONED = 1e5  # condition number of K from which on chains run in float64
@@ -101,7 +97,7 @@ def choose(
     block, model = DYNAMICS[dynamics], Model(target)
     shape = model.nearest_gaussian(seed, refine=POINTS * target.X.size * target.likelihood.outputs**2 <= MOST_WORK)
     wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / model.dim) / block.G[0, 0])
-    eta = wanted / max(1.0, min(shape.steepest / MILD, STEEPEST))
+    eta = wanted / max(1.0, min(shape.steepest / MILD, MOST_SMALLER))
     oracle, noise = choose_oracle(target, model.mode, shape, eta, EXCESS, seed)
     num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2))  # E6: Var ≈ V / (Nη)
     plan = Plan(

@@ -17,10 +17,10 @@ from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.stability import largest_stable_step
 from gyromc.shape.laplace import Laplace
 
-__all__ = ["burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
+__all__ = ["MILD", "MOST_SMALLER", "burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
 
 NOISE_POINTS = 16
-MOST_SMALLER = 30.0
+MILD, MOST_SMALLER = 1.2, 30.0  # how much curvature may vary before steps become smaller, and how much smaller at most
 
 
 def variance_excess(D: np.ndarray, Q: np.ndarray, precision: np.ndarray, noise: np.ndarray, step_size: float) -> float:
@@ -53,17 +53,16 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
 def plan_step_size(plan: Plan, budget: float, center: Laplace | None = None, steepest: float = 1.0) -> float:
     """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise.
 
-    Where the law's curvature reaches `steepest` times the Gaussian's, η is at most half of what is stable there, but no smaller
-    than by a factor of `MOST_SMALLER`. `center` is the Gaussian; left out: the Laplace approximation.
+    `steepest` is the law's curvature in units of the Gaussian's (its root mean square): beyond `MILD`, η becomes smaller by as
+    much, up to a factor of `MOST_SMALLER`. `center` is the Gaussian; left out: the Laplace approximation.
     """
     center, D, Q = center or plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
     noise = oracle_covariances(plan, center.mode + around.T).mean(axis=0)
-    stable = [largest_stable_step((D + Q) @ augment(k * center.precision, plan.augmented)) for k in (1.0, steepest)]
-    excess = lambda eta: variance_excess(D, Q, center.precision, noise, eta)  # noqa: E731
-    found = largest_root(excess, budget, 0.99 * stable[0], tolerance=1e-3)
-    return float(f"{max(min(found, stable[1] / 2), found / MOST_SMALLER):.3g}")
+    limit = 0.99 * largest_stable_step((D + Q) @ augment(center.precision, plan.augmented))
+    found = largest_root(lambda eta: variance_excess(D, Q, center.precision, noise, eta), budget, limit, tolerance=1e-3)
+    return float(f"{found / max(1.0, min(steepest / MILD, MOST_SMALLER)):.3g}")
 
 
 def burn_in_steps(rate: float, step_size: float, relaxations: float) -> int:
