@@ -367,7 +367,7 @@ def test_a_step_size_beyond_the_stable_one_is_explained_before_it_gives_nan():
     for curvature in (1.0, np.ones(2), np.eye(2)):
         known = interop.sgnlmc(gradient, J=3.0, curvature=curvature)
         with pytest.raises(
-            gm.InvalidInput, match=r"`step_size` = 0.5 is beyond .* 0\.2: .*NaN.*at most 0\.1.*SGLD .* 2\)"
+            gm.InvalidInput, match=r"`step_size` = 0.5 is beyond .* 0\.2: .*NaN.*at most 0\.1.*SGLD .* 2\.\)"
         ):
             last(known, 0.5)
     assert jnp.all(jnp.isfinite(last(known, 0.19)))

@@ -191,6 +191,7 @@ def schools_exactly() -> dict[str, float]:
     return {"mu": weight @ center, "tau": weight @ tau[:, 0], **{f"theta[{j}]": theta[j] for j in range(8)}}
 
 
+@pytest.mark.slow
 def test_eight_schools_have_their_exact_means():
     """Within 4 standard errors, and the bias seen between two step sizes where it is more than noise."""
     example, exact = examples()["eight schools"], schools_exactly()

@@ -17,7 +17,7 @@ __all__ = ["Outline", "Pilot", "Unsettled", "outline"]
 
 POINTS = 64
 QUANTILE = 0.95
-MILD = 20.0  # curvature in the bulk over that of the approximation: up to here the approximation serves
+MILD = 5.0  # curvature in the bulk over that of the approximation: up to here the approximation serves
 STEEP = 50.0  # and beyond this no step size suits the whole law
 
 
