@@ -15,7 +15,7 @@ import numpy as np
 
 from gyromc.checks import numbers, require
 from gyromc.evaluation import over_rows
-from gyromc.precision import private
+from gyromc.precision import owned, private
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
@@ -81,6 +81,9 @@ class Function(Observable):
     """Any scalar function of the parameters."""
 
     fn: Callable
+
+    def __init__(self, fn: Callable):
+        self.fn = owned(fn)
 
     def __call__(self, params):
         value = jnp.asarray(private(self.fn)(params))

@@ -4,6 +4,8 @@ JAX stores for every NumPy array object the precision in which it was read first
 the array; read in the other precision, the same object then fails or has the wrong type. So JAX never gets an array object of
 the user's from us: arrays go in as new views (`fresh`), and a function reads views of the arrays it closes over, one set of them
 for each precision (`private`). No data are copied.
+
+JAX also compiles a function once, and does not see when a name in it comes to refer to another array: `owned` does.
 """
 
 import copy
@@ -17,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["fresh", "private"]
+__all__ = ["fresh", "owned", "private"]
 
 JITTED = type(jax.jit(lambda: None))
 _MADE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -43,15 +45,65 @@ def private(function: Callable) -> Callable:
     assert (double.dtype, jax.jit(private(function))(jnp.ones(2)).dtype) == (jnp.float64, jnp.float32)
     ```
     """
-    x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    names = getattr(_unwrapped(function), "__globals__", {})
+    arrays = tuple(_arrays(function, names, set()))
+    if not arrays:
+        return function
     try:
         made = _MADE.setdefault(function, {})
     except TypeError:  # not hashable, or no weak references: made anew for each trace
         made = {}
-    if x64 not in made:
-        names = getattr(_unwrapped(function), "__globals__", {})
-        made[x64] = _Renewal(names).of(function) if _reaches(function, names, set()) else function
-    return made[x64]
+    x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    seen, found = made.get(x64, ((), None))
+    if found is None or not _same(seen, arrays):
+        found = _Renewal(names).of(function)  # the first time, or a name refers to another array by now
+        made[x64] = arrays, found
+    return found
+
+
+class Owned:
+    """A function on the arrays that it referred to when this was made; equal to another one on the same arrays, and no other."""
+
+    def __init__(self, function: Callable, names: dict, arrays: tuple[np.ndarray, ...]):
+        self.function, self.arrays, self.fn = function, arrays, _Renewal(names).of(function)
+
+    def __call__(self, *args):
+        """The function's value."""
+        return self.fn(*args)
+
+    def __eq__(self, other):
+        return isinstance(other, Owned) and self.function == other.function and _same(self.arrays, other.arrays)
+
+    def __hash__(self):
+        return hash((self.function, *map(id, self.arrays)))
+
+    def __reduce__(self):
+        return owned, (self.function,)
+
+
+def owned(function: Callable) -> Callable:
+    """The function with the NumPy arrays that it refers to now; the function itself where there are none.
+
+    ```python
+    import numpy as np
+    from gyromc.precision import owned
+    data = np.ones(2)
+    total = lambda x: data @ x
+    before, data = owned(total), np.zeros(2)
+    assert before(np.ones(2)) == 2 and total(np.ones(2)) == 0 and before != owned(total)
+    ```
+    """
+    if not isinstance(function, types.FunctionType | types.MethodType | functools.partial | JITTED):
+        return function
+    if jax.tree.leaves(function) != [function]:  # a pytree: its arrays are known to JAX
+        return function
+    names = getattr(_unwrapped(function), "__globals__", {})
+    arrays = tuple(_arrays(function, names, set()))
+    return Owned(function, names, arrays) if arrays else function
+
+
+def _same(these: tuple, those: tuple) -> bool:
+    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
 
 
 def _unwrapped(function):
@@ -100,6 +152,8 @@ def _inside(value, names: dict) -> Iterator[Any]:
     elif isinstance(value, types.MethodType):
         yield value.__func__
         yield from vars(value.__self__).values() if hasattr(value.__self__, "__dict__") else ()
+    elif isinstance(value, Owned):
+        yield value.fn
     elif _plain_object(value):
         yield from vars(value).values()
 
@@ -111,17 +165,16 @@ def _plain_object(value) -> bool:
     return isinstance(value, types.SimpleNamespace) or dataclasses.is_dataclass(value) or callable(value)
 
 
-def _reaches(value, names: dict, seen: set[int]) -> bool:
-    """Whether a NumPy array can be reached."""
+def _arrays(value, names: dict, seen: set[int]) -> Iterator[np.ndarray]:
+    """The NumPy arrays that can be reached."""
     if id(value) in seen:
-        return False
+        return
     seen.add(id(value))
     for leaf in jax.tree.leaves(value):
         if type(leaf) is np.ndarray:
-            return True
-        if any(_reaches(inner, names, seen) for inner in _inside(leaf, names)):
-            return True
-    return False
+            yield leaf
+        for inner in _inside(leaf, names):
+            yield from _arrays(inner, names, seen)
 
 
 class _Renewal:
@@ -146,6 +199,8 @@ class _Renewal:
         elif isinstance(leaf, functools.partial):
             keywords = {key: self.of(value) for key, value in leaf.keywords.items()}
             made = functools.partial(self.of(leaf.func), *map(self.of, leaf.args), **keywords)
+        elif isinstance(leaf, Owned):
+            made = self.of(leaf.fn)
         elif isinstance(leaf, types.MethodType):
             made = types.MethodType(self.of(leaf.__func__), self._object(leaf.__self__))
         else:
@@ -178,4 +233,4 @@ class _Renewal:
         return new
 
     def _changes(self, value) -> bool:
-        return _reaches(value, self.names, set())
+        return next(_arrays(value, self.names, set()), None) is not None

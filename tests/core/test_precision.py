@@ -1,6 +1,7 @@
 """The same NumPy arrays in single and in double precision, in turn: theirs by JAX's default, ours for predictions."""
 
 import functools
+import pickle
 import types
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.precision import private
+from gyromc.precision import owned, private
 
 TABLE = np.random.default_rng(0).normal(size=(5, 2))
 
@@ -89,10 +90,44 @@ def test_a_function_keeps_what_it_may_assign_to():
     assert private(plain) is plain
 
 
-def test_predictions_and_runs_take_turns_on_the_same_arrays():
-    """The answers are those of a target without the user's arrays."""
-    weights, data = np.array([1.0, 4.0]), np.array([0.5, -0.5, 1.0])
-    held = [hold(weights, True), hold(data, False)]
+def test_a_name_that_refers_to_another_array_is_followed():
+    table = np.ones(2)
+    total = lambda x: table @ x  # noqa: E731
+    assert private(total)(np.ones(2)) == 2
+    table = 3 * np.ones(2)
+    assert private(total)(np.ones(2)) == 6
+
+
+def test_a_target_made_after_the_data_changed_has_the_new_data():
+    """JAX compiles the function once; the same function on other data is another target, and the first keeps its own."""
+    data = np.array([1.0, 3.0])
+    density = lambda x: -0.5 * jnp.sum((x - data) ** 2)  # noqa: E731
+    value = lambda x: data @ jnp.ones(2) + 0 * x[0]  # noqa: E731
+
+    def mode(target):
+        return gm.Model(target, np.zeros(1)).mode
+
+    first, h = gm.targets.LogDensity(density), gm.observables.function(value)
+    assert mode(first) == pytest.approx([2.0])
+    assert gm.Model(first, np.zeros(1)).values(h, np.zeros((1, 1))) == 4
+    data = np.array([10.0, 30.0])
+    assert mode(gm.targets.LogDensity(density)) == pytest.approx([20.0])
+    assert mode(first) == pytest.approx([2.0])
+    changed = gm.observables.function(value)
+    assert gm.Model(first, np.zeros(1)).values(changed, np.zeros((1, 1))) == 40
+    assert changed == gm.observables.function(value)  # compiled once for the same data
+    assert h != changed
+
+
+def test_an_owned_function_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(owned(on_a_global))) == owned(on_a_global) != owned(through_another)
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_predictions_and_runs_take_turns_on_the_same_arrays(whole):
+    """The answers are those of a target without the user's arrays; predictions are stood for by what they read in float64."""
+    weights = np.array([1.0, 4.0])
+    held = hold(weights, True)
     pieces = {
         "dynamics": gm.dynamics.overdamped(2),
         "step_size": 0.05,
@@ -104,10 +139,17 @@ def test_predictions_and_runs_take_turns_on_the_same_arrays():
     own = gm.Plan(target=gm.targets.LogDensity(lambda x: -0.5 * weights @ x**2), **pieces)
     exact = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), **pieces)
     for _ in range(2):
-        assert gm.predict(own).variance["h"] == pytest.approx(2 * (1 + 1), rel=1e-6)  # Σ 2a²/p², a = p
+        np.testing.assert_allclose(own.model.precision, np.diag(weights), rtol=1e-9, atol=1e-9)
+        assert own.model.values(own.observables["h"], np.ones((1, 2))) == pytest.approx(5, rel=1e-14)
+        if whole:
+            assert gm.predict(own).variance["h"] == pytest.approx(2 * (1 + 1), rel=1e-6)  # Σ 2a²/p², a = p
         assert gm.run(own, "scan").mean["h"] == pytest.approx(gm.run(exact, "scan").mean["h"], abs=1e-5)
-    likelihood = lambda m, x: -0.5 * (x - m) ** 2  # noqa: E731
-    sums = gm.targets.FiniteSum(likelihood, lambda m: -0.5 * m**2, data)
-    model = gm.Model(sums, np.zeros(()))
-    assert model.mode == pytest.approx([0.25])
+    assert held
+
+
+def test_data_of_a_sum_may_have_been_read_before():
+    data = np.array([0.5, -0.5, 1.0])
+    held = hold(data, False)
+    sums = gm.targets.FiniteSum(lambda m, x: -0.5 * (x - m) ** 2, lambda m: -0.5 * m**2, data)
+    assert gm.Model(sums, np.zeros(())).mode == pytest.approx([0.25])
     assert held

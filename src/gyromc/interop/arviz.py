@@ -114,7 +114,7 @@ def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
 def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.ndarray]:
     """The log likelihood of every observation at every draw, by name: chains × draws × observations."""
     require(wanted is True or callable(wanted), f"`log_likelihood` must be True or a function: got {wanted!r}.")
-    one = target.log_likelihoods if wanted is True else private(wanted)
+    one = private(wanted) if callable(wanted) else target.log_likelihoods
     with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
         shapes = jax.eval_shape(one, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), draws))
         require(

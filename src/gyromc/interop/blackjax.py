@@ -21,7 +21,7 @@ from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
-from gyromc.precision import private
+from gyromc.precision import owned, private
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.stability import largest_stable_step
 from gyromc.targets import FiniteSum, SumOverData
@@ -165,7 +165,7 @@ def _algorithm(
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     _require_function(grad_estimator, "grad_estimator")
-    P = None if curvature is None else numbers(curvature, "curvature")
+    P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
     limits = functools.lru_cache(maxsize=8)(lambda d: _limits(family(d), P, d))
 
@@ -362,4 +362,5 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
     if logdensity_estimator is not None:
         _require_function(logdensity_estimator, "logdensity_estimator")
     rows = FiniteSum(grad_estimator, grad_estimator, data).data  # runs the same checks of the data
-    return EstimatedTarget(grad_estimator, rows, logdensity_estimator)
+    density = None if logdensity_estimator is None else owned(logdensity_estimator)
+    return EstimatedTarget(owned(grad_estimator), rows, density)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, require, require_finite, require_real, whole
-from gyromc.precision import private
+from gyromc.precision import owned, private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
@@ -173,7 +173,7 @@ class FiniteSum(SumOverData):
             len(set(lengths.values())) == 1 and min(lengths.values()) > 0,
             f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.",
         )
-        self.log_likelihood, self.log_prior = log_likelihood, log_prior
+        self.log_likelihood, self.log_prior = owned(log_likelihood), owned(log_prior)
         self.data = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), data)
 
     @property
@@ -223,7 +223,7 @@ class LogDensity(Target):
 
     def __init__(self, fn: Callable):
         require(callable(fn), f"`fn` must be a function of the parameters: got {type(fn).__name__}.")
-        self.fn = fn
+        self.fn = owned(fn)
 
     def potential(self, params):
         return -_scalar(private(self.fn)(params), "fn")

@@ -14,7 +14,7 @@ import numpy as np
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.precision import private
+from gyromc.precision import owned, private
 from gyromc.targets.base import Target
 from gyromc.targets.densities import read_precision
 
@@ -60,7 +60,7 @@ class Separable(Target):
         for name, value in (("mean", self.mean), ("weights", self.weights)):
             require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
         _check_functions(potential, slope)
-        self.phi, self.slope = potential, slope
+        self.phi, self.slope = owned(potential) if potential else None, slope
 
     @property
     def dim(self) -> int:

@@ -56,7 +56,7 @@ def outline(model: Model, pilot: Callable[[], Pilot | None] | None = None) -> Ou
     why = None
     try:
         center = model.modes.found[0]
-    except InvalidInput as error:
+    except (InvalidInput, np.linalg.LinAlgError) as error:
         if pilot is None:
             raise
         why = f"there is no mode to start from ({str(error).split('. ')[0].rstrip('.')})"

@@ -30,7 +30,7 @@ def variance_excess(D: np.ndarray, Q: np.ndarray, precision: np.ndarray, noise: 
     whiten = np.eye(len(D))
     whiten[:d, :d] = root  # in x = Rθ, RᵀR = K, the target is standard normal and no entry is large
     D, G = whiten @ D @ whiten.T, whiten @ (D + Q) @ whiten.T
-    spread = linalg.solve_triangular(root, linalg.solve_triangular(root, noise, trans="T").T, trans="T")
+    spread = linalg.solve_triangular(root, linalg.solve_triangular(root, noise, trans=1).T, trans=1)
     W = 2 * step_size * D + step_size**2 * G[:, :d] @ spread @ G[:, :d].T
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
