@@ -69,7 +69,7 @@ class Owned:
 
     def __call__(self, *args):
         """The function's value."""
-        return self.fn(*args)
+        return private(self.fn)(*args)
 
     def __eq__(self, other):
         return isinstance(other, Owned) and self.function == other.function and _same(self.arrays, other.arrays)
