@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 import types
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.precision import owned, private
+from gyromc.precision import _arrays, owned, private
 
 TABLE = np.random.default_rng(0).normal(size=(5, 2))
 
@@ -153,3 +154,48 @@ def test_data_of_a_sum_may_have_been_read_before():
     sums = gm.targets.FiniteSum(lambda m, x: -0.5 * (x - m) ** 2, lambda m: -0.5 * m**2, data)
     assert gm.Model(sums, np.zeros(())).mode == pytest.approx([0.25])
     assert held
+
+
+def nested(rng, depth: int):
+    """A random function that reaches arrays through closures, defaults, partials, pytrees, objects and recursion."""
+    table = rng.normal(size=3)
+    if depth == 0:
+        return [table], lambda x: float(table.sum()) * x
+    arrays, inner = nested(rng, depth - 1)
+    way = rng.integers(8)
+    if way == 0:
+        return [*arrays, table], lambda x, t=table: inner(x) + float(t[0])
+    if way == 1:
+        return [*arrays, table], functools.partial(lambda t, x: inner(x) * float(t[1]), table)
+    if way == 2:
+        held = {"a": [table, (inner,)]}
+        return [*arrays, table], lambda x: held["a"][1][0](x) - float(held["a"][0][2])
+    if way == 3:
+        space = types.SimpleNamespace(table=table, inner=inner)
+        return [*arrays, table], lambda x: space.inner(x) + float(space.table.max())
+    if way == 4:
+        holder = Holder(table)
+        holder.inner = inner
+        return [*arrays, table], types.MethodType(lambda self, x: self.inner(x) + float(self.table.min()), holder)
+    if way == 5:
+
+        def again(x, left=2):
+            return inner(x) + (again(x, left - 1) if left else float(table.mean()))
+
+        return [*arrays, table], again
+    if way == 6:
+        return arrays, lambda x: [inner(x) for _ in range(2)][1]
+    pair = np.array([inner]), table  # an array of objects is an array; what is in it stays as it is
+    return [table], lambda x: x + float(pair[1][0])
+
+
+def test_no_array_of_the_users_is_reached_from_a_private_or_an_owned_function():
+    """300 random functions: the same values, and none of the original array objects can be reached any more."""
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        arrays, function = nested(rng, int(rng.integers(1, 6)))
+        for made in (private(function), owned(function), private(owned(function))):
+            assert made(0.7) == pytest.approx(function(0.7), rel=1e-12)
+            reached = {id(a) for a in _arrays(private(made), vars(sys.modules[__name__]), set())}
+            assert reached
+            assert not reached & {id(a) for a in arrays}

@@ -58,8 +58,10 @@ def test_a_funnel_gets_a_plan_that_can_run_and_is_told_its_site(monkeypatch):
     v = rng.normal(0, 3, 400)
     rows = np.column_stack([v, rng.normal(0, 1, (400, 9)) * np.exp(v / 2)[:, None]])  # the prior; the data say little
     monkeypatch.setattr(planning, "pilot", lambda target: drawn(rows))
-    with pytest.warns(gm.GyromcWarning, match=r"less certain.*Non-centre 'x' \(the scale of 'x' depends on 'v'\)"):
+    message = r"less certain.*Non-centre 'x' \(the scale of 'x' depends on 'v'\)"
+    with pytest.warns(gm.GyromcWarning, match=message) as heard:
         plan = gnp.plan(gnp.target(funnel), squares=False)
+    assert {w.category for w in heard} == {gm.GyromcWarning}  # nothing of SciPy or NumPy
     assert 1e-4 < plan.eta < 0.05
     assert plan.num_steps < 1e6
     assert np.all(np.isin(plan.starts.theta[:, 0], v))
