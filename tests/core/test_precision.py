@@ -60,13 +60,12 @@ def hold(table, double: bool):
         return jax.make_jaxpr(lambda x: table @ x)(jnp.zeros(table.shape[-1]))
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("how", functions())
+@pytest.mark.parametrize(("how", "double"), [(how, i % 2 == 0) for i, how in enumerate(functions())])
 def test_a_function_reads_its_arrays_in_the_precision_asked_for(how, double):
     table, function = functions()[how]
     held = hold(table, not double)
     with jax.enable_x64(double):
-        for mode in (double, not double, double):
+        for mode in (double, not double):
             with jax.enable_x64(mode):
                 found = jax.jit(jax.value_and_grad(lambda x: private(function)(x)))(jnp.ones(2))
             kind = jnp.float64 if mode else jnp.float32
@@ -126,7 +125,7 @@ def test_an_owned_function_is_pickled_by_its_name():
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_predictions_and_runs_take_turns_on_the_same_arrays(whole):
-    """The answers are those of a target without the user's arrays; predictions are stood for by what they read in float64."""
+    """Mode, curvature and values in float64, which predictions read, and the loop in float32, twice each."""
     weights = np.array([1.0, 4.0])
     held = hold(weights, True)
     pieces = {
@@ -138,13 +137,16 @@ def test_predictions_and_runs_take_turns_on_the_same_arrays(whole):
         "observables": {"h": lambda x: weights @ x + jnp.sum(jnp.square(weights)) - 17},
     }
     own = gm.Plan(target=gm.targets.LogDensity(lambda x: -0.5 * weights @ x**2), **pieces)
-    exact = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), **pieces)
+    means = []
     for _ in range(2):
         np.testing.assert_allclose(own.model.precision, np.diag(weights), rtol=1e-9, atol=1e-9)
         assert own.model.values(own.observables["h"], np.ones((1, 2))) == pytest.approx(5, rel=1e-14)
         if whole:
             assert gm.predict(own).variance["h"] == pytest.approx(2 * (1 + 1), rel=1e-6)  # Σ 2a²/p², a = p
-        assert gm.run(own, "scan").mean["h"] == pytest.approx(gm.run(exact, "scan").mean["h"], abs=1e-5)
+        run = gm.run(own, "scan")
+        means.append(run.mean["h"])
+        assert abs(means[-1]) < 5 * run.std_error["h"]  # μ(h) = 0
+    assert means[0] == means[1]
     assert held
 
 
