@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["over_rows"]
+from gyromc.precision import fresh
+
+__all__ = ["doubled", "over_rows"]
 
 CHUNK = 2**15
 
@@ -20,11 +22,16 @@ def _mapped(function, rows, *pieces):
     return jax.vmap(lambda x: function(*pieces, x))(rows)
 
 
+def doubled(tree):
+    """A pytree with its floating-point arrays in float64, as new NumPy objects."""
+    return fresh(jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, tree))
+
+
 def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK) -> np.ndarray:
     """`function(*pieces, row)` at every row; compiled once for a function and pieces of one structure."""
     parts = []
     with jax.enable_x64(True):
-        pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, pieces)
+        pieces = doubled(pieces)
         for i in range(0, len(rows), chunk):
             block = np.asarray(rows[i : i + chunk], float)
             size = min(chunk, max(64, 1 << (len(block) - 1).bit_length()))

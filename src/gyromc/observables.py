@@ -16,6 +16,7 @@ import numpy as np
 from gyromc.checks import numbers, one_of, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
+from gyromc.precision import owned, private
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
@@ -82,8 +83,11 @@ class Function(Observable):
 
     fn: Callable
 
+    def __init__(self, fn: Callable):
+        self.fn = owned(fn)
+
     def __call__(self, params):
-        value = jnp.asarray(self.fn(params))
+        value = jnp.asarray(private(self.fn)(params))
         require(
             value.ndim == 0,
             f"An observable must return a single number: it returned shape {value.shape}. "

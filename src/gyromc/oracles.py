@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import flag, leaves, numbers, require, shown, whole
+from gyromc.evaluation import doubled
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Batch", "ControlVariate", "Exact", "Gaussian", "Minibatch", "Oracle"]
@@ -195,7 +196,7 @@ class ControlVariate(Batch):
             f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",
         )
         with jax.enable_x64(True):
-            theta = jnp.asarray(center)
+            theta, target = jnp.asarray(center), doubled(target)
             anchor = target.gradient(theta) - target.prior_gradient(theta)
         return eqx.tree_at(
             lambda o: (o.center, o.anchor), self, (center, np.asarray(anchor)), is_leaf=lambda x: x is None

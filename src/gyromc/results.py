@@ -230,9 +230,14 @@ class Run(Records[Average], Shown):
         more = whole(more_steps, "more_steps", least=1)
         return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
 
-    def to_datatree(self, names: Sequence[str] | None = None, predictive: Callable | None = None) -> "DataTree":
+    def to_datatree(
+        self,
+        names: Sequence[str] | None = None,
+        predictive: Callable | None = None,
+        log_likelihood: bool | Callable = False,
+    ) -> "DataTree":
         """The kept draws, averages and data as an ArviZ DataTree: see `gyromc.interop.arviz.to_datatree`."""
-        return extensions.load("to_datatree")(self, names, predictive)
+        return extensions.load("to_datatree")(self, names, predictive, log_likelihood)
 
     def to_dict(self) -> dict[str, Any]:
         """All but the chains themselves as plain values, for JSON; NaN becomes None."""

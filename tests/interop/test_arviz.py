@@ -51,7 +51,7 @@ def test_groups_names_and_shapes(run, data):
     assert np.array_equal(tree.posterior["other"], run.draws[..., 1])
     assert np.array_equal(tree.observed_data["y"], y)
     assert np.array_equal(tree.constant_data["X"], X)
-    assert not tree.sample_stats["diverging"].any()
+    assert set(tree.sample_stats.data_vars) == {"lp"}  # nothing is called diverging that nobody looked at
     at = np.asarray(run.draws[1, 7], float)
     assert float(tree.sample_stats["lp"][1, 7]) == pytest.approx(-float(run.plan.target.potential(at)), rel=1e-5)
     predicted = tree.posterior_predictive["y"].mean(("chain", "draw"))
@@ -155,3 +155,37 @@ def test_arviz_plots_draws_it(run, tmp_path, name):
         warnings.simplefilter("ignore")
         getattr(arviz_plots, name)(tree, backend="matplotlib").savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_loo_of_arviz_works_on_the_log_likelihood(run, data):
+    """The pointwise log likelihoods against the formula, and ArviZ's LOO on them against its definition for a small model."""
+    import arviz_stats
+
+    X, y = data
+    tree = run.to_datatree(log_likelihood=True)
+    t = np.asarray(run.draws, float) @ X.T
+    np.testing.assert_allclose(tree.log_likelihood["y"], y * t - np.logaddexp(0, t), rtol=2e-5, atol=1e-6)
+    found = arviz_stats.loo(tree)
+    assert -60 * np.log(2) < float(found.elpd) < 0  # better than a coin
+    own = run.to_datatree(log_likelihood=lambda theta: y * (X @ theta))
+    assert own.log_likelihood["y"].shape == (4, 1000, 60)
+    with pytest.raises(gm.InvalidInput, match="`log_likelihood` must be True or a function: got 'yes'"):
+        run.to_datatree(log_likelihood="yes")
+
+
+def test_other_targets_know_their_likelihood_or_say_that_they_do_not():
+    shared = {
+        "dynamics": gm.dynamics.overdamped(1),
+        "observables": {"m": lambda m: m[0]},
+        "step_size": 0.05,
+        "num_steps": 20,
+        "num_chains": 2,
+        "start": [0.0],
+    }
+    sums = gm.targets.FiniteSum(lambda m, x: -0.5 * (x - m[0]) ** 2, lambda m: -0.5 * m[0] ** 2, np.arange(3.0))
+    run = gm.run(gm.Plan(target=sums, **shared), thin=5)
+    expected = -0.5 * (np.arange(3.0) - run.draws) ** 2
+    np.testing.assert_allclose(run.to_datatree(log_likelihood=True).log_likelihood["data"], expected, atol=1e-5)
+    plain = gm.run(gm.Plan(target=gm.targets.LogDensity(lambda m: -0.5 * m[0] ** 2), **shared), thin=5)
+    with pytest.raises(gm.InvalidInput, match=r"LogDensity.* does not know the likelihood.*pass `log_likelihood=f`"):
+        plain.to_datatree(log_likelihood=True)

@@ -2,15 +2,20 @@
 
 import dataclasses
 
+import arviz_stats
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
 from numpyro import distributions as dist
-from scipy import linalg
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import log_density
+from scipy import linalg, stats
 
 import gyromc as gm
 from against_nuts import nuts
+from gyromc.estimation.estimate import Bias
 from gyromc.interop import numpyro as gnp
 from gyromc.tuning.blocks import ROTATING
 from numpyro_models import examples
@@ -138,6 +143,32 @@ def test_what_a_run_lacks_is_named(run):
     assert "pair[1]" in repr(gnp.summary(run))
 
 
+def test_a_summary_shows_convergence_and_bias(run):
+    """R-hat and the effective draws of each mean; the bias where it is known, else how to measure it."""
+    table = gnp.summary(run)
+    row, shown = table["rate"], repr(table)
+    assert row.r_hat == table.r_hat["rate"] == run.r_hat["rate"]
+    assert row.ess == pytest.approx((row.sd / row.std_error) ** 2)
+    assert row.bias is None
+    assert all(word in shown for word in ("R-hat", "ESS", "bias", "second_step_size=True"))
+    with pytest.warns(gm.GyromcWarning):
+        measured = gm.estimate(run, bias={name: Bias(0.25, "given") for name in run})
+    assert gnp.summary(measured).bias["rate"] == 0.25
+    assert "0.25" in repr(gnp.summary(measured))
+
+
+def test_arviz_gets_the_likelihood_of_each_row(run):
+    """Poisson, by formula, on all rows of the subsampled plate; ArviZ computes LOO from it."""
+    drawn = float(run.draws["rate"][0, 0])
+    found = run.plan.target.log_likelihoods({"rate": jnp.asarray(drawn)})["y"]
+    np.testing.assert_allclose(found, stats.poisson.logpmf(COUNTS, np.exp(drawn) * EXPOSURE), rtol=1e-4, atol=1e-4)
+    tree = run.to_datatree(log_likelihood=True)
+    assert tree.log_likelihood["y"].shape == (128, 100, 40)
+    assert float(arviz_stats.loo(tree).elpd) == pytest.approx(
+        stats.poisson.logpmf(COUNTS, SHAPE / RATE * EXPOSURE).sum(), abs=2
+    )
+
+
 def schools_exactly() -> dict[str, float]:
     """Posterior means of the eight schools: normal given τ, so that one integral over τ, here in log τ, is all that is left."""
     effect, error = examples()["eight schools"].args
@@ -160,6 +191,7 @@ def schools_exactly() -> dict[str, float]:
     return {"mu": weight @ center, "tau": weight @ tau[:, 0], **{f"theta[{j}]": theta[j] for j in range(8)}}
 
 
+@pytest.mark.slow
 def test_eight_schools_have_their_exact_means():
     """Within 4 standard errors, and the bias seen between two step sizes where it is more than noise."""
     example, exact = examples()["eight schools"], schools_exactly()
@@ -206,3 +238,40 @@ def test_poisson_regression_agrees_with_nuts():
 @pytest.mark.parametrize("name", ["logistic", "eight schools", "poisson", "mixture"])
 def test_every_model_agrees_with_a_long_nuts_run(name):
     agree(name, draws=5000, warmup=1000, chains=4, most_error=0.02, num_steps=20_000, num_chains=64)
+
+
+def regression(X, y=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(X @ b, 1.0), obs=y)
+
+
+def closed_and_not():
+    """(model, arguments, prior variances, X, y): the program's own arrays as arguments, and closed over."""
+    X, y, scale = RNG.normal(size=(20, 2)), RNG.normal(size=20), RNG.uniform(1, 2, size=2)
+
+    def closed():
+        b = numpyro.sample("b", dist.Normal(0.0, jnp.sqrt(scale)).to_event(1))
+        numpyro.sample("y", dist.Normal(X @ b, 1.0 + 0 * jnp.square(y)), obs=y)
+
+    return (regression, (X, y), np.ones(2), X, y), (closed, (), scale, X, y)
+
+
+def test_numpyro_and_a_target_take_turns_on_the_same_arrays():
+    """NumPyro reads them in float32 and keeps them so; the target's mode has the digits of float64, and NumPyro runs again."""
+    for model, args, prior, X, y in closed_and_not():
+        read = lambda b, m=model, a=args: log_density(m, a, {}, {"b": b})[0]  # noqa: E731
+        held = jax.make_jaxpr(read)(jnp.zeros(2)), jax.make_jaxpr(lambda b, X=X, y=y: b @ X.T @ y)(jnp.zeros(2))
+        found = gm.Model(target := gnp.target(model, *args), target.start).mode
+        exact = np.linalg.solve(X.T @ X + np.diag(1 / prior), X.T @ y)
+        np.testing.assert_allclose(found, exact, rtol=1e-8)
+        assert jax.jit(jax.grad(read))(jnp.zeros(2)).dtype == jnp.float32
+        assert held
+
+
+@pytest.mark.slow
+def test_nuts_and_a_run_take_turns_on_the_same_arrays():
+    for model, args, *_ in closed_and_not():
+        sampler = MCMC(NUTS(model), num_warmup=5, num_samples=5, progress_bar=False)
+        sampler.run(jax.random.key(0), *args)
+        gm.run(gnp.plan(gnp.target(model, *args), num_steps=10, num_chains=2))
+        sampler.run(jax.random.key(1), *args)

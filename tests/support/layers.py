@@ -35,6 +35,7 @@ LAYERS = [
     Part("records", "results with one row per name, read by row and by column"),
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),
     Part("dependence", "which entries of a vector a function reads"),
+    Part("precision", "functions and arrays that JAX reads in both precisions"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),

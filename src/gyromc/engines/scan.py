@@ -22,6 +22,7 @@ from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.observables import Observable
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
+from gyromc.precision import fresh
 from gyromc.results import EngineState
 from gyromc.schemes import Scheme
 from gyromc.targets import Target
@@ -96,7 +97,7 @@ def cast(tree, dtype):
             return leaf
         return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(one, fresh(tree))
 
 
 def step_memory(plan: Plan) -> tuple[int, int]:

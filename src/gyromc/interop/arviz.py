@@ -1,8 +1,8 @@
 """A run as ArviZ's DataTree: the kept draws beside the averages over every step and their errors.
 
 Input: a `Run` with draws. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups `posterior`,
-`sample_stats`, `posterior_predictive` when a function is given, `observed_data` and `constant_data` where the target holds data,
-and our own `averages`, which come from every step and not only from the kept ones.
+`sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked for, `observed_data` and
+`constant_data` where the target holds data, and our own `averages`, which come from every step and not only from the kept ones.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc import __version__
-from gyromc.checks import require
+from gyromc.checks import require, require_memory
+from gyromc.precision import private
 from gyromc.records import plain_attributes
 from gyromc.results import Run, flat_draws
-from gyromc.targets import FiniteSum, SumOverData
+from gyromc.targets import FiniteSum, SumOverData, Target
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
@@ -26,8 +28,15 @@ LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version
 MOST_TERMS = 1e9  # data terms touched for the log density of every draw; with more it is left out
 
 
-def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callable | None = None) -> DataTree:
-    """A run with kept draws as an ArviZ DataTree; chains that failed are left out.
+def to_datatree(
+    run: Run,
+    names: Sequence[str] | None = None,
+    predictive: Callable | None = None,
+    log_likelihood: bool | Callable = False,
+) -> DataTree:
+    """A run with kept draws as an ArviZ DataTree; chains that failed are left out, and their number is an attribute.
+
+    There is no `diverging`: it marks transitions of samplers that integrate trajectories, and these chains have none.
 
     **Arguments:**
 
@@ -36,6 +45,8 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
       pytree; left out: `theta` for a vector, the paths of a pytree's arrays.
     - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution: an array, or a dictionary of
       arrays; it becomes the group `posterior_predictive`.
+    - `log_likelihood`: True, or a function of the parameters that returns the log likelihood of each observation (an array, or
+      a dictionary of arrays), for `arviz_stats.loo`; it becomes the group `log_likelihood`.
 
     ```python
     import gyromc as gm
@@ -61,6 +72,8 @@ def to_datatree(run: Run, names: Sequence[str] | None = None, predictive: Callab
     }
     if predictive is not None:
         groups["posterior_predictive"] = _predictive(predictive, draws, run.plan.seed)
+    if log_likelihood is not False:
+        groups["log_likelihood"] = _pointwise(run.plan.target, log_likelihood, draws)
     groups |= {group: values for group, values in _data(run.plan.target).items() if values}
     attributes = {"/": LIBRARY | _attributes(run), "posterior": LIBRARY}
     tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good)}, attrs=attributes)
@@ -90,13 +103,33 @@ def _path(path) -> str:
 
 
 def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
-    """The log density at every draw, up to a constant, where that is affordable; no draw has diverged."""
+    """The log density at every draw, up to a constant, where that is affordable."""
     shape = jax.tree.leaves(draws)[0].shape[:2]
-    stats = {"diverging": np.zeros(shape, bool)}
     terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
-    if np.prod(shape, dtype=float) * terms <= MOST_TERMS:
-        stats["lp"] = -run.plan.flat_target.potentials(flat_draws(run.draws, ~run.diverged)).reshape(shape)
-    return stats
+    if np.prod(shape, dtype=float) * terms > MOST_TERMS:
+        return {}
+    return {"lp": -run.plan.flat_target.potentials(flat_draws(run.draws, ~run.diverged)).reshape(shape)}
+
+
+def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.ndarray]:
+    """The log likelihood of every observation at every draw, by name: chains × draws × observations."""
+    require(wanted is True or callable(wanted), f"`log_likelihood` must be True or a function: got {wanted!r}.")
+    one = private(wanted) if callable(wanted) else target.log_likelihoods
+    with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
+        shapes = jax.eval_shape(one, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), draws))
+        require(
+            shapes is not None,
+            f"The target ({type(target).__name__}) does not know the likelihood of one observation: pass "
+            "`log_likelihood=f`, a function of the parameters that returns an array with one number per observation.",
+        )
+        numbers = sum(x.size for x in jax.tree.leaves(shapes)) * np.prod(
+            jax.tree.leaves(draws)[0].shape[:2], dtype=float
+        )
+        require_memory(
+            8 * numbers, f"The log likelihood of {numbers:.3g} pairs of draw and observation", "Keep fewer draws."
+        )
+        found = jax.lax.map(lambda chain: jax.lax.map(one, chain, batch_size=64), jax.tree.map(jnp.asarray, draws))
+    return jax.tree.map(np.asarray, found if isinstance(found, dict) else {"y": found})
 
 
 def _predictive(predictive: Callable, draws, seed: int) -> dict[str, np.ndarray]:

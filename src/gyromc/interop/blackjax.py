@@ -21,6 +21,9 @@ from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
+from gyromc.precision import owned, private
+from gyromc.prediction.exact.chain import augment
+from gyromc.prediction.stability import largest_stable_step
 from gyromc.targets import FiniteSum, SumOverData
 
 try:
@@ -40,7 +43,7 @@ class AugmentedState(NamedTuple):
     momentum: Any
 
 
-def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
+def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     """SGNLMC: Langevin dynamics with a skew-symmetric rotation J: D = I, Q = J.
 
     The state is the position itself, as in `blackjax.sgld`.
@@ -50,6 +53,9 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     - `grad_estimator`: function of (position, minibatch), the gradient of the log density, as BlackJAX's are.
     - `J`: a skew-symmetric matrix, `gyromc.dynamics.rotations(…)`, or a number: the rate at which neighbouring coordinates
       rotate, applied without a matrix.
+    - `curvature`: the Hessian of -log density near its mode: a matrix, a diagonal, or a number times the identity. With it, a
+      step size beyond the largest stable one raises an error that says so. A rotation makes that one smaller: by 1 + J² where
+      the curvature is the same in all directions, so a step size that suits `blackjax.sgld` can be too large.
 
     **Returns:** a `SamplingAlgorithm`; `step` takes (rng_key, state, minibatch, step_size, temperature=1).
 
@@ -63,18 +69,19 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     """
     if _is_number(J):
         rate = float(numbers(J, "J"))
-        return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)))
-    return kernel(families.nonreversible(J))(grad_estimator)
+        family = lambda d: families.nonreversible(families.rotations(d, rate))  # noqa: E731
+        return _algorithm(grad_estimator, family, curvature=curvature)
+    return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
 
 
-def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
+def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
     """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
 
     The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I).
 
     **Arguments:**
 
-    - `grad_estimator`: as for `sgnlmc`.
+    - `grad_estimator`, `curvature`: as for `sgnlmc`.
     - `alpha`, `gamma`: both positive.
 
     **Returns:** a `SamplingAlgorithm`, as for `sgnlmc`.
@@ -88,15 +95,15 @@ def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAl
     ```
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma))
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), curvature=curvature)
 
 
-def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
+def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
     """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`.
 
     **Arguments:**
 
-    - `grad_estimator`: as for `sgnlmc`.
+    - `grad_estimator`, `curvature`: as for `sgnlmc`.
     - `C`: symmetric positive definite; a number is a multiple of the identity, a vector a diagonal.
     - `a`, `gamma`: both positive.
 
@@ -112,11 +119,14 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlg
     """
     if _is_number(C):
         families.gaul(as_operator(C, "C", size=1), a, gamma)  # raises now, not at the first step
-        return _algorithm(grad_estimator, lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma))
-    return kernel(families.gaul(C, a, gamma))(grad_estimator)
+        family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)  # noqa: E731
+        return _algorithm(grad_estimator, family, curvature=curvature)
+    return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
 
 
-def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callable[[Callable], SamplingAlgorithm]:
+def kernel(
+    dynamics: Dynamics, scheme: str | schemes.Scheme = "euler", *, curvature=None
+) -> Callable[[Callable], SamplingAlgorithm]:
     """Any dynamics (D, Q) as a replacement for `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
@@ -126,6 +136,7 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
 
     - `dynamics`: a value of `gyromc.dynamics`, for as many parameters as the position has.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
+    - `curvature`: as for `sgnlmc`.
 
     **Returns:** a function of a gradient estimator (as for `sgnlmc`) that returns a `SamplingAlgorithm`:
     `init(position, rng_key=None)` and `step(rng_key, state, minibatch, step_size, temperature=1)`.
@@ -146,15 +157,17 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
         "`kernel(dynamics, scheme)(grad_estimator)`.",
     )
     found = schemes.find(scheme)
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found)
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found, curvature)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler
+    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler, curvature=None
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     _require_function(grad_estimator, "grad_estimator")
+    P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
+    limits = functools.lru_cache(maxsize=8)(lambda d: _limits(family(d), P, d))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -171,6 +184,8 @@ def _algorithm(
         with_momentum = dynamics.has_momentum(theta.size, "the position")
         _check_state(state, with_momentum, dynamics.name)
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
+        if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
+            _check_stable(float(step_size), dynamics.name, *limits(theta.size))
 
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
@@ -185,6 +200,25 @@ def _algorithm(
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
+
+
+def _limits(dynamics: Dynamics, curvature: np.ndarray, d: int) -> tuple[float, float]:
+    """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
+    require(
+        curvature.shape in ((), (d,), (d, d)),
+        f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {curvature.shape}.",
+    )
+    P = curvature if curvature.ndim == 2 else np.diag(np.broadcast_to(curvature, d))
+    A = (dynamics.D + dynamics.Q) @ augment(P, dynamics.has_momentum(d, "the position"))
+    return largest_stable_step(A), largest_stable_step(P)
+
+
+def _check_stable(step_size: float, name: str, limit: float, plain: float) -> None:
+    require(
+        step_size < limit,
+        f"`step_size` = {step_size:g} is beyond the largest stable one of {name} for the curvature given, {limit:.4g}: the state "
+        f"would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up to {plain:.4g}.)",
+    )
 
 
 def _require_function(value, name: str) -> None:
@@ -269,7 +303,7 @@ class EstimatedTarget(SumOverData):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def _estimate(self, params, minibatch):
-        log_gradient = self.grad_estimator(params, minibatch)
+        log_gradient = private(self.grad_estimator)(params, minibatch)
         _check_gradient(log_gradient, params)
         return jax.tree.map(jnp.negative, log_gradient)
 
@@ -279,7 +313,7 @@ class EstimatedTarget(SumOverData):
                 "This target has only a gradient, and U itself is needed here. Pass `logdensity_estimator`, for "
                 "example `blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`."
             )
-        return -self.logdensity_estimator(params, self.data)
+        return -private(self.logdensity_estimator)(params, self.data)
 
     def gradient(self, params):
         return self._estimate(params, self.data)
@@ -328,4 +362,5 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
     if logdensity_estimator is not None:
         _require_function(logdensity_estimator, "logdensity_estimator")
     rows = FiniteSum(grad_estimator, grad_estimator, data).data  # runs the same checks of the data
-    return EstimatedTarget(grad_estimator, rows, logdensity_estimator)
+    density = None if logdensity_estimator is None else owned(logdensity_estimator)
+    return EstimatedTarget(owned(grad_estimator), rows, density)

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import doubled
 from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
@@ -44,7 +45,7 @@ def _value_and_gradient(target: Target, x):
 
 def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient: float = 1e-10):
     """L-BFGS from a start, and the function of θ that returns U and ∇U: (SciPy's result, function)."""
-    pieces = jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, target)
+    pieces = doubled(target)
 
     def at(x) -> tuple[float, np.ndarray]:
         with jax.enable_x64(True):

@@ -63,6 +63,10 @@ class Target(eqx.Module):
         """Draws (chains × draws × …) as shown to users: the parameters themselves, unless a target converts them."""
         return draws
 
+    def log_likelihoods(self, params: Params) -> dict[str, Any] | None:
+        """The log likelihood of every observation, by name of the data; None where the target does not know it."""
+        return None
+
 
 class SumOverData(Target):
     """U(θ) = Σ_i ℓ_i(θ) + prior(θ), for mini-batch oracles."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import leaves, numbers, require, require_finite, require_real, shown, whole
+from gyromc.precision import owned, private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 
@@ -176,7 +177,7 @@ class FiniteSum(SumOverData):
             len(set(lengths.values())) == 1 and min(lengths.values()) > 0,
             f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.",
         )
-        self.log_likelihood, self.log_prior = log_likelihood, log_prior
+        self.log_likelihood, self.log_prior = owned(log_likelihood), owned(log_prior)
         self.data = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), data)
 
     @property
@@ -184,7 +185,7 @@ class FiniteSum(SumOverData):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def _batch_potential(self, params, data):
-        terms = jax.vmap(self.log_likelihood, in_axes=(None, 0))(params, data)
+        terms = jax.vmap(private(self.log_likelihood), in_axes=(None, 0))(params, data)
         require(
             terms.ndim == 1,
             f"`log_likelihood` must return one number per datum: it returned shape {terms.shape[1:]}. "
@@ -195,8 +196,11 @@ class FiniteSum(SumOverData):
     def potential(self, params):
         return self._batch_potential(params, self.data) - self._prior(params)
 
+    def log_likelihoods(self, params):
+        return {"data": jax.vmap(private(self.log_likelihood), in_axes=(None, 0))(params, self.data)}
+
     def _prior(self, params):
-        return _scalar(self.log_prior(params), "log_prior")
+        return _scalar(private(self.log_prior)(params), "log_prior")
 
     def batch_gradient(self, params, index):
         batch = jax.tree.map(lambda x: jnp.asarray(x)[index], self.data)
@@ -223,10 +227,10 @@ class LogDensity(Target):
 
     def __init__(self, fn: Callable):
         require(callable(fn), f"`fn` must be a function of the parameters: got {type(fn).__name__}.")
-        self.fn = fn
+        self.fn = owned(fn)
 
     def potential(self, params):
-        return -_scalar(self.fn(params), "fn")
+        return -_scalar(private(self.fn)(params), "fn")
 
 
 def _scalar(value, name: str) -> Scalar:

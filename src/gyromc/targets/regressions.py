@@ -97,6 +97,11 @@ class WithLikelihood(Regression):
             return theta @ X.T
         return np.swapaxes(theta.reshape(*theta.shape[:-1], q, -1) @ X.T, -1, -2)
 
+    def log_likelihoods(self, params):
+        q = self.likelihood.outputs
+        weights = params if q == 1 else params.reshape(q, -1).T
+        return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
+
     def potentials(self, rows):
         rows = np.asarray(rows, float)
         at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gyromc.checks import cause, numbers, require
 from gyromc.errors import InvalidInput
+from gyromc.precision import owned, private
 from gyromc.targets.base import Target
 from gyromc.targets.densities import read_precision
 
@@ -59,7 +60,7 @@ class Separable(Target):
         for name, value in (("mean", self.mean), ("weights", self.weights)):
             require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
         _check_functions(potential, slope)
-        self.phi, self.slope = potential, slope
+        self.phi, self.slope = owned(potential) if potential else None, slope
 
     @property
     def dim(self) -> int:
@@ -72,11 +73,11 @@ class Separable(Target):
         if self.phi is None:
             raise InvalidInput(WITHOUT_POTENTIAL)
         x = params - self.mean
-        return 0.5 * jnp.vdot(x, self._stretch(x)) + jnp.vdot(self.weights, jax.vmap(self.phi)(params))
+        return 0.5 * jnp.vdot(x, self._stretch(x)) + jnp.vdot(self.weights, jax.vmap(private(self.phi))(params))
 
     def gradient(self, params):
         if self.phi is not None:
-            slopes = jax.vmap(jax.grad(self.phi))(params)
+            slopes = jax.vmap(jax.grad(private(self.phi)))(params)
         else:
             one = np.vectorize(self.slope)  # type: ignore[arg-type]
             call = lambda t: np.asarray(one(np.asarray(t)), t.dtype)  # noqa: E731
@@ -106,7 +107,7 @@ class Separable(Target):
         """φ at an array of numbers, in float64."""
         assert self.phi is not None
         with jax.enable_x64(True):
-            flat = jax.vmap(self.phi)(jnp.asarray(np.ravel(t), float))
+            flat = jax.vmap(private(self.phi))(jnp.asarray(np.ravel(t), float))
         return np.asarray(flat, float).reshape(np.shape(t))
 
 

@@ -28,20 +28,19 @@ from gyromc.shape.laplace import symmetric_inverse_root
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.batches import choose_oracle
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, Block, merits
-from gyromc.tuning.step_size import burn_in_steps, plan_step_size
+from gyromc.tuning.outline import Outline, outline
+from gyromc.tuning.step_size import MILD, MOST_SMALLER, burn_in_steps, plan_step_size
 
 __all__ = ["DYNAMICS", "Choice", "choose", "preconditioned_plan"]
 
 DYNAMICS = {"reversible": REVERSIBLE, "rotating": ROTATING}
 EXCESS = 0.05  # relative excess of the variance that the step size may cause, before it is corrected for
 MOST_WEIGHT_VARIANCE = 0.1  # of the weights that take the excess off again
-MILD, STEEPEST = (
-    1.2,
-    30.0,
-)  # how much the curvature may vary before steps become smaller, and how much smaller they start
 MOST_WORK = 1e8  # rows × columns × points: beyond, there are so many rows that the posterior is Gaussian
 POINTS = 256
 ILL_CONDITIONED = 1e5  # condition number of K from which on chains run in float64
+ERROR = 0.0125  # of posterior means, in posterior standard deviations
+STEPS = 4000  # where the step size is a schedule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ def choose(
     )
     shape = model.nearest_gaussian(seed, refine=POINTS * target.X.size * target.likelihood.outputs**2 <= MOST_WORK)
     wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / model.dim) / block.G[0, 0])
-    eta = wanted / max(1.0, min(shape.steepest / MILD, STEEPEST))
+    eta = wanted / max(1.0, min(shape.steepest / MILD, MOST_SMALLER))
     oracle, noise = choose_oracle(target, model.mode, shape, eta, EXCESS, seed)
     num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2))  # E6: Var ≈ V / (Nη)
     plan = Plan(
@@ -128,11 +127,13 @@ def preconditioned_plan(
     *,
     oracle: Oracle | None = None,
     budget: float = 0.02,
-    num_steps: int = 4000,
+    error: float = ERROR,
+    num_steps: int | None = None,
     num_chains: int = 32,
+    shape: Outline | None = None,
     **fields: Any,
 ) -> Plan:
-    """A plan for any model with a mode: HFHR in coordinates where the Laplace approximation is round, started at the mode.
+    """A plan for any model: HFHR in coordinates where its Gaussian approximation is round, from the mode or from a pilot run.
 
     **Arguments:**
 
@@ -140,7 +141,9 @@ def preconditioned_plan(
     - `observables`: what to average.
     - `oracle`: where gradients come from; exact when left out.
     - `budget`: the relative error of posterior variances that the step size may cause, on a Gaussian of the same curvature.
-    - `num_steps`, `num_chains`: how long, and how many independent chains.
+    - `error`: the Monte Carlo error of posterior means to aim at, in posterior standard deviations, on such a Gaussian.
+    - `num_steps`, `num_chains`: how long, and how many independent chains; left out: as many steps as `error` needs.
+    - `shape`: the outline of the model; left out: `gyromc.tuning.outline.outline(model)`.
     - `fields`: any other field of `gm.Plan`, in place of what would be chosen.
 
     **Returns:** a `Plan`.
@@ -152,29 +155,59 @@ def preconditioned_plan(
     assert preconditioned_plan(model, {"slope": gm.observables.linear([1.0])}).dynamics.name == "SGHFHRMC, preconditioned"
     ```
     """
-    if model.modes.several and "start" not in fields:
-        fields["start"] = _over_modes(model, num_chains, int(fields.get("seed", 0)))
+    shape = outline(model) if shape is None else shape
+    precision = shape.center.precision
     chosen: dict[str, Any] = {
-        "dynamics": ROTATING.dynamics(symmetric_inverse_root(model.precision)),
+        "dynamics": ROTATING.dynamics(symmetric_inverse_root(precision)),
         "oracle": oracle or Exact(),
-        "start": model.unravel(model.mode),
+        "dtype": "float64" if np.linalg.cond(precision) > ILL_CONDITIONED else None,
         **fields,
     }
+    if "start" not in fields:
+        chosen["start"] = _start(model, shape, num_chains, int(fields.get("seed", 0)))
     step_size = chosen.pop("step_size", None)
     plan = Plan(
         target=model.target,
         observables=observables,
         step_size=1e-3 if step_size is None else step_size,
-        num_steps=num_steps,
+        num_steps=num_steps or 1,
         num_chains=num_chains,
         **chosen,
     )
     if step_size is None:
-        plan = plan.replace(step_size=plan_step_size(plan, budget))
-    if "burn_in" not in fields and not plan.scheduled:
-        A = (plan.dynamics.D + plan.dynamics.Q) @ augment(model.precision, plan.augmented)
+        plan = plan.replace(step_size=plan_step_size(plan, budget, shape.center, shape.steepest))
+    if plan.scheduled:
+        return plan if num_steps else plan.replace(num_steps=STEPS)
+    A = (plan.dynamics.D + plan.dynamics.Q) @ augment(precision, plan.augmented)
+    if num_steps is None:
+        plan = plan.replace(num_steps=math.ceil(_linear(A, plan, precision) / (plan.eta * num_chains * error**2)))  # E6
+    if "burn_in" not in fields:
         plan = plan.replace(burn_in=burn_in_steps(float(np.linalg.eigvals(A).real.min()), plan.eta, relaxations=10))
     return plan
+
+
+def _linear(A: np.ndarray, plan: Plan, precision: np.ndarray) -> float:
+    """V of the worst coordinate of θ on a Gaussian of the given precision, per unit of its variance."""
+    inverse = np.linalg.inv(A)
+    V = 2 * np.diag(inverse @ plan.dynamics.D @ inverse.T)[: plan.dim]  # E8
+    return float(np.max(V / np.diag(np.linalg.inv(precision))))
+
+
+def _start(model: Model, shape: Outline, num_chains: int, seed: int) -> Any:
+    """The mode; points spread over several modes, with a warning; or draws of the pilot run."""
+    if shape.starts is not None:
+        return _rows(
+            model, np.random.default_rng(seed).permutation(shape.starts)[np.arange(num_chains) % len(shape.starts)]
+        )
+    return _over_modes(model, num_chains, seed) if model.modes.several else model.unravel(shape.center.mode)
+
+
+def _rows(model: Model, points: np.ndarray) -> Any:
+    """One start per chain, for a target over vectors; a function that draws one of them for a target over a pytree."""
+    if model.target.dim is not None or model.unravel is identity:
+        return points
+    rows = jnp.asarray(points)
+    return lambda key: model.unravel(rows[jax.random.randint(key, (), 0, len(points))])
 
 
 def _over_modes(model: Model, num_chains: int, seed: int) -> Any:
@@ -186,13 +219,9 @@ def _over_modes(model: Model, num_chains: int, seed: int) -> Any:
         "approximation, not from the sampling. Compare chains by `run.r_hat`; remove the symmetry by an ordering or a sign "
         "constraint, or use a sampler made for several modes (parallel tempering).",
         GyromcWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
-    points = model.modes.starts(num_chains, seed)
-    if model.target.dim is not None or model.unravel is identity:
-        return points
-    rows = jnp.asarray(points)
-    return lambda key: model.unravel(rows[jax.random.randint(key, (), 0, len(points))])
+    return _rows(model, model.modes.starts(num_chains, seed))
 
 
 def _reason(plan: Plan, block: Block, inflation: float, candidates, relative_error: float, limited: bool) -> str:

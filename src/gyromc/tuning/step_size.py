@@ -5,6 +5,7 @@ of Euler-Maruyama is exact, so one root finder serves every dynamics.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -14,20 +15,30 @@ from gyromc.plan import Plan
 from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
+from gyromc.shape.laplace import Laplace
 
-__all__ = ["burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
+__all__ = ["MILD", "MOST_SMALLER", "burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
 
 NOISE_POINTS = 16
+MILD, MOST_SMALLER = 1.2, 30.0  # how much curvature may vary before steps become smaller, and how much smaller at most
 
 
 def variance_excess(D: np.ndarray, Q: np.ndarray, precision: np.ndarray, noise: np.ndarray, step_size: float) -> float:
     """By which factor, minus one, the chain's θ-covariance exceeds K⁻¹ in its worst direction on a Gaussian (T1)."""
-    d, G = len(precision), D + Q
-    M = np.eye(len(G)) - step_size * G @ augment(precision, len(G) > d)
-    W = 2 * step_size * D + step_size**2 * G[:, :d] @ noise @ G[:, :d].T
-    covariance = linalg.solve_discrete_lyapunov(M, W)[:d, :d]  # T1
+    d = len(precision)
     root = linalg.cholesky(precision)
-    return float(np.linalg.eigvalsh(root @ covariance @ root.T)[-1]) - 1
+    whiten = np.eye(len(D))
+    whiten[:d, :d] = root  # in x = Rθ, RᵀR = K, the target is standard normal and no entry is large
+    D, G = whiten @ D @ whiten.T, whiten @ (D + Q) @ whiten.T
+    spread = linalg.solve_triangular(root, linalg.solve_triangular(root, noise, trans=1).T, trans=1)
+    W = 2 * step_size * D + step_size**2 * G[:, :d] @ spread @ G[:, :d].T
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            covariance = linalg.solve_discrete_lyapunov(np.eye(len(G)) - step_size * G, W)  # T1
+        except RuntimeWarning:  # too close to the limit of stability to be solved
+            return math.inf
+    return float(np.linalg.eigvalsh(covariance[:d, :d])[-1]) - 1
 
 
 def largest_root(excess: Callable[[float], float], budget: float, limit: float, tolerance: float = 1e-12) -> float:
@@ -39,15 +50,19 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
     return low
 
 
-def plan_step_size(plan: Plan, budget: float) -> float:
-    """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise."""
-    center, D, Q = plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
+def plan_step_size(plan: Plan, budget: float, center: Laplace | None = None, steepest: float = 1.0) -> float:
+    """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise.
+
+    `steepest` is the law's curvature in units of the Gaussian's (its root mean square): beyond `MILD`, η becomes smaller by as
+    much, up to a factor of `MOST_SMALLER`. `center` is the Gaussian; left out: the Laplace approximation.
+    """
+    center, D, Q = center or plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
     noise = oracle_covariances(plan, center.mode + around.T).mean(axis=0)
     limit = 0.99 * largest_stable_step((D + Q) @ augment(center.precision, plan.augmented))
     found = largest_root(lambda eta: variance_excess(D, Q, center.precision, noise, eta), budget, limit, tolerance=1e-3)
-    return float(f"{found:.3g}")
+    return float(f"{found / max(1.0, min(steepest / MILD, MOST_SMALLER)):.3g}")
 
 
 def burn_in_steps(rate: float, step_size: float, relaxations: float) -> int:

@@ -14,6 +14,7 @@ from numpyro import handlers
 
 from gyromc.checks import require, require_finite
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import doubled
 from gyromc.interop.numpyro.reading import place
 
 TRIES = 20
@@ -27,7 +28,7 @@ def check(target: Any) -> None:
         rng = np.random.default_rng(1)
         for _ in range(TRIES):
             theta = jnp.asarray(rng.uniform(-0.5, 0.5, target.dim))
-            potential, slope, parts = _evaluated(target, theta, halves)
+            potential, slope, parts = _evaluated(doubled(target), theta, halves)
             if np.isfinite(potential) and np.all(np.isfinite(slope)):
                 break
         else:

@@ -11,6 +11,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import distributions as dist
+from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from gyromc.checks import require
@@ -18,6 +20,7 @@ from gyromc.flat import unraveler
 from gyromc.interop.numpyro.checking import check
 from gyromc.interop.numpyro.handlers import DrivePlates, OnlyPart
 from gyromc.interop.numpyro.reading import Structure, arguments, on_device, read
+from gyromc.precision import private
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Posterior", "SubsampledPosterior", "target"]
@@ -62,6 +65,11 @@ class Posterior(Target):
         """The origin of the unconstrained space, valid for every model: the default `start` of a plan."""
         return {name: np.zeros(shape) for name, shape in self.structure.shapes.items()}
 
+    def sites_of(self, coordinates) -> tuple[str, ...]:
+        """The sites that the coordinates of the vector of all parameters belong to, in the model's order."""
+        place = self.unravel(np.arange(self.size))
+        return tuple(name for name in self.sites if np.any(np.isin(place[name], coordinates)))
+
     def potential(self, params):
         return potential_energy(self.on(None), *self.given(), self.by_site(params))
 
@@ -84,13 +92,22 @@ class Posterior(Target):
         with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws))
 
+    def log_likelihoods(self, params):
+        args, kwargs = self.given()
+        values = self.constrained(params, deterministic=False)
+        sites = handlers.trace(handlers.substitute(self.on(None), data=values)).get_trace(*args, **kwargs)
+        observed = {
+            name: sites[name] for name in self.structure.observed if not isinstance(sites[name]["fn"], dist.Unit)
+        }
+        return {name: site["fn"].log_prob(site["value"]) for name, site in observed.items()} or None
+
     def given(self) -> tuple[tuple, dict]:
         """The model's arguments with JAX arrays, which a model can index with the plate's indices."""
         return on_device((self.args, self.kwargs))
 
     def on(self, index) -> DrivePlates:
         """The model on the given rows of its subsampled plate, or on all of them."""
-        return DrivePlates(self.model, None if index is None else self.structure.plate, index)
+        return DrivePlates(private(self.model), None if index is None else self.structure.plate, index)
 
     def by_site(self, params) -> dict[str, Any]:
         """The parameters by site name; raises `InvalidInput` for names or shapes that are not the model's."""

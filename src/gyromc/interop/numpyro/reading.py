@@ -21,6 +21,7 @@ from numpyro.infer import init_to_uniform
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.interop.numpyro.handlers import DrivePlates, in_plate
+from gyromc.precision import fresh, private
 
 __all__ = ["Structure", "arguments", "on_device", "place", "read"]
 
@@ -53,6 +54,7 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if isinstance(leaf, np.generic):
             return leaf.item()
         if isinstance(leaf, jax.Array | np.ndarray):
+            leaf = fresh(leaf)
             if jnp.issubdtype(leaf.dtype, np.floating):
                 return np.asarray(leaf, float)
             require(
@@ -81,13 +83,9 @@ def _narrow(array):
 
 
 def on_device(arguments):
-    """Arguments with their arrays as JAX arrays, in the precision JAX is set to.
-
-    They are created outside the current trace: a NumPy array that one trace stored as a float32 constant would stay float32 in
-    later float64 calls.
-    """
+    """Arguments with their arrays as JAX arrays, in the precision JAX is set to, created outside the current trace."""
     with jax.ensure_compile_time_eval():
-        return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arguments)
+        return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, fresh(arguments))
 
 
 def place(path) -> str:
@@ -107,8 +105,8 @@ def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
         return supports, {name: _observation(sites[name]) for name in found[0].observed}
 
     with jax.enable_x64(True):
-        here, observations = traced(jax.random.key(0), args, kwargs)
-        elsewhere, _ = traced(jax.random.key(1), args, kwargs)
+        here, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
+        elsewhere, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
     for name, observation in observations.items():
         if observation is not None:
             _check_observed(name, observation)
@@ -118,7 +116,7 @@ def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
 
 def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[str, int]]:
     """The sites at a random point, every subsampled plate on all its rows, and the sizes of those plates."""
-    driven = DrivePlates(model)
+    driven = DrivePlates(private(model))
     seeded = handlers.substitute(handlers.seed(driven, rng_seed=key), substitute_fn=init_to_uniform)
     try:
         return handlers.trace(seeded).get_trace(*args, **kwargs), driven.plates

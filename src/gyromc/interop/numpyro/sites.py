@@ -18,6 +18,7 @@ from gyromc.interop.numpyro.handlers import DrivePlates
 from gyromc.interop.numpyro.posterior import Posterior
 from gyromc.interop.numpyro.reading import on_device
 from gyromc.observables import Observable
+from gyromc.precision import private
 from gyromc.results import Run
 
 __all__ = ["draws", "observables", "predictive"]
@@ -128,7 +129,7 @@ def predictive(
     count = len(next(iter(kept.values())))
     wanted = count if draws_used is None else whole(draws_used, "draws_used", least=1, most=count)
     rows = np.linspace(0, count - 1, wanted).round().astype(int)
-    model = DrivePlates(target.model, drawing=True)
+    model = DrivePlates(private(target.model), drawing=True)
     if not args and not kwargs:
         args, kwargs, model = target.args, target.kwargs, handlers.uncondition(model)
     args, kwargs = on_device((args, kwargs))

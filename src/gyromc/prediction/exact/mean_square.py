@@ -106,7 +106,7 @@ class MeanSquare:
 
     def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
         spread = step_size * self.G[:, : len(Y)]
-        added = spread @ self.noise.growth((Y + Y.T) / 2) @ spread.T
+        added = spread @ self.noise.growth((Y + Y.T) / 2) @ spread.T  # T1
         if self._inverse is None:
             M = np.eye(len(self.A)) - step_size * self.A
             return linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")[: len(Y), : len(Y)]
