@@ -75,7 +75,8 @@ def numbers(value, name: str) -> np.ndarray:
     try:
         given = np.asarray(value)
         require_real(given, name)
-        require(given.dtype.kind not in "US", f"`{name}` must be numeric: got text, {shown(value)}. Convert it first.")
+        if given.dtype.kind in "US":
+            raise InvalidInput(f"`{name}` must be numeric: got text, {shown(value)}. Convert it first.")
         array = np.array(given, dtype=float)
     except InvalidInput:
         raise

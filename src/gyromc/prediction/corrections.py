@@ -21,7 +21,8 @@ from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 from gyromc.targets import SumOverData
 
-POINTS = 2000
+DRAWS = 4000
+POINTS = 2000  # draws with Hessians
 MOST_NUMBERS = 4_000_000  # in the Hessians of all points
 MOST_DATA = 2000
 
@@ -60,39 +61,41 @@ class StepEffects:
     sample: Sample
 
     @functools.cached_property
-    def _draws(self) -> tuple[np.ndarray, np.ndarray]:
+    def draws(self) -> tuple[np.ndarray, np.ndarray]:
         """z and ∇H."""
-        n = self.plan.dynamics.size
-        return draws_with_forces(self.plan, self.sample, min(POINTS, max(200, MOST_NUMBERS // n**2)))
+        return draws_with_forces(self.plan, self.sample, DRAWS)
 
     @functools.cached_property
-    def _hessians(self) -> np.ndarray:
-        """∇²H at the draws."""
-        (z, _), d = self._draws, self.plan.dim
-        K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
-        K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
-        return K
+    def _points(self) -> np.ndarray:
+        """The draws at which Hessians are evaluated."""
+        return self.draws[0][: min(POINTS, max(200, MOST_NUMBERS // self.plan.dynamics.size**2))]
 
     @functools.cached_property
     def _noise(self) -> np.ndarray:
-        """GΣGᵀ at the draws."""
+        """GΣGᵀ."""
         G, d = self.plan.dynamics.D + self.plan.dynamics.Q, self.plan.dim
-        Sigma = oracle_covariances(self.plan, self._draws[0][:, :d])
+        Sigma = oracle_covariances(self.plan, self._points[:, :d])
         return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
+
+    @functools.cached_property
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """G∇²H Q∇H, and G∇²H D + GΣGᵀ."""
+        z, d, D, Q = self._points, self.plan.dim, self.plan.dynamics.D, self.plan.dynamics.Q
+        K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
+        K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
+        turned = np.einsum("sjk,sk->sj", K, self.draws[1][: len(z)] @ Q.T) @ (D + Q).T
+        return turned, np.einsum("ij,sjk,kl->sil", D + Q, K, D, optimize=True) + self._noise
 
     def floor(self, poisson: Polynomial) -> float:
         """s: N·Var is V/η + s + …"""
-        slope = poisson.gradients(self._draws[0])
-        return float(np.mean(np.einsum("si,sij,sj->s", slope, self._noise, slope)))  # T1: s
+        slope = poisson.gradients(self._points)
+        return float(np.mean(np.einsum("si,sij,sj->s", slope, self._noise, slope, optimize=True)))  # T1: s
 
     def slope(self, poisson: Polynomial) -> tuple[float, float]:
         """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
-        (z, forces), K, D, Q = self._draws, self._hessians, self.plan.dynamics.D, self.plan.dynamics.Q
-        G, slope, curve = D + Q, poisson.gradients(z), poisson.hessians(z)
-        rotated = np.einsum("si,ij,sjk,sk->s", slope, G, K, forces @ Q.T, optimize=True)
-        bent = np.einsum("sij,jk,skl,li->s", curve, G, K, D, optimize=True) + np.einsum(
-            "sij,sji->s", curve, self._noise
-        )
+        turned, bending = self._factors
+        rotated = np.sum(poisson.gradients(self._points) * turned, axis=1)
+        bent = np.einsum("sij,sji->s", poisson.hessians(self._points), bending)
         terms = (rotated - bent) / 2
         return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))
 
@@ -108,10 +111,7 @@ class StepEffects:
         found = arrive(some_starts(plan), inside, mean_step(plan), lambda z: h(z[:, :d]), plan.num_steps)
         if found is None:
             return None
-        r = np.random.default_rng(0).standard_normal(self.sample.theta.shape)
-        z = np.concatenate([self.sample.theta, r], axis=1) if plan.augmented else self.sample.theta
-        level = float(self.sample.weights @ poisson.values(z))
-        return plan.eta * float(np.mean(found[0])) + level - float(np.mean(poisson.values(found[1])))
+        return plan.eta * float(np.mean(found[0])) - float(np.mean(poisson.values(found[1])))
 
 
 def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:

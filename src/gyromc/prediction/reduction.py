@@ -7,10 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from gyromc.plan import Plan
-from gyromc.prediction.corrections import draws_with_forces
 from gyromc.prediction.poisson.hermite import Polynomial
-from gyromc.shape.importance import Sample
 
 ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
 
@@ -37,8 +34,8 @@ def reduction(integral: float, Q: np.ndarray, V: float, V_0: float, error: float
     return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), integral, V / V_0 if V_0 > 0 else 1.0)
 
 
-def sampled_integral(plan: Plan, sample: Sample, poisson: Polynomial, points: int = 4000) -> tuple[float, float]:
-    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over a sample, and its standard error."""
-    z, forces = draws_with_forces(plan, sample, points)
-    terms = np.sum(poisson.gradients(z) * (forces @ plan.dynamics.Q.T), axis=1) ** 2  # E7
+def sampled_integral(draws: tuple[np.ndarray, np.ndarray], Q: np.ndarray, poisson: Polynomial) -> tuple[float, float]:
+    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over draws of z with ∇H at each, and its standard error."""
+    z, forces = draws
+    terms = np.sum(poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
     return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

@@ -15,7 +15,7 @@ from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import StepEffects, draws_with_forces
+from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
@@ -33,7 +33,6 @@ HEALTHY = 0.1  # effective size, as a share of the draws
 HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
-RESIDUALS = 4000  # draws at which the Poisson equation is checked
 BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
@@ -88,11 +87,18 @@ class Shared:
     sample: Sample | None  # the user's
     digits: int
     steady: Stability | None = None
+    _fitted: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def effects(self) -> StepEffects:
         """First effects of the step size, from the pilot sample."""
         return StepEffects(self.plan, self.pilot)
+
+    def fitted(self, degree: int | None = None) -> plugin.Fitted:
+        """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
+        if degree not in self._fitted:
+            self._fitted[degree] = plugin.Fitted(self.pilot, self.plan.dynamics.D, self.plan.dynamics.Q, degree)
+        return self._fitted[degree]
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -265,15 +271,14 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         expectation=mu, expectation_error=error, expectation_method=Method(Kind.SAMPLE, f"sample (se {error:.2g})")
     )
     D, Q = plan.dynamics.D, plan.dynamics.Q
-    found = plugin.plug_in(sample, values, D, Q)
-    z, forces = draws_with_forces(plan, sample, RESIDUALS)
+    found, (z, forces) = shared.fitted().solve(values), shared.effects.draws
     share = plugin.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
     left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
     V = _known(Number(found.variance, found.std_error + left_out * found.variance))
     V0 = _known(Number(found.reversible_variance, found.reversible_std_error + left_out * found.reversible_variance))
     if math.isnan(V.value):
         return dataclasses.replace(base, variance_error=V.error, method=NOT_RESOLVED)
-    integral, spread = sampled_integral(plan, sample, found.reversible_poisson)
+    integral, spread = sampled_integral(shared.effects.draws, Q, found.reversible_poisson)
     base = dataclasses.replace(
         base,
         variance=V.value,
@@ -290,7 +295,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         return _asymptotic(shared, base, First(floor=floor), h, spread_h)
     slope, slope_error = effects.slope(found.poisson)
     if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
-        lower = plugin.plug_in(sample, values, D, Q, max(2, found.degree - 2))
+        lower = shared.fitted(max(2, found.degree - 2)).solve(values)
         slope_error = math.hypot(slope_error, slope - effects.slope(lower.poisson)[0])
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
     return _asymptotic(shared, base, First(slope, slope_error, transient, floor), h, spread_h)

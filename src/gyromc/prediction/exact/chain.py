@@ -32,6 +32,7 @@ class LinearChain:
     step_size: float
     noise: Noise
     starts: np.ndarray  # rows of z₀, centred
+    _doubled: list = dataclasses.field(default_factory=list)  # M^k and the covariance of k steps, k = 1, 2, 4, …
 
     @property
     def n(self) -> int:
@@ -68,6 +69,19 @@ class LinearChain:
         """The covariance of one step's noise when it is additive; at the target's mean otherwise."""
         eta, spread = self.step_size, self.G[:, : self.d]
         return 2 * eta * self.D + eta**2 * spread @ self.noise.constant @ spread.T  # T1
+
+    def ahead(self, w: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
+        """(M^k)ᵀw, and the variance of wᵀz after k steps from a fixed state, under additive noise."""
+        variance = 0.0
+        for j in range(steps.bit_length()):
+            if j == len(self._doubled):
+                M, W = self._doubled[-1] if j else (self.M, self.W)
+                self._doubled.append((M @ M, M @ W @ M.T + W) if j else (M, W))
+            if steps >> j & 1:
+                M, W = self._doubled[j]
+                variance += float(w @ W @ w)
+                w = M.T @ w
+        return w, variance
 
 
 def lift(u: np.ndarray, size: int) -> np.ndarray:

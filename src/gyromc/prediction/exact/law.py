@@ -14,7 +14,6 @@ from gyromc.observables import Ridge
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import LinearChain, lift
 from gyromc.prediction.exact.mehler import expectation
-from gyromc.prediction.exact.moments import stretch
 
 MOST_GROUPS = 256  # of starts: where there are more, those with neighbouring means go together
 MOST_STATE = 10  # numbers in the state, for noise that depends on it
@@ -26,7 +25,7 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0) -
     """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps."""
     w, shift = lift(h.direction, chain.n), float(h.direction @ chain.mean)
     steps = _nodes(num_steps)
-    values = np.array([_at(chain, w, shift, h.rho, burn_in + k) for k in steps])
+    values = np.array([_at(chain, w, shift, h.rho, burn_in + int(k)) for k in steps])
     gaps = np.diff(steps)
     inside = gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)  # Σ_{a≤k<b} of what is linear between a and b
     return float(inside.sum() + values[-1]) / num_steps
@@ -42,8 +41,8 @@ def _nodes(num_steps: int) -> np.ndarray:
 def _at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: int) -> float:
     """E ρ(aᵀθ_k), averaged over the starts."""
     if chain.additive:
-        M, W = stretch(chain.M, chain.W, k)
-        centers, deviation = np.sort(shift + chain.starts @ M.T @ w), math.sqrt(max(float(w @ W @ w), 0.0))
+        w, variance = chain.ahead(w, k)
+        centers, deviation = np.sort(shift + chain.starts @ w), math.sqrt(max(variance, 0.0))
         groups = [(len(part), part.mean()) for part in np.array_split(centers, min(len(centers), MOST_GROUPS))]
         return sum(count * expectation(rho, c, deviation) for count, c in groups) / len(centers)
     Y = lifted.second_moments(chain, k)

@@ -53,45 +53,68 @@ def ladders(powers: np.ndarray) -> list[sparse.csr_array]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Polynomial:
-    """Σ c_k Π_j He_{power_kj}(x_j)/√(power_kj!), x = (W(θ - center), r): a solution φ of the Poisson equation."""
+class Products:
+    """The functions Π_j He_{power_kj}(x_j)/√(power_kj!) of z = (θ, r), with x = (W(θ - center), r)."""
 
     powers: np.ndarray  # functions × n, the constant's first
     center: np.ndarray  # of θ
     whitening: np.ndarray  # W
-    coefficients: np.ndarray
+    _seen: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
-    def _slope_coefficients(self) -> np.ndarray:
-        """n × functions: the coefficients of ∂ⱼ in whitened coordinates."""
-        return np.stack([step @ self.coefficients for step in self._down])
-
-    @functools.cached_property
-    def _down(self) -> list[sparse.csr_array]:
+    def down(self) -> list[sparse.csr_array]:
+        """The derivatives in x as matrices on coefficients."""
         return ladders(self.powers)
 
     @functools.cached_property
-    def _lift(self) -> np.ndarray:
+    def lift(self) -> np.ndarray:
+        """∂x/∂z."""
         n, d = self.powers.shape[1], len(self.center)
         lift = np.eye(n)
         lift[:d, :d] = self.whitening
         return lift
 
-    def _basis(self, z: np.ndarray) -> np.ndarray:
-        x = np.array(z, float)
-        x[:, : len(self.center)] = (x[:, : len(self.center)] - self.center) @ self.whitening.T
-        return hermite(x, self.powers)
+    def at(self, z: np.ndarray) -> np.ndarray:
+        """All functions at every row; those at the last two sets of rows are kept."""
+        if id(z) not in self._seen:
+            x = np.array(z, float)
+            x[:, : len(self.center)] = (x[:, : len(self.center)] - self.center) @ self.whitening.T
+            while len(self._seen) > 1:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[id(z)] = z, hermite(x, self.powers)
+        return self._seen[id(z)][1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Polynomial:
+    """Σ c_k ψ_k: a solution φ of the Poisson equation."""
+
+    products: Products
+    coefficients: np.ndarray
+
+    @functools.cached_property
+    def _slope_coefficients(self) -> np.ndarray:
+        """n × functions: the coefficients of ∂ⱼ in whitened coordinates."""
+        return np.stack([step @ self.coefficients for step in self.products.down])
 
     def values(self, z: np.ndarray) -> np.ndarray:
         """φ at every row."""
-        return self._basis(z) @ self.coefficients
+        return self.products.at(z) @ self.coefficients
 
     def gradients(self, z: np.ndarray) -> np.ndarray:
         """∇φ at every row."""
-        return self._basis(z) @ self._slope_coefficients.T @ self._lift
+        return self.products.at(z) @ self._slope_coefficients.T @ self.products.lift
 
     def hessians(self, z: np.ndarray) -> np.ndarray:
         """∇²φ at every row."""
-        twice = np.stack([[step @ c for step in self._down] for c in self._slope_coefficients])  # n × n × functions
-        curve = np.tensordot(self._basis(z), twice, axes=(1, 2))
-        return np.einsum("pi,spq,qj->sij", self._lift, curve, self._lift, optimize=True)
+        lift, down = self.products.lift, self.products.down
+        twice = np.stack([step @ self._slope_coefficients.T for step in down])  # n × functions × n
+        twice = np.einsum("pi,pfq,qj->fij", lift, twice, lift, optimize=True)
+        return np.tensordot(self.products.at(z), twice, axes=1)
+
+    def second_derivatives(self, z: np.ndarray, D: np.ndarray) -> np.ndarray:
+        """tr(D∇²φ) at every row."""
+        inner = self.products.lift @ D @ self.products.lift.T
+        mixed = inner @ self._slope_coefficients
+        total = np.sum([step @ row for step, row in zip(self.products.down, mixed, strict=True)], axis=0)
+        return self.products.at(z) @ total

@@ -7,12 +7,14 @@ is the change from two degrees less; it is added to the sampling error.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
+from scipy import linalg
 
 from gyromc.checks import require
-from gyromc.prediction.poisson.hermite import Polynomial, count, hermite, ladders, multi_indices
+from gyromc.prediction.poisson.hermite import Polynomial, Products, count, hermite, ladders, multi_indices
 from gyromc.shape.importance import Sample
 
 MOST_FUNCTIONS = 450
@@ -64,69 +66,128 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     assert abs(found.variance - 2) < 5 * found.std_error
     ```
     """
-    n, d = D.shape[0], sample.theta.shape[1]
-    require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
-    degree = best_degree(n, sample.effective_size) if degree is None else degree
-    require(count(n, degree) <= 2000, f"Degree {degree} in {n} dimensions has {count(n, degree)} functions.")
-    powers = multi_indices(n, degree)
-    center = sample.weights @ sample.theta
-    scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
-    W = np.linalg.inv(np.linalg.cholesky(scatter))
-    lift = np.eye(n)
-    lift[:d, :d] = W
-    moments = _moments(sample, h, powers, (sample.theta - center) @ W.T, lift @ D @ lift.T, lift @ Q @ lift.T)
-    values, solutions = _solve(*(part.sum(axis=0) for part in moments))
-    errors, bias = _jackknife(moments, values)
-    V, V0 = values - bias
-    missing = (
-        np.abs(values - _lower_degree(moments, powers[1:].sum(axis=1) <= degree - 2)) if degree > 2 else np.zeros(2)
-    )
-    sampling, errors = float(errors[0]), np.hypot(errors, missing)
-    return PlugIn(
-        variance=float(V),
-        reversible_variance=float(V0),
-        std_error=float(errors[0]),
-        sampling_error=sampling,
-        reversible_std_error=float(errors[1]),
-        degree=degree,
-        functions=count(n, degree),
-        too_rich=count(n, degree) > sample.effective_size / RICH,
-        poisson=Polynomial(powers, center, W, np.append(0.0, -solutions[0])),
-        reversible_poisson=Polynomial(powers, center, W, np.append(0.0, -solutions[1])),
-    )
+    return Fitted(sample, D, Q, degree).solve(h)
 
 
-def _moments(sample: Sample, h: np.ndarray, powers: np.ndarray, x: np.ndarray, D: np.ndarray, Q: np.ndarray):
-    """Block sums of weights, ψ, h, ψh, and the two parts of S; D and Q in whitened coordinates.
+class Fitted:
+    """What the plug-in estimates of all observables share: S over the sample and over all blocks but one, factorised."""
 
-    Derivatives of Hermite products are Hermite products, so one matrix of averages ⟨q_a q_b⟩ over θ holds everything.
+    def __init__(self, sample: Sample, D: np.ndarray, Q: np.ndarray, degree: int | None = None):
+        n, d = D.shape[0], sample.theta.shape[1]
+        require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
+        self.sample, self.degree = sample, best_degree(n, sample.effective_size) if degree is None else degree
+        self.functions = count(n, self.degree)
+        require(self.functions <= 2000, f"Degree {self.degree} in {n} dimensions has {self.functions} functions.")
+        self.D, self.Q, powers = D, Q, multi_indices(n, self.degree)
+        center = sample.weights @ sample.theta
+        scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
+        self.products = Products(powers, center, np.linalg.inv(np.linalg.cholesky(scatter)))
+        of_theta, self._of_theta = np.unique(powers[:, :d], axis=0, return_inverse=True)
+        self._level = np.all(powers[1:, d:] == 0, axis=1)  # ψ with r in it has mean zero, exactly
+        self._rows = np.array_split(np.arange(len(sample.theta)), BLOCKS)
+        x = (sample.theta - center) @ self.products.whitening.T
+        self._q = [hermite(x[rows], of_theta) for rows in self._rows]
+
+    @functools.cached_property
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """By block: weights, ψ, and the two parts of S."""
+        lift, powers, d = self.products.lift, self.products.powers, self.sample.theta.shape[1]
+        weights = [self.sample.weights[rows] for rows in self._rows]
+        psi = [self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)]
+        mass = [q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)]
+        S_D, S_Q = _gradient_sums(mass, powers, d, lift @ self.D @ lift.T, lift @ self.Q @ lift.T)
+        return np.array([w.sum() for w in weights]), np.stack(psi), S_D, S_Q
+
+    def _averaged(self, sums: np.ndarray) -> np.ndarray:
+        """Sums over functions of θ as sums over all ψ but the constant."""
+        return np.where(self._level, sums[self._of_theta.ravel()[1:]], 0.0)
+
+    @functools.cached_property
+    def _factors(self) -> list[tuple]:
+        """Weight, Σψ and the factors of both S: of the whole sample, and without one block each."""
+        weight, psi, S_D, S_Q = self._sums
+        found = []
+        for k in (None, *range(BLOCKS)):
+            w, m, s, t = (part.sum(axis=0) - (0.0 if k is None else part[k]) for part in (weight, psi, S_D, S_Q))
+            still = linalg.lu_factor(s / w)
+            moving = linalg.lu_factor((s + t) / w) if np.any(self.Q) else still
+            found.append((w, m, moving, still))
+        return found
+
+    def solve(self, h: np.ndarray) -> PlugIn:
+        """V and V_0 of an observable given at the sample's points, with φ."""
+        wh = self.sample.weights * h
+        first = np.array([wh[rows].sum() for rows in self._rows])
+        both = np.stack([self._averaged(wh[rows] @ q) for rows, q in zip(self._rows, self._q, strict=True)])
+        values, solutions = self._one(0, first.sum(), both.sum(axis=0))
+        left = np.array(
+            [self._one(k + 1, first.sum() - first[k], both.sum(axis=0) - both[k])[0] for k in range(BLOCKS)]
+        )
+        errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0))
+        V, V0 = values - (BLOCKS - 1) * (left.mean(axis=0) - values)  # the jackknife's bias
+        sampling, errors = float(errors[0]), np.hypot(errors, self._missing(values, first.sum(), both.sum(axis=0)))
+        weight, psi, *_ = self._factors[0]
+        level = [float(psi @ x / weight) for x in solutions]  # φ has mean zero
+        return PlugIn(
+            variance=float(V),
+            reversible_variance=float(V0),
+            std_error=float(errors[0]),
+            sampling_error=sampling,
+            reversible_std_error=float(errors[1]),
+            degree=self.degree,
+            functions=self.functions,
+            too_rich=self.functions > self.sample.effective_size / RICH,
+            poisson=Polynomial(self.products, np.append(level[0], -solutions[0])),
+            reversible_poisson=Polynomial(self.products, np.append(level[1], -solutions[1])),
+        )
+
+    def _one(self, k: int, h: float, psi_h: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """(V, V_0) and the solutions S⁻¹b."""
+        weight, psi, moving, still = self._factors[k]
+        b = psi_h / weight - psi * h / weight**2
+        x, x0 = linalg.lu_solve(moving, b), linalg.lu_solve(still, b)
+        return np.array([2 * b @ x, 2 * b @ x0]), (x, x0)  # T3
+
+    def _missing(self, values: np.ndarray, h: float, psi_h: np.ndarray) -> np.ndarray:
+        """What two degrees less change in (V, V_0): odd functions use only every other degree."""
+        if self.degree <= 2:
+            return np.zeros(2)
+        kept, S, S_0 = self._lower
+        weight, psi, *_ = self._factors[0]
+        b = (psi_h / weight - psi * h / weight**2)[kept]
+        return np.abs(values - 2 * np.array([b @ linalg.lu_solve(S, b), b @ linalg.lu_solve(S_0, b)]))
+
+    @functools.cached_property
+    def _lower(self) -> tuple[np.ndarray, tuple, tuple]:
+        kept = self.products.powers[1:].sum(axis=1) <= self.degree - 2
+        weight, _, S_D, S_Q = (part.sum(axis=0) for part in self._sums)
+        inner = np.ix_(kept, kept)
+        return kept, linalg.lu_factor((S_D + S_Q)[inner] / weight), linalg.lu_factor(S_D[inner] / weight)
+
+
+def _gradient_sums(
+    masses: list[np.ndarray], powers: np.ndarray, d: int, D: np.ndarray, Q: np.ndarray
+) -> list[np.ndarray]:
+    """Block sums of the two parts of S, D and Q in whitened coordinates, from ⟨q_a q_b⟩ over θ.
+
+    Derivatives of Hermite products are Hermite products, so one matrix of averages holds everything.
     """
-    d = x.shape[1]
     of_theta, a = np.unique(powers[:, :d], axis=0, return_inverse=True)
     of_r, b = np.unique(powers[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
     down, r_down = ladders(of_theta), ladders(of_r)
     down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
-    same, level = np.eye(len(of_r))[np.ix_(b, b)], np.all(of_r == 0, axis=1)[b]  # ψ with r in it has mean zero, exactly
-    steps = [step.toarray()[np.ix_(b, b)] for step in r_down]
-    known = {place: _momentum_averages(C, d, r_down, b) for place, C in ((4, D), (5, -Q)) if r_down}
-    parts: list[list[np.ndarray]] = [[] for _ in range(6)]
-    for rows in np.array_split(np.arange(len(x)), BLOCKS):
-        w, q = sample.weights[rows], hermite(x[rows], of_theta)
-        mass = q.T @ (q * w[:, None])
-        parts[0].append(np.array(w.sum()))
-        parts[1].append(np.where(level, (w @ q)[a], 0.0))
-        parts[2].append(np.array(w @ h[rows]))
-        parts[3].append(np.where(level, ((w * h[rows]) @ q)[a], 0.0))
+    same, steps = np.eye(len(of_r))[np.ix_(b, b)], [step.toarray()[np.ix_(b, b)] for step in r_down]
+    known = [_momentum_averages(C, d, r_down, b) if r_down else None for C in (D, -Q)]
+    parts: list[list[np.ndarray]] = [[], []]
+    for mass in masses:
         slopes = np.stack([mass @ step for step in down])  # ⟨q_a, ∂ⱼq_b⟩
-        for place, C in ((4, D), (5, -Q)):
+        for part, C, rr in zip(parts, (D, -Q), known, strict=True):
             along = np.tensordot(C[:d, :d], slopes, axes=1)
-            within = np.sum([step.T @ part for step, part in zip(down, along, strict=True)], axis=0)
+            within = np.sum([step.T @ one for step, one in zip(down, along, strict=True)], axis=0)
             S = within[np.ix_(a, a)] * same  # T3
-            if len(C) > d:
-                S += _momentum_part(C, d, mass, slopes, steps, known[place], a)
-            parts[place].append(S)
-    return tuple(np.stack(part) for part in parts)
+            part.append(S + _momentum_part(C, d, mass, slopes, steps, rr, a) if len(C) > d else S)
+    return [np.stack(part) for part in parts]
 
 
 def _momentum_part(C, d: int, mass, slopes, steps, rr, a) -> np.ndarray:
@@ -149,32 +210,8 @@ def _momentum_averages(C, d: int, down, b) -> np.ndarray:
     return total[np.ix_(b, b)]
 
 
-def _solve(weight, psi, h, psi_h, S_D, S_Q):
-    """(V, V_0) and the solutions S⁻¹b."""
-    b = psi_h / weight - psi * h / weight**2
-    x = np.linalg.solve((S_D + S_Q) / weight, b)
-    x0 = np.linalg.solve(S_D / weight, b)
-    return np.array([2 * b @ x, 2 * b @ x0]), (x, x0)  # T3
-
-
-def _lower_degree(moments, kept: np.ndarray) -> np.ndarray:
-    """(V, V_0) in a smaller basis: two degrees less, because odd functions use only every other degree."""
-    weight, psi, h, psi_h, S_D, S_Q = (part.sum(axis=0) for part in moments)
-    inner = np.ix_(kept, kept)
-    return _solve(weight, psi[kept], h, psi_h[kept], S_D[inner], S_Q[inner])[0]
-
-
-def _jackknife(moments, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors and biases of (V, V_0), leaving out one block at a time."""
-    totals = [part.sum(axis=0) for part in moments]
-    left = np.array([_solve(*(t - p[k] for t, p in zip(totals, moments, strict=True)))[0] for k in range(BLOCKS)])
-    scatter = (BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0)
-    return np.sqrt(scatter), (BLOCKS - 1) * (left.mean(axis=0) - values)
-
-
 def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:
     """E[(h - μ - 𝒜φ)²] / Var h over draws z with ∇H and h at each: 0 when φ solves the equation, 1 when it explains nothing."""
-    slope, curve = poisson.gradients(z), poisson.hessians(z)
-    image = np.einsum("sij,ij->s", curve, D) - np.sum(slope * (forces @ (D + Q).T), axis=1)  # E2
+    image = poisson.second_derivatives(z, D) - np.sum(poisson.gradients(z) * (forces @ (D + Q).T), axis=1)  # E2
     h = h - np.mean(h)
     return float(np.mean((h - image) ** 2) / np.mean(h**2))
