@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, one_of, require, whole
+from gyromc.checks import numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.precision import owned, private
@@ -144,7 +144,8 @@ def predictive(x, model: Callable | None = None, label: int = 1) -> Observable:
     ```
     """
     if model is not None:
-        return Function(lambda params: model(params, x)[label])
+        probabilities = _probabilities(model)
+        return Function(lambda params: probabilities(params, x)[label])
     return Ridge(numbers(x, "x") * (2 * _binary(label, "label") - 1), "predictive")
 
 
@@ -159,7 +160,8 @@ def brier(x, y: int, model: Callable | None = None) -> Observable:
     ```
     """
     if model is not None:
-        return Function(lambda params: _brier(model(params, x), y))
+        probabilities = _probabilities(model)
+        return Function(lambda params: _brier(probabilities(params, x), y))
     return Ridge(x, f"brier, y = {_binary(y, 'y')}")
 
 
@@ -174,7 +176,8 @@ def entropy(x, model: Callable | None = None) -> Observable:
     ```
     """
     if model is not None:
-        return Function(lambda params: jnp.sum(jax.scipy.special.entr(model(params, x))))
+        probabilities = _probabilities(model)
+        return Function(lambda params: jnp.sum(jax.scipy.special.entr(probabilities(params, x))))
     return Ridge(x, "entropy")
 
 
@@ -188,6 +191,12 @@ def function(f: Callable) -> Observable:
     """
     require(callable(f), f"`f` must be a function of the parameters: got {type(f).__name__}.")
     return Function(f)
+
+
+def _probabilities(model) -> Callable:
+    if not callable(model):
+        raise InvalidInput(f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}.")
+    return model
 
 
 def _binary(value, name: str) -> int:

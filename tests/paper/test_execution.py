@@ -90,11 +90,11 @@ def test_no_damaged_entry_is_used_or_raises(tmp_path, kind):
 
 
 def test_reproduce_goes_on_over_damaged_entries(tmp_path):
-    first = reproduce(["nld-nonquadratic"], TINY, engine="scan", out=tmp_path)
+    first = reproduce(["nld-quadratic"], TINY, engine="scan", out=tmp_path)
     for path in (tmp_path / "cache").iterdir():
         path.write_text("{}")
     with pytest.warns(GyromcWarning, match="damaged"):
-        again = reproduce(["nld-nonquadratic"], TINY, engine="scan", out=tmp_path)
+        again = reproduce(["nld-quadratic"], TINY, engine="scan", out=tmp_path)
     assert again.reused == 0
     assert again.results["experiments"] == first.results["experiments"]
 

@@ -90,7 +90,7 @@ def test_a_far_start_is_followed():
 
 
 def test_a_far_start_with_many_coupled_coordinates_is_followed_or_left_out():
-    d = 4
+    d = 3
     plan = gm.Plan(
         target=gm.targets.CosinePerturbed(d, 0.5),
         dynamics=gm.dynamics.nonreversible(skew(d, 1)),
@@ -103,7 +103,7 @@ def test_a_far_start_with_many_coupled_coordinates_is_followed_or_left_out():
     assert row.bias is None or abs(row.bias) < 1 or "start left out" in row.bias_method
 
 
-@pytest.mark.parametrize("eta", [0.02, 0.003])
+@pytest.mark.parametrize("eta", [0.02, pytest.param(0.003, marks=pytest.mark.slow)])
 def test_mini_batches_with_two_parameters_have_bias_and_floor(eta):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((100, 2))
@@ -133,7 +133,7 @@ def test_mini_batches_with_two_parameters_have_bias_and_floor(eta):
 
 
 def test_the_error_of_a_first_order_bias_covers_the_second():
-    d = 4
+    d = 3
     J = skew(d, 3)
     plan = gm.Plan(
         target=gm.targets.CosinePerturbed(d, 0.5),

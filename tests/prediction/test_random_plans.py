@@ -102,7 +102,7 @@ def simulated(plan, chains, seed):
     return total / plan.num_steps
 
 
-@pytest.mark.parametrize("seed", few_and_many(2))
+@pytest.mark.parametrize("seed", few_and_many(1))
 def test_mini_batch_logistic_regressions_with_few_parameters(seed):
     """Mean of an average within four claimed errors of a simulation; the claim may be that nothing is known."""
     plan = logistic_plan(seed)
@@ -114,7 +114,7 @@ def test_mini_batch_logistic_regressions_with_few_parameters(seed):
     assert abs(row.mean - averages.mean()) < 4 * np.hypot(error, row.bias_error) + 4 * row.expectation_error
 
 
-@pytest.mark.parametrize("seed", few_and_many(8))
+@pytest.mark.parametrize("seed", few_and_many(4))
 def test_starts_of_every_kind(seed):
     """Many fixed starts, near and far, on a Gaussian: linear, square and bounded observables against sums over all starts."""
     rng = np.random.default_rng([3, seed])
