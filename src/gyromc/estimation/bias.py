@@ -21,11 +21,13 @@ from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
 from gyromc.targets import SumOverData
+from gyromc.targets.regressions import WithLikelihood
 
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
 HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
-FIRST, EACH = 6.0, 0.3  # seconds that a prediction from an importance sample takes, about: in all, and per observable
+FIRST, EACH = 6.0, 0.3  # seconds that a prediction of a regression takes, about: in all, and per observable
+OTHER = 10.0  # and of another target, per observable
 SECONDS = 10.0  # a prediction may take so long, or as long as the run
 
 
@@ -178,7 +180,8 @@ def too_costly(run: Run) -> str | None:
     touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
     if touched > AFFORDABLE:
         return f"a prediction would touch {touched:.1g} numbers of the data (at most {AFFORDABLE:.0e})"
-    seconds = FIRST + EACH * len(plan.observables)
+    known, count = isinstance(plan.flat_target, WithLikelihood), len(plan.observables)
+    seconds = FIRST + EACH * count if known else OTHER * count
     if seconds > max(SECONDS, run.wall_time):
         return f"a prediction would take about {seconds:.0f} s, and the run took {run.wall_time:.2g} s"
     return None
