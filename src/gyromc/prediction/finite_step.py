@@ -11,7 +11,7 @@ import math
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
-from gyromc.prediction.grid import GridChain, grid_chain, why_not_grid
+from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.methods import UNKNOWN, Kind, Method
 from gyromc.prediction.stability import Stability
 
@@ -42,7 +42,7 @@ class Averaged:
 
 
 def averaged(
-    plan: Plan,
+    grids: Grids,
     h: Observable,
     V: float,
     mean: tuple[float, float],
@@ -52,9 +52,10 @@ def averaged(
     steady: Stability | None,
 ) -> Averaged:
     """The moments of one chain's average; `mean` is μ(h) with its error, `spread` the standard deviation of h under μ."""
+    plan = grids.plan
     if plan.scheme.is_euler and why_not_grid(plan, chosen) is None:
         try:
-            return _on_grid(plan, h, V, mean, first, chosen, steady)
+            return _on_grid(grids, h, V, mean, first, chosen, steady)
         except InvalidInput:  # no grid of a size that can be solved
             pass
     return first_order(plan, V, spread, first, steady)
@@ -82,18 +83,19 @@ def first_order(plan: Plan, V: float, spread: float, first: First, steady: Stabi
 
 
 def _on_grid(
-    plan: Plan, h: Observable, V: float, mean: tuple[float, float], first: First, chosen, steady: Stability | None
+    grids: Grids, h: Observable, V: float, mean: tuple[float, float], first: First, chosen, steady: Stability | None
 ) -> Averaged:
+    plan = grids.plan
     eta, N, (mu, mu_error) = plan.eta, plan.num_steps, mean
     try:
-        found, text = grid_chain(plan, h, chosen), "the chain on a grid"
+        found, text = grids.chain(h, chosen), "the chain on a grid"
         bias, error, variance, share = found.mean - mu, mu_error + found.mean_error, found.variance, 1.0
     except InvalidInput:
-        at, found = _smallest(plan, h, chosen, math.nan if steady is None else steady.largest_step_size)
+        at, found = _smallest(grids, h, chosen, math.nan if steady is None else steady.largest_step_size)
         text, share = f"the chain on a grid, extrapolated from η = {at:.2g}", eta / at
         slope = first.slope
         if slope is None:
-            twice = grid_chain(plan, h, chosen, 2 * at)
+            twice = grids.chain(h, chosen, 2 * at)
             slope = (4 * (found.mean - mu) - (twice.mean - mu)) / (2 * at)  # b₁ of b₁η + b₂η² through both
         second = (found.mean - mu - slope * at) * share**2
         bias, error = slope * eta + second, mu_error + found.mean_error + share * abs(second) + eta * first.slope_error
@@ -108,12 +110,12 @@ def _on_grid(
     return Averaged(std, Method(Kind.ASYMPTOTIC, "asymptotic, √(variance of the chain/N + bias²)"), bias, law, error)
 
 
-def _smallest(plan: Plan, h: Observable, chosen, limit: float) -> tuple[float, GridChain]:
+def _smallest(grids: Grids, h: Observable, chosen, limit: float) -> tuple[float, GridChain]:
     """The smallest step size among η·2, η·4, … that has a grid, with its chain; `InvalidInput` where there is none."""
-    at = 2 * plan.eta
+    at = 2 * grids.plan.eta
     while at < LARGEST * limit / 2:
         try:
-            return at, grid_chain(plan, h, chosen, at)
+            return at, grids.chain(h, chosen, at)
         except InvalidInput:
             at *= 2
     raise InvalidInput("no step size below the stability limit has a grid")

@@ -7,6 +7,7 @@ mini-batches, with its own Σ(θ), is taken as Gaussian.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -111,13 +112,37 @@ def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: fl
     assert abs(grid_chain(plan, h, (0,)).mean - 1 / (1 - 0.25)) < 1e-7
     ```
     """
+    return Grids(plan).chain(h, chosen, step_size)
+
+
+class Grids:
+    """The grids of one plan: each is solved once, for all observables."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self._solved = plan, {}
+
+    def chain(self, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
+        """As `grid_chain`."""
+        key = chosen, self.plan.eta if step_size is None else step_size
+        if key not in self._solved:
+            try:
+                self._solved[key] = _solved(self.plan, *key)
+            except InvalidInput as error:
+                self._solved[key] = error
+        found = self._solved[key]
+        if isinstance(found, InvalidInput):
+            raise found
+        return found.answer(h)
+
+
+def _solved(plan: Plan, chosen: tuple[int, ...], step_size: float) -> "_Grid":
     reason = why_not_grid(plan, chosen)
     if reason is not None:
         raise InvalidInput(reason)
-    chain = _Reduced(plan, chosen, plan.eta if step_size is None else step_size)
+    chain = _Reduced(plan, chosen, step_size)
     mode = np.array([plan.model.laplace.mode[i] if i < plan.dim else 0.0 for i in chosen])
     root = _cell(chain, mode)
-    depth, best = DEPTH, None
+    depth, best, beyond = DEPTH, None, 1.0
     for _ in range(8):
         try:
             z, outer = _nodes(chain, mode, root, depth)
@@ -127,14 +152,14 @@ def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: fl
             break
         P = _kernel(chain, z, z)
         law = _stationary(P)
-        best = z, P, law, float(law[outer].sum())
-        if best[-1] < EDGE[0]:
+        beyond = float(law[outer].sum())
+        best = _Grid(chain, root, z, P, law, beyond)
+        if beyond < EDGE[0]:
             break
         depth *= 1.5
-    assert best is not None
-    if best[-1] > EDGE[1]:
+    if best is None or beyond > EDGE[1]:
         raise InvalidInput("the chain's stationary law is too wide for a grid")
-    return _answer(chain, h, root, *best)
+    return best
 
 
 def _cell(chain: _Reduced, mode: np.ndarray) -> np.ndarray:
@@ -187,29 +212,44 @@ def _stationary(P: np.ndarray) -> np.ndarray:
     return law / law.sum()
 
 
-def _answer(chain: _Reduced, h: Observable, root, z, P, law, beyond: float) -> GridChain:
-    values = lambda rows: chain.plan.model.values(h, chain.theta(rows))  # noqa: E731
-    ahead, ahead_square = _one_step_means(chain, values, z, root)
-    mean = float(law @ ahead)
-    second = float(law @ ahead_square) - mean**2
-    at_nodes = values(z) - mean
-    psi = np.linalg.solve(np.eye(len(P)) - P + law, ahead - mean)  # Σ_{k≥1} P^k h̃
-    variance = second + 2 * float(law @ (at_nodes * psi))
-    error = SHARP * math.sqrt(max(second, 0.0)) + beyond * float(np.max(np.abs(at_nodes)))
-    return GridChain(mean, error, max(variance, 0.0), *_transient(chain, values, z, P, at_nodes + psi, mean), len(z))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Grid:
+    """Nodes, the probabilities of one step between them, and their stationary law."""
 
+    chain: _Reduced
+    root: np.ndarray
+    z: np.ndarray
+    P: np.ndarray
+    law: np.ndarray
+    beyond: float  # stationary mass on the border
 
-def _one_step_means(chain: _Reduced, values, z: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """E[h(z⁺) | z] and E[h(z⁺)² | z] at every node, on a finer grid: h need not be smooth."""
-    n = root.shape[0]
-    finer = FINER[n]
-    offsets = (np.array(list(np.ndindex(*(finer,) * n))) - (finer - 1) / 2) / finer
-    fine = (z[:, None] + offsets @ root.T).reshape(-1, n)
-    found = values(fine)
-    both = np.stack([found, found**2], axis=1)
-    parts = [_kernel(chain, part, fine) @ both for part in np.array_split(z, max(1, len(z) * len(fine) // 4_000_000))]
-    ahead = np.concatenate(parts)
-    return ahead[:, 0], ahead[:, 1]
+    @functools.cached_property
+    def _fine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes of a finer grid and the law of the next state there: an observable need not be smooth."""
+        n = len(self.root)
+        finer = FINER[n]
+        offsets = (np.array(list(np.ndindex(*(finer,) * n))) - (finer - 1) / 2) / finer
+        fine = (self.z[:, None] + offsets @ self.root.T).reshape(-1, n)
+        pieces = np.array_split(np.arange(len(self.z)), max(1, len(self.z) * len(fine) // 4_000_000))
+        return fine, np.sum([self.law[k] @ _kernel(self.chain, self.z[k], fine) for k in pieces], axis=0)
+
+    @functools.cached_property
+    def _factors(self):
+        return linalg.lu_factor(np.eye(len(self.P)) - self.P + self.law)
+
+    def answer(self, h: Observable) -> GridChain:
+        """Mean, variance and the effect of the start of one observable."""
+        values = lambda rows: self.chain.plan.model.values(h, self.chain.theta(rows))  # noqa: E731
+        fine, law = self._fine
+        found = values(fine)
+        mean = float(law @ found)
+        second = float(law @ (found - mean) ** 2)
+        at_nodes = values(self.z) - mean
+        psi = linalg.lu_solve(self._factors, self.P @ at_nodes)  # Σ_{k≥1} P^k h̃
+        variance = second + 2 * float(self.law @ (at_nodes * psi))
+        error = SHARP * math.sqrt(second) + self.beyond * float(np.max(np.abs(at_nodes)))
+        start = _transient(self.chain, values, self.z, self.P, at_nodes + psi, mean)
+        return GridChain(mean, error, max(variance, 0.0), *start, len(self.z))
 
 
 def _transient(chain: _Reduced, values, z, P, phi: np.ndarray, mean: float) -> tuple[float | None, float]:

@@ -21,6 +21,7 @@ from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_cha
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import exact_moments, why_not_exact
 from gyromc.prediction.finite_step import First, averaged, first_order
+from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
@@ -93,6 +94,11 @@ class Shared:
     def effects(self) -> StepEffects:
         """First effects of the step size, from the pilot sample."""
         return StepEffects(self.plan, self.pilot)
+
+    @functools.cached_property
+    def grids(self) -> Grids:
+        """The chain on grids."""
+        return Grids(self.plan)
 
     def fitted(self, degree: int | None = None) -> plugin.Fitted:
         """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
@@ -342,5 +348,5 @@ def _asymptotic(
         found = first_order(plan, base.variance, spread, First(), shared.steady)
     else:
         chosen, mean = galerkin.active(plan, plan.model.coordinates_of(h)), (base.expectation, base.expectation_error)
-        found = averaged(plan, h, base.variance, mean, spread, first, chosen, shared.steady)
+        found = averaged(shared.grids, h, base.variance, mean, spread, first, chosen, shared.steady)
     return dataclasses.replace(base, **vars(found))
