@@ -18,7 +18,7 @@ from gyromc.interop import numpyro as gnp
 from support.models import models
 
 REFERENCES = json.loads((Path(next(iter(support.__path__))) / "references.json").read_text())
-CHEAP = ("earnings", "wells")
+CHEAP = ("wells",)
 MOST_SECONDS = 120
 
 

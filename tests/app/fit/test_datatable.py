@@ -118,11 +118,11 @@ def test_paths_and_names_that_nearly_fit(tmp_path):
         read_table(path, keep=["Age"], drop=["Age"])
 
 
-def test_a_million_columns_are_refused_and_one_of_them_can_be_had(tmp_path):
-    names = ",".join(f"c{i}" for i in range(10**6))
-    path = written(tmp_path, f"{names},y\n" + "1," * 10**6 + "0\n")
+def test_many_columns_are_refused_and_one_of_them_can_be_had(tmp_path):
+    names = ",".join(f"c{i}" for i in range(10**5))
+    path = written(tmp_path, f"{names},y\n" + "1," * 10**5 + "0\n")
     began = time.perf_counter()
-    with pytest.raises(InvalidInput, match=f"1000000 columns to predict from; at most {MAX_COLUMNS}.*--columns"):
+    with pytest.raises(InvalidInput, match=f"100000 columns to predict from; at most {MAX_COLUMNS}.*--columns"):
         read_table(path, keep=["y"])
     print(f"refused in {time.perf_counter() - began:.1f} s")
     assert read_table(path, columns=["c17"], keep=["y"]).names == ("c17", "y")
