@@ -19,6 +19,7 @@ def digits():
     return module
 
 
+@pytest.mark.slow
 def test_quick_run_learns_and_writes_its_results(digits, tmp_path, capsys):
     digits.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "digits.json").read_text())

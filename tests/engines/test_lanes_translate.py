@@ -106,9 +106,10 @@ def test_a_slope_can_be_a_numba_function():
 
 @pytest.mark.parametrize(
     "oracle",
-    [gm.oracles.Minibatch(8), pytest.param(gm.oracles.Exact(), marks=pytest.mark.slow)],
+    [gm.oracles.Minibatch(8), gm.oracles.Exact()],
     ids=["mini-batch", "exact"],
 )
+@pytest.mark.slow
 def test_a_users_model_agrees_with_scan(oracle):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((40, 3))

@@ -231,7 +231,7 @@ def step_cases():
     }
 
 
-SLOW = {"logistic, batch 100", "logistic, dense", "linear, batch 10", "linear, gaul"}
+SLOW = {"logistic, batch 100", "logistic, dense", "linear, batch 10", "linear, gaul", "logistic, gaul"}
 
 
 def cases(found):
@@ -302,6 +302,7 @@ def test_non_quadratic_agrees_with_scan():
     )
 
 
+@pytest.mark.slow
 def test_logistic_with_many_observables_agrees_with_scan():
     """Profiles side by side in a team's tables, and alone: each its own average."""
     X, y = heart_like(60, 6)

@@ -56,12 +56,12 @@ def lifted_radius(plan):
     return np.max(np.abs(np.linalg.eigvals(total)))
 
 
-@pytest.mark.parametrize("seed", few_and_many(12))
+@pytest.mark.parametrize("seed", few_and_many(6))
 def test_mini_batches_are_exact(seed):
     plan = batch_plan(seed)
     found, truth = gm.predict(plan), exact.moments(plan)
     np.testing.assert_allclose(found.mean["h"], truth.mean, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(found.std["h"] ** 2, truth.variance, rtol=1e-6)
+    np.testing.assert_allclose(found.std["h"] ** 2, truth.variance, rtol=1e-6, atol=1e-12)
     assert found.stability.how in (Linearisation.EXACT_WITH_NOISE, Linearisation.EXACT)
     np.testing.assert_allclose(found.stability.radius, lifted_radius(plan), rtol=1e-5)
     limit = found.largest_step_size
@@ -102,7 +102,7 @@ def simulated(plan, chains, seed):
     return total / plan.num_steps
 
 
-@pytest.mark.parametrize("seed", few_and_many(1))
+@pytest.mark.parametrize("seed", few_and_many(0))
 def test_mini_batch_logistic_regressions_with_few_parameters(seed):
     """Mean of an average within four claimed errors of a simulation; the claim may be that nothing is known."""
     plan = logistic_plan(seed)

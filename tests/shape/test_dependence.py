@@ -66,10 +66,11 @@ PIECES = (
 )
 
 
-def test_random_functions_with_kinks_and_steps():
-    """200 random products and sums of pieces, flat in large regions: no coordinate that matters is missed."""
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_functions_with_kinks_and_steps(count):
+    """Random products and sums of pieces, flat in large regions: no coordinate that matters is missed."""
     rng = np.random.default_rng(3)
-    for _ in range(200):
+    for _ in range(count):
         size = int(rng.integers(2, 6))
         chosen = [
             PIECES[rng.integers(len(PIECES))](float(rng.normal()), int(rng.integers(size)))
