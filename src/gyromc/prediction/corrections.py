@@ -44,13 +44,34 @@ def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
 
 
 def _batch_covariance(target, center, picked, scale, theta):
+    terms = _deviations(target, center, picked, theta)
+    return scale * terms.T @ terms
+
+
+def _deviations(target, center, picked, theta):
     def one(i):
         g = target.batch_gradient(theta, i[None])
         return g if center is None else g - target.batch_gradient(center, i[None])
 
     terms = jax.vmap(one)(jnp.asarray(picked))
-    terms = terms - terms.mean(axis=0)
-    return scale * terms.T @ terms
+    return terms - terms.mean(axis=0)
+
+
+def oracle_third_moments(plan: Plan, rows: np.ndarray) -> np.ndarray:
+    """E[δ⊗δ⊗δ] of a mini-batch's noise at every row: rows × d × d × d."""
+    oracle, target = plan.prepared_oracle, plan.flat_target
+    assert isinstance(oracle, Batch)
+    assert isinstance(target, SumOverData)
+    N = target.num_data
+    picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
+    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
+    scale = np.asarray(oracle.noise_factor(N) * N**3 / (oracle.size**2 * len(picked)))
+    return over_rows(_batch_third, rows, target, center, picked, scale, chunk=256)
+
+
+def _batch_third(target, center, picked, scale, theta):
+    terms = _deviations(target, center, picked, theta)
+    return scale * jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

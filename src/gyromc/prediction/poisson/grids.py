@@ -94,7 +94,9 @@ def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
         x, step = _square(reach, count), 2 * reach / (count - 1)
         energy = energy_of(x)
         near = energy - np.min(energy) < 45 + degree * np.log(reach)
-        masses = [np.sum(np.exp(np.min(energy) - part)) for part in (energy, energy_of(x[near] + step / 2))]
+        masses = [
+            np.sum(np.exp(np.minimum(np.min(energy) - part, 700.0))) for part in (energy, energy_of(x[near] + step / 2))
+        ]
         if near.sum() > 4 * (degree + 1) ** 2 and abs(masses[0] - masses[1]) < 1e-9 * masses[0]:
             return plane((0, 1), center.mode + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
         if near.sum() > MOST_PLANE_NODES:

@@ -22,7 +22,7 @@ def _lobatto() -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of a rule that includes both ends, so that no jump hides between the last node and the end."""
     highest = np.eye(ORDER)[-1]
     slope, curvature = legendre.legder(highest), legendre.legder(highest, 2)
-    inner = legendre.legroots(slope)
+    inner = np.real(legendre.legroots(slope))  # real, whatever type NumPy gives them
     inner -= legendre.legval(inner, slope) / legendre.legval(inner, curvature)
     nodes = np.concatenate([[-1.0], inner, [1.0]])
     return nodes, 2 / (ORDER * (ORDER - 1) * legendre.legval(nodes, highest) ** 2)
