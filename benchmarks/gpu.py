@@ -126,7 +126,7 @@ def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
     key = f"{name}, {plan.num_chains} chains"
     best = None
     for team, chains, warps in layouts(plan, options.tune):
-        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w, pallas.interpreting()))  # noqa: E731
+        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w, pallas.interpreting()))
         title = f"{key}: pallas, team {team}, {chains} chains/block, {warps} warps"
         result = section(title, measure, make, plan.num_chains)
         results[title] = result

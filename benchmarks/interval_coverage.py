@@ -210,7 +210,7 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
 
 def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
     truth, runs = problem.truth[name], len(rows)
-    inside = lambda pair: pair[0] <= truth <= pair[1]  # noqa: E731
+    inside = lambda pair: pair[0] <= truth <= pair[1]
     methods = collections.Counter(str(row.method) for row in rows)
     errors = np.array([row.std_error for row in rows])
     means = np.array([row.mean for row in rows])

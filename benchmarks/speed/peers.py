@@ -123,7 +123,7 @@ def _network() -> Work:
         return jax.nn.log_softmax(weights[-1] @ x)[label]
 
     start = [rng.standard_normal((b, a)).astype(np.float32) / np.sqrt(a) for a, b in itertools.pairwise(sizes)]
-    prior = lambda weights: sum(-0.5 * jnp.sum(W**2) for W in weights)  # noqa: E731
+    prior = lambda weights: sum(-0.5 * jnp.sum(W**2) for W in weights)
     plan = gm.Plan(
         target=gm.targets.FiniteSum(log_likelihood, prior, (pixels, labels)),
         dynamics=gm.dynamics.overdamped(start),
@@ -144,7 +144,7 @@ def _gradient_and_noise(work: Work):
     """The stochastic gradient and its randomness, one chain at a time, as a user of JAX would write them."""
     target, oracle, d = work.plan.flat_target, work.plan.prepared_oracle, work.plan.dim
     target, oracle = scan.cast((target, oracle), jnp.float32)
-    draw = lambda key: jax.tree.map(lambda x: x[0], oracle.draw(key, target, 1, d, jnp.float32))  # noqa: E731
+    draw = lambda key: jax.tree.map(lambda x: x[0], oracle.draw(key, target, 1, d, jnp.float32))
     return lambda theta, zeta: oracle.gradient(target, theta, zeta), draw
 
 

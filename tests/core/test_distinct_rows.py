@@ -18,8 +18,8 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.random import streams
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.oracles import MOST_COMPARED, distinct_rows
-from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.exact.moments import exact_moments
+from gyromc.prediction.oracle_moments import oracle_covariances
 from support import exact
 from support.generators import xoshiro
 from support.values import SUMS as TARGETS
@@ -55,7 +55,7 @@ def of_three(oracle, **changes):
 )
 def test_over_all_subsets_the_mean_is_the_gradient_and_the_noise_has_its_factor(name, center, size):
     target = TARGETS[name]
-    build = lambda replace: (  # noqa: E731
+    build = lambda replace: (
         gm.oracles.Minibatch(size, replace)
         if center is None
         else gm.oracles.ControlVariate(size, np.asarray(center), replace)

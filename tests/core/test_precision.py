@@ -86,13 +86,13 @@ def test_a_function_keeps_what_it_may_assign_to():
     assert private(count)(np.ones(2)) == 2
     assert calls == 1
     assert private(count) is private(count)
-    plain = lambda x: x  # noqa: E731
+    plain = lambda x: x
     assert private(plain) is plain
 
 
 def test_a_name_that_refers_to_another_array_is_followed():
     table = np.ones(2)
-    total = lambda x: table @ x  # noqa: E731
+    total = lambda x: table @ x
     assert private(total)(np.ones(2)) == 2
     table = 3 * np.ones(2)
     assert private(total)(np.ones(2)) == 6
@@ -101,8 +101,8 @@ def test_a_name_that_refers_to_another_array_is_followed():
 def test_a_target_made_after_the_data_changed_has_the_new_data():
     """JAX compiles the function once; the same function on other data is another target, and the first keeps its own."""
     data = np.array([1.0, 3.0])
-    density = lambda x: -0.5 * jnp.sum((x - data) ** 2)  # noqa: E731
-    value = lambda x: data @ jnp.ones(2) + 0 * x[0]  # noqa: E731
+    density = lambda x: -0.5 * jnp.sum((x - data) ** 2)
+    value = lambda x: data @ jnp.ones(2) + 0 * x[0]
 
     def mode(target):
         return gm.Model(target, np.zeros(1)).mode

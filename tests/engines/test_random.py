@@ -95,7 +95,7 @@ def _check_normals(x: np.ndarray) -> None:
     n = x.size
     flat = x.ravel()
     power = np.ones(n)
-    moment = lambda p: 0.0 if p % 2 else math.prod(range(1, p, 2))  # noqa: E731
+    moment = lambda p: 0.0 if p % 2 else math.prod(range(1, p, 2))
     for p in range(1, 9):
         power = power * flat
         score = (power.mean() - moment(p)) / math.sqrt((moment(2 * p) - moment(p) ** 2) / n)

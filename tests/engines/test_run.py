@@ -113,7 +113,7 @@ def test_a_constant_schedule_is_a_constant(plan):
 
 def test_a_schedule_and_its_weights():
     """A decaying schedule on a quadratic, against the recursion done by hand with the same weights."""
-    eta = lambda k: 0.2 / (1 + k)  # noqa: E731
+    eta = lambda k: 0.2 / (1 + k)
     plan = gm.Plan(
         target=gm.targets.Quadratic([2.0]),
         dynamics=gm.dynamics.overdamped(1),

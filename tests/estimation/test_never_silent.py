@@ -95,7 +95,7 @@ def moment(dof, stretch, power):
         beta = special.beta((power + 1) / 2, (dof - power) / 2)
         return dof ** (power / 2) * beta / special.beta(0.5, dof / 2)
     upper = (1 + 80.0) ** (2 / stretch)
-    weight = lambda s: math.exp(1 - (1 + s * s) ** (stretch / 2))  # noqa: E731
+    weight = lambda s: math.exp(1 - (1 + s * s) ** (stretch / 2))
     parts = [
         integrate.quad(lambda s, p=p: s**p * weight(s), 0, upper, limit=2000, points=[1, 10, 100])[0]
         for p in (power, 0)

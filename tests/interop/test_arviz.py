@@ -36,7 +36,7 @@ def run(data):
 
 def test_groups_names_and_shapes(run, data):
     X, y = data
-    draw = lambda theta, key: jax.random.bernoulli(key, jax.nn.sigmoid(X @ theta))  # noqa: E731
+    draw = lambda theta, key: jax.random.bernoulli(key, jax.nn.sigmoid(X @ theta))
     tree = run.to_datatree(names=["slope", "other"], predictive=draw)
     assert set(tree.children) == {
         "posterior",

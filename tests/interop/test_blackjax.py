@@ -30,8 +30,8 @@ DATA = (jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32))
 ROTATION = np.array([[0.0, -0.8, 0.5], [0.8, 0.0, -1.0], [-0.5, 1.0, 0.0]])
 C = [0.5, 1.5, 2.0]
 
-log_prior = lambda theta: -0.5 * jnp.sum(theta**2) / PRIOR**2  # noqa: E731
-log_likelihood = lambda theta, row: -0.5 * (row[0] @ theta - row[1]) ** 2  # noqa: E731
+log_prior = lambda theta: -0.5 * jnp.sum(theta**2) / PRIOR**2
+log_likelihood = lambda theta, row: -0.5 * (row[0] @ theta - row[1]) ** 2
 estimator = gradients.grad_estimator(log_prior, log_likelihood, ROWS)
 
 SAMPLERS = {
@@ -113,7 +113,7 @@ def test_moments_would_show_noise_off_by_two_percent(name):
 
 def tree_model():
     """The same regression with parameters of any shape, and its estimator."""
-    flat = lambda p: jnp.concatenate([jnp.ravel(p["w"]), p["b"][None]])  # noqa: E731
+    flat = lambda p: jnp.concatenate([jnp.ravel(p["w"]), p["b"][None]])
     g = gradients.grad_estimator(lambda p: log_prior(flat(p)), lambda p, row: log_likelihood(flat(p), row), ROWS)
     return {"w": jnp.array([[0.3], [-0.2]]), "b": jnp.array(0.1)}, g
 
@@ -162,10 +162,10 @@ def test_a_step_is_that_of_the_scan_engine(name):
 
 def test_pytrees_and_vmap_change_nothing():
     position, g = tree_model()
-    make = lambda g: interop.sghfhrmc(g, 0.7, 1.5)  # noqa: E731
+    make = lambda g: interop.sghfhrmc(g, 0.7, 1.5)
     ordered = jnp.array([0.1, 0.3, -0.2])  # leaves in JAX's order: b, then w
-    back = lambda v: {"w": v[1:].reshape(2, 1), "b": v[0]}  # noqa: E731
-    vector_g = lambda v, m: (lambda t: jnp.concatenate([t["b"][None], t["w"].ravel()]))(g(back(v), m))  # noqa: E731
+    back = lambda v: {"w": v[1:].reshape(2, 1), "b": v[0]}
+    vector_g = lambda v, m: (lambda t: jnp.concatenate([t["b"][None], t["w"].ravel()]))(g(back(v), m))
     tree, vector = make(g), make(vector_g)
     assert isinstance(tree, SamplingAlgorithm)
     keys = jax.random.split(jax.random.key(4), 5)
@@ -195,7 +195,7 @@ def test_momentum_starts_at_rest_or_drawn():
 
 @pytest.mark.parametrize("make", [lambda g: interop.sgnlmc(g, 1.0), lambda g: interop.sggaulmc(g, 2.0, 1.0, 2.0)])
 def test_precisions_are_kept_leaf_by_leaf(make):
-    negative = lambda p, m: jax.tree.map(jnp.negative, p)  # noqa: E731
+    negative = lambda p, m: jax.tree.map(jnp.negative, p)
     position = {"half": jnp.ones(2, jnp.bfloat16), "single": jnp.ones(2, jnp.float32)}
     with jax.enable_x64(True):
         sampler = make(negative)
@@ -206,7 +206,7 @@ def test_precisions_are_kept_leaf_by_leaf(make):
 def test_a_million_parameters_need_no_matrix():
     d = 10**6
     position = {"w": jax.ShapeDtypeStruct((1000, 999), jnp.float32), "b": jax.ShapeDtypeStruct((1000,), jnp.float32)}
-    negative = lambda p, m: jax.tree.map(jnp.negative, p)  # noqa: E731
+    negative = lambda p, m: jax.tree.map(jnp.negative, p)
     for sampler in (
         interop.sgnlmc(negative, 1.0),
         interop.sghfhrmc(negative, 1.0, 2.0),
@@ -251,7 +251,7 @@ def test_the_density_and_its_gradient_agree_in_sign_and_size():
 
 def test_a_plan_with_blackjax_gradients_on_a_pytree_matches_exact_moments():
     position, g = tree_model()
-    observable = lambda p: p["w"][0, 0] - p["w"][1, 0] + 0.5 * p["b"]  # noqa: E731
+    observable = lambda p: p["w"][0, 0] - p["w"][1, 0] + 0.5 * p["b"]
     zeros = jax.tree.map(jnp.zeros_like, position)
     plan = plan_for(
         gm.dynamics.hfhr(D, 0.7, 1.5),
@@ -268,7 +268,7 @@ def test_a_plan_with_blackjax_gradients_on_a_pytree_matches_exact_moments():
 
 
 POSITION, KEY = {"a": jnp.ones(2), "b": jnp.ones(())}, jax.random.key(0)
-GOOD = lambda p, m: jax.tree.map(jnp.negative, p)  # noqa: E731
+GOOD = lambda p, m: jax.tree.map(jnp.negative, p)
 SGLD = interop.kernel(gm.dynamics.overdamped(3))(GOOD)
 HFHR = interop.sghfhrmc(GOOD, 1.0, 2.0)
 WRONG = {
@@ -354,7 +354,7 @@ def test_without_blackjax_the_remedy_is_said_and_nothing_else_breaks():
 
 def test_a_step_size_beyond_the_stable_one_is_explained_before_it_gives_nan():
     """On U = ½|θ|² SGLD is stable up to 2 and a rotation of rate 3 up to 2/(1 + 3²) = 0.2: at 0.5 only the first runs."""
-    gradient = lambda position, minibatch: -position  # noqa: E731
+    gradient = lambda position, minibatch: -position
 
     def last(sampler, step_size):
         def one(state, key):

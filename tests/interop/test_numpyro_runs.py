@@ -259,7 +259,7 @@ def closed_and_not():
 def test_numpyro_and_a_target_take_turns_on_the_same_arrays():
     """NumPyro reads them in float32 and keeps them so; the target's mode has the digits of float64, and NumPyro runs again."""
     for model, args, prior, X, y in closed_and_not():
-        read = lambda b, m=model, a=args: log_density(m, a, {}, {"b": b})[0]  # noqa: E731
+        read = lambda b, m=model, a=args: log_density(m, a, {}, {"b": b})[0]
         held = jax.make_jaxpr(read)(jnp.zeros(2)), jax.make_jaxpr(lambda b, X=X, y=y: b @ X.T @ y)(jnp.zeros(2))
         found = gm.Model(target := gnp.target(model, *args), target.start).mode
         exact = np.linalg.solve(X.T @ X + np.diag(1 / prior), X.T @ y)

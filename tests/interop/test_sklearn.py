@@ -139,7 +139,7 @@ def test_saved_and_read_back(way, tmp_path):
 
 def test_the_seed_decides():
     X, y = classes()
-    make = lambda seed: BayesianLogisticRegression(effort=0.2, num_draws=256, random_state=seed).fit(X, y)  # noqa: E731
+    make = lambda seed: BayesianLogisticRegression(effort=0.2, num_draws=256, random_state=seed).fit(X, y)
     assert np.array_equal(make(1).coef_, make(1).coef_)
     assert not np.array_equal(make(1).coef_, make(2).coef_)
     generator = np.random.RandomState(3)

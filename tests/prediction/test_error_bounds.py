@@ -44,7 +44,7 @@ def test_a_jump_anywhere_in_a_panel_is_found():
     """Also beside the middle, where a rule and the same rule on both halves err by the same amount."""
     rng = np.random.default_rng(0)
     for jump in (*(0.5 + 1e-3 * rng.normal(size=40)), *rng.random(40)):
-        integrals = lambda panels: np.sum(panels.weights * panels.values[0], axis=1)[:, None]  # noqa: E731
+        integrals = lambda panels: np.sum(panels.weights * panels.values[0], axis=1)[:, None]
         _, [value], [error] = refined(lambda t, c=jump: (1.0 * (t > c),), integrals, np.array([0.0, 1.0]))
         assert abs(value - (1 - jump)) < error < 2e-11
 
@@ -111,7 +111,7 @@ def test_what_is_not_resolved_is_not_printed():
 def test_a_bump_between_the_nodes_is_no_error():
     """All of the first grid misses it; the mean is right or the answer unknown."""
     dynamics = gm.dynamics.hfhr(1, 1.0, 2.0)
-    bump = lambda t: jnp.exp(-(((t + 0.59) / 0.009) ** 2) / 2)  # noqa: E731
+    bump = lambda t: jnp.exp(-(((t + 0.59) / 0.009) ** 2) / 2)
     row = gm.predict(rough.plan_for(gm.targets.CosinePerturbed(1, 0.0), dynamics, lambda x: bump(x[0]), 1))["h"]
     truth = rough.ridge_truth(bump, np.eye(2)[0], np.eye(2), dynamics.D, dynamics.Q)
     assert holds(row.expectation, row.expectation_error, *truth[:2])

@@ -58,7 +58,7 @@ def test_agrees_with_closed_forms_without_perturbation(profile, augmented):
         # the stationary bias over η, at η = 1e-5, from the exact chain started at the mode and burnt in
         small = plan.replace(step_size=1e-5, num_steps=1, burn_in=2**24, observables={"h": h})
         slope = (exact_moments(small)["h"].mean - w @ w) / 1e-5
-        np.testing.assert_allclose(found.bias_slope, slope, rtol=1e-3)
+        np.testing.assert_allclose(found.bias_slope.value, slope, rtol=1e-3)
 
 
 def test_bias_slope_against_the_euler_chain_itself():
@@ -80,7 +80,7 @@ def test_bias_slope_against_the_euler_chain_itself():
         return (law @ x**2 / law.sum() - found.expectation.value) / eta
 
     extrapolated = (4 * slope(0.02) - slope(0.08)) / 3  # leaves O(η²)
-    np.testing.assert_allclose(found.bias_slope, extrapolated, rtol=0.02)
+    np.testing.assert_allclose(found.bias_slope.value, extrapolated, rtol=0.02)
 
 
 def test_a_target_on_the_plane_against_its_separable_self():

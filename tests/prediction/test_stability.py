@@ -28,7 +28,7 @@ def test_second_moments_can_be_unstable_where_the_mean_is_stable():
     target = gm.targets.LinearRegression(np.diag([3.0, 0.1, 0.1]), np.zeros(3))
     plan = plan_of(target, oracle=gm.oracles.Minibatch(1), step_size=0.1, num_steps=10**6, start=[1.0, 0.0, 0.0])
     # one coordinate alone: E[(1 - η(1 + 27·1{i=0}))²], by hand
-    factor = lambda eta: (1 - eta * 28) ** 2 / 3 + (1 - eta) ** 2 * 2 / 3  # noqa: E731
+    factor = lambda eta: (1 - eta * 28) ** 2 / 3 + (1 - eta) ** 2 * 2 / 3
     found = stability(plan)
     np.testing.assert_allclose(found.radius, factor(0.1), rtol=1e-9)
     np.testing.assert_allclose(factor(found.largest_step_size), 1.0, rtol=1e-5)

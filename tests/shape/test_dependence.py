@@ -77,7 +77,7 @@ def test_random_functions_with_kinks_and_steps(count):
             for _ in range(rng.integers(1, 4))
         ]
         operation = [jnp.prod, jnp.sum, jnp.max][rng.integers(3)]
-        function = lambda t, chosen=chosen, operation=operation: operation(jnp.stack([f(t) for f in chosen]))  # noqa: E731
+        function = lambda t, chosen=chosen, operation=operation: operation(jnp.stack([f(t) for f in chosen]))
         assert moved(function, size, tries=40) <= set(indices_read(function, size))
 
 

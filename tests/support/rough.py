@@ -95,7 +95,7 @@ def _elements(h, U, D, Q, box, count: int, inner: int = 5) -> tuple[float, float
     load, mass = (weight * on_array(h, points.reshape(-1, 2)).reshape(weight.shape)) @ shape, weight @ shape
     total = mass.sum()
     mu = load.sum() / total
-    slopes = lambda u, v: np.array([[-(1 - v), 1 - v, -v, v], [-(1 - u), -u, 1 - u, u]]) / np.array([[dx], [dy]])  # noqa: E731
+    slopes = lambda u, v: np.array([[-(1 - v), 1 - v, -v, v], [-(1 - u), -u, 1 - u, u]]) / np.array([[dx], [dy]])
     gauss = 0.5 + np.array([-0.5, 0.5]) / np.sqrt(3)
     element = sum(slopes(u, v).T @ (D - Q) @ slopes(u, v) for u in gauss for v in gauss) / 4
     corners = np.stack([(i + p) * (count + 1) + j + q for p, q in ((0, 0), (1, 0), (0, 1), (1, 1))], axis=1)
@@ -150,10 +150,10 @@ def line_case(rng) -> Case:
     elif k == 1:
         target, U = gm.targets.Separable(lambda t: (t**2 - b) ** 2, [0.2]), lambda t: 0.1 * t**2 + (t**2 - b) ** 2
     elif k == 2:
-        U = lambda t: jnp.exp(t) - b * t + 0.1 * t**2  # noqa: E731
+        U = lambda t: jnp.exp(t) - b * t + 0.1 * t**2
         target = gm.targets.LogDensity(lambda x: -U(x[0]))
     else:
-        U = lambda t: -jnp.logaddexp(-((t - b) ** 2) / 2, -((t + b) ** 2) / 0.5 + beta)  # noqa: E731
+        U = lambda t: -jnp.logaddexp(-((t - b) ** 2) / 2, -((t + b) ** 2) / 0.5 + beta)
         target = gm.targets.LogDensity(lambda x: -U(x[0]))
     truth = line_truth(rho, U)
     return Case(f"1 d, {k}, {text}", plan_for(target, gm.dynamics.overdamped(1), lambda x: rho(x[0]), 1), *truth)
@@ -171,7 +171,7 @@ def plane_case(rng) -> Case:
     box = ((-9.0, 9.0), (-9.0, 9.0))
     if k == 0:
         target = gm.targets.CosinePerturbed(2, beta)
-        U = lambda x: jnp.sum(x**2 / 2 + beta * jnp.cos(x))  # noqa: E731
+        U = lambda x: jnp.sum(x**2 / 2 + beta * jnp.cos(x))
     elif k == 1:
         target = gm.targets.Separable(lambda t: (t**2 - b) ** 2, [0.2, 0.2])
         U, box = (lambda x: jnp.sum(0.1 * x**2 + (x**2 - b) ** 2)), ((-3.3, 3.3), (-3.3, 3.3))
@@ -179,7 +179,7 @@ def plane_case(rng) -> Case:
         P = np.array([[1.5, beta / 2], [beta / 2, 1.0]])
         target, U = gm.targets.Quadratic(P), lambda x: x @ P @ x / 2
     else:
-        U = lambda x: x[0] ** 2 / 2 + 2 * (x[1] - b * x[0] ** 2 / 2) ** 2  # noqa: E731
+        U = lambda x: x[0] ** 2 / 2 + 2 * (x[1] - b * x[0] ** 2 / 2) ** 2
         target, box = gm.targets.LogDensity(lambda x: -U(x)), ((-6.0, 6.0), (-4.0, 4.0 + 18 * b))
     truth = plane_truth(h, U, np.eye(2), J, box)
     dynamics = gm.dynamics.nonreversible(J) if J.any() else gm.dynamics.overdamped(2)

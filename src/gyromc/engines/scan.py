@@ -201,7 +201,7 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
 
     xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: pieces.scheme(pieces.dynamics, z, g, x, eta)  # noqa: E731
+    step = lambda z, g, x: pieces.scheme(pieces.dynamics, z, g, x, eta)
     moved = _each_chain(step, z, gradient, xi).astype(dtype)
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
 

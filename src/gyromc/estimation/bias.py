@@ -16,7 +16,7 @@ from gyromc.engines import run as run_plan
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.predict import predict
-from gyromc.prediction.routes import MOST_PARAMETERS
+from gyromc.prediction.routes import HEAVY, MOST_PARAMETERS
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
@@ -24,7 +24,6 @@ from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
-HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
 FIRST, EACH = 6.0, 0.3  # seconds that a prediction of a regression takes, about: in all, and per observable
 OTHER = 10.0  # and of another target, per observable
@@ -73,7 +72,7 @@ def predicted(run: Run) -> dict[str, Bias]:
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
             continue
-        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=True)
+        found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=row.start_counted)
     return found
 
 

@@ -18,7 +18,7 @@ from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import oracle_covariances
+from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample

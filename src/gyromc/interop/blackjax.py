@@ -69,7 +69,7 @@ def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     """
     if _is_number(J):
         rate = float(numbers(J, "J"))
-        family = lambda d: families.nonreversible(families.rotations(d, rate))  # noqa: E731
+        family = lambda d: families.nonreversible(families.rotations(d, rate))
         return _algorithm(grad_estimator, family, curvature=curvature)
     return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
 
@@ -119,7 +119,7 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=N
     """
     if _is_number(C):
         families.gaul(as_operator(C, "C", size=1), a, gamma)  # raises now, not at the first step
-        family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)  # noqa: E731
+        family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
         return _algorithm(grad_estimator, family, curvature=curvature)
     return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
 

@@ -1,8 +1,9 @@
 """From a start far out to where a solution of the Poisson equation can be trusted: the chain without its noise.
 
-Input: starts, a test for being inside, the mean of one step, h - μ. Output: the sum of h - μ along the way and where it ends.
+Input: starts, a test for being inside, the mean of one step, h - μ. Output: an `Arrival`, or that the chain goes to infinity.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from gyromc.prediction.exact.chain import start_rows
 NEAR = 3.0  # standard deviations, within which a fitted φ is used
 MOST_STARTS = 100
 MOST_STEPS = 2000
+FEW_STEPS = 50  # in which a chain that goes to infinity gets there, each step being larger than the one before
 WITHOUT_NOISE = 0.1  # error of the sum along the way, which leaves out the noise, as a share
 
 
@@ -32,17 +34,43 @@ def mean_step(plan: Plan) -> Callable[[np.ndarray], np.ndarray]:
     return step
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arrival:
+    """Where the starts are after so many steps without noise, and what h - μ adds up to on the way: its mean over the starts."""
+
+    z: np.ndarray
+    steps: int
+    total: float
+
+    @property
+    def error(self) -> float:
+        """The error of the sum, which leaves out the noise."""
+        return WITHOUT_NOISE * abs(self.total)
+
+
 def arrive(
-    starts: np.ndarray, inside: Callable, step: Callable, values: Callable, num_steps: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """For each start Σ_k values(z_k) until z is inside, and that z; None where some start does not arrive in time."""
-    here, total = np.array(starts, float), np.zeros(len(starts))
-    for _ in range(min(MOST_STEPS, num_steps)):
+    starts: np.ndarray, inside: Callable, step: Callable, values: Callable, num_steps: int, burn_in: int = 0
+) -> Arrival | None:
+    """Follow every start until it is inside, summing after `burn_in` steps; None where one is not in time."""
+    here, total = np.array(starts, float), 0.0
+    for k in range(min(MOST_STEPS, num_steps + burn_in)):
         away = ~inside(here)
         if not away.any():
-            return total, here
-        total[away] += values(here[away])
+            return Arrival(here, k, total)
+        if k >= burn_in:
+            total += float(np.sum(values(here[away]))) / len(here)
         here[away] = step(here[away])
         if not np.all(np.isfinite(here)):
             return None
     return None
+
+
+def leaves(plan: Plan) -> bool:
+    """Whether the chain without noise goes to infinity from one of the plan's starts."""
+    here, step = some_starts(plan), mean_step(plan)
+    with np.errstate(all="ignore"):
+        for _ in range(min(FEW_STEPS, plan.num_steps)):
+            here = step(here)
+            if not np.all(np.isfinite(here)):
+                return True
+    return False

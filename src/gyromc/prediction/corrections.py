@@ -9,69 +9,18 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gyromc.evaluation import over_rows
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
+from gyromc.prediction.methods import Number
+from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
-from gyromc.targets import SumOverData
 
 DRAWS = 4000
 POINTS = 2000  # draws with Hessians
 MOST_NUMBERS = 4_000_000  # in the Hessians of all points
-MOST_DATA = 2000
-
-
-def oracle_covariances(plan: Plan, rows: np.ndarray) -> np.ndarray:
-    """Σ(θ) = Cov[ĝ | θ] at every row: rows × d × d."""
-    d, oracle, target = plan.dim, plan.prepared_oracle, plan.flat_target
-    if isinstance(oracle, Exact):
-        return np.zeros((len(rows), d, d))
-    if isinstance(oracle, Gaussian):
-        return np.broadcast_to(float(oracle.tau) ** 2 * np.eye(d), (len(rows), d, d))
-    assert isinstance(oracle, Batch)
-    assert isinstance(target, SumOverData)
-    N = target.num_data
-    picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
-    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
-    scale = np.asarray(oracle.noise_factor(N) * N**2 / (oracle.size * len(picked)))
-    return over_rows(_batch_covariance, rows, target, center, picked, scale, chunk=256)
-
-
-def _batch_covariance(target, center, picked, scale, theta):
-    terms = _deviations(target, center, picked, theta)
-    return scale * terms.T @ terms
-
-
-def _deviations(target, center, picked, theta):
-    def one(i):
-        g = target.batch_gradient(theta, i[None])
-        return g if center is None else g - target.batch_gradient(center, i[None])
-
-    terms = jax.vmap(one)(jnp.asarray(picked))
-    return terms - terms.mean(axis=0)
-
-
-def oracle_third_moments(plan: Plan, rows: np.ndarray) -> np.ndarray:
-    """E[δ⊗δ⊗δ] of a mini-batch's noise at every row: rows × d × d × d."""
-    oracle, target = plan.prepared_oracle, plan.flat_target
-    assert isinstance(oracle, Batch)
-    assert isinstance(target, SumOverData)
-    N = target.num_data
-    picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
-    center = np.asarray(oracle.center, float) if isinstance(oracle, ControlVariate) else None
-    scale = np.asarray(oracle.noise_factor(N) * N**3 / (oracle.size**2 * len(picked)))
-    return over_rows(_batch_third, rows, target, center, picked, scale, chunk=256)
-
-
-def _batch_third(target, center, picked, scale, theta):
-    terms = _deviations(target, center, picked, theta)
-    return scale * jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,27 +61,29 @@ class StepEffects:
         slope = poisson.gradients(self._points)
         return float(np.mean(np.einsum("si,sij,sj->s", slope, self._noise, slope, optimize=True)))  # T1: s
 
-    def slope(self, poisson: Polynomial) -> tuple[float, float]:
+    def slope(self, poisson: Polynomial) -> Number:
         """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
         turned, bending = self._factors
         rotated = np.sum(poisson.gradients(self._points) * turned, axis=1)
         bent = np.einsum("sij,sji->s", poisson.hessians(self._points), bending)
         terms = (rotated - bent) / 2
-        return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))
+        return Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
 
-    def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> float | None:
+    def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Number | None:
         """Σ_k η(E h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ; None where they do not arrive.
 
         Beyond three standard deviations a fitted φ is unreliable: there a start follows the chain without noise.
         """
         plan, d = self.plan, self.plan.dim
         center, root = self.sample.moments()
-        whitened = lambda z: np.linalg.solve(root, (z[:, :d] - center).T)  # noqa: E731
-        inside = lambda z: np.sum(whitened(z) ** 2, axis=0) <= NEAR**2 * d  # noqa: E731
+
+        def inside(z):
+            return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= NEAR**2 * d
+
         found = arrive(some_starts(plan), inside, mean_step(plan), lambda z: h(z[:, :d]), plan.num_steps)
         if found is None:
             return None
-        return plan.eta * float(np.mean(found[0])) - float(np.mean(poisson.values(found[1])))
+        return Number(plan.eta * found.total - float(np.mean(poisson.values(found.z))), plan.eta * found.error)
 
 
 def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Moments of one chain's average at the plan's own step size, for targets that are not Gaussian.
 
-Input: V, μ(h), the first effects of the step size, the stability limit. Output: an `Averaged`. Up to two coupled coordinates the
+Input: V, μ(h), the first effects of the step size, the stability. Output: an `Averaged`. Up to two coupled coordinates the
 chain's own stationary law is computed on a grid, or on grids at larger steps from which terms of second order follow. Otherwise
 bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian.
 """
@@ -12,21 +12,21 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
-from gyromc.prediction.methods import UNKNOWN, Kind, Method
+from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.stability import Stability
 
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 EXTRAPOLATED = 0.1  # error of the effect of the start at another step size, as a share
 LARGEST = 0.6  # of the stability limit: step sizes of grids from which smaller ones are extrapolated
+SAME = 0.1  # standard deviations between μ(h) on a grid and μ(h), from which the grid misses a part of the target
 
 
 @dataclasses.dataclass(frozen=True)
 class First:
     """First effects of the step size: bias η·slope + transient/(Nη), variance V/(Nη) + floor/N; None where not known."""
 
-    slope: float | None = None
-    slope_error: float = 0.0
-    transient: float | None = None
+    slope: Number | None = None
+    transient: Number | None = None
     floor: float = 0.0
 
 
@@ -39,83 +39,107 @@ class Averaged:
     bias: float | None = None
     bias_method: Method = UNKNOWN
     bias_error: float = 0.0
+    start_counted: bool = False  # whether bias and error contain the effect of the start
 
 
-def averaged(
-    grids: Grids,
-    h: Observable,
-    V: float,
-    mean: tuple[float, float],
-    spread: float,
-    first: First,
-    chosen,
-    steady: Stability | None,
-) -> Averaged:
-    """The moments of one chain's average; `mean` is μ(h) with its error, `spread` the standard deviation of h under μ."""
-    plan = grids.plan
-    if plan.scheme.is_euler and why_not_grid(plan, chosen) is None:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Asked:
+    """An observable of a plan, with what is known of it under the target."""
+
+    plan: Plan
+    h: Observable
+    V: float
+    mean: Number  # μ(h)
+    spread: float  # the standard deviation of h
+    chosen: tuple[int, ...]  # the coordinates of z that it is coupled with
+    steady: Stability | None
+
+    @property
+    def limit(self) -> float:
+        """The largest stable step size; NaN where it is not known."""
+        return math.nan if self.steady is None else self.steady.largest_step_size
+
+    @property
+    def rate(self) -> float:
+        """How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower."""
+        own = 2 * self.spread**2 / self.V if self.V > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+        return own if self.steady is None else min(own, max(self.steady.rate, 0.0))
+
+
+def averaged(asked: Asked, first: First, grids: Grids) -> Averaged:
+    """The moments of one chain's average."""
+    if why_not_grid(asked.plan, asked.chosen) is None:
         try:
-            return _on_grid(grids, h, V, mean, first, chosen, steady)
-        except InvalidInput:  # no grid of a size that can be solved
+            return _on_grid(asked, first, grids)
+        except InvalidInput:  # no grid that can be solved and holds the target
             pass
-    return first_order(plan, V, spread, first, steady)
+    return first_order(asked, first)
 
 
-def first_order(plan: Plan, V: float, spread: float, first: First, steady: Stability | None) -> Averaged:
-    """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
+def leading(plan: Plan, V: float, floor: float = 0.0) -> Averaged:
+    """The variance V/(Nη) + s/N alone, where nothing is known of the bias."""
     eta, N = plan.eta, plan.num_steps
-    std = math.sqrt(max(V, 0.0) / (N * eta) + first.floor / N)  # E6, and s of T1
+    text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
+    return Averaged(math.sqrt(max(V, 0.0) / (N * eta) + floor / N), Method(Kind.ASYMPTOTIC, text))  # E6, and s of T1
+
+
+def first_order(asked: Asked, first: First) -> Averaged:
+    """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
+    plan, found = asked.plan, leading(asked.plan, asked.V, first.floor)
     if first.slope is None or not plan.scheme.is_euler:
-        text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-        return Averaged(std, Method(Kind.ASYMPTOTIC, text))
-    bias = eta * first.slope
-    share = 1.0 if steady is None or not steady.largest_step_size > eta else eta / steady.largest_step_size
-    second = SECOND_ORDER * (share * abs(bias) + share**2 * spread)
-    error = math.hypot(eta * first.slope_error, second)
-    left_out = first.transient is None or bool(plan.burn_in)
-    if not left_out:
-        start = first.transient / (N * eta)  # type: ignore[operator]
-        bias, still = bias + start, 1.0 if steady is None else math.exp(-max(steady.rate, 0.0) * N * eta)
-        error = math.hypot(error, still * start)
-    known = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){', start left out' if left_out else ''}"
+        return found
+    eta, time = plan.eta, plan.num_steps * plan.eta
+    bias, share = eta * first.slope.value, eta / asked.limit if asked.limit > eta else 1.0
+    error = math.hypot(eta * first.slope.error, SECOND_ORDER * (share * abs(bias) + share**2 * asked.spread))
+    if first.transient is not None:
+        start, still = first.transient.value / time, math.exp(-asked.rate * time)
+        gone = math.exp(-asked.rate * plan.burn_in * eta)
+        bias += start if not plan.burn_in else 0.0
+        error = math.hypot(error, first.transient.error / time, start * (gone if plan.burn_in else still))
+    law = Method(Kind.FIRST_ORDER, _described(Kind.FIRST_ORDER.value, error, first.transient is not None))
     how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
-    return Averaged(std, how, bias, Method(Kind.FIRST_ORDER, known), error)
+    return Averaged(found.std, how, bias, law, error, first.transient is not None)
 
 
-def _on_grid(
-    grids: Grids, h: Observable, V: float, mean: tuple[float, float], first: First, chosen, steady: Stability | None
-) -> Averaged:
-    plan = grids.plan
-    eta, N, (mu, mu_error) = plan.eta, plan.num_steps, mean
+def _described(text: str, error: float, start: bool) -> str:
+    return f"{text} (±{error:.1g}){'' if start else ', start left out'}"
+
+
+def _on_grid(asked: Asked, first: First, grids: Grids) -> Averaged:
+    plan, mu = asked.plan, asked.mean.value
+    eta, N = plan.eta, plan.num_steps
     try:
-        found, text = grids.chain(h, chosen), "the chain on a grid"
-        bias, error, variance, share = found.mean - mu, mu_error + found.mean_error, found.variance, 1.0
+        found, share, text = grids.chain(asked.h, asked.chosen), 1.0, "the chain on a grid"
+        bias, error, variance = found.mean.value - mu, found.mean.error, found.variance
     except InvalidInput:
-        at, found = _smallest(grids, h, chosen, math.nan if steady is None else steady.largest_step_size)
-        text, share = f"the chain on a grid, extrapolated from η = {at:.2g}", eta / at
+        at, found = _smallest(asked, grids)
+        share, text = eta / at, f"the chain on a grid, extrapolated from η = {at:.2g}"
         slope = first.slope
         if slope is None:
-            twice = grids.chain(h, chosen, 2 * at)
-            slope = (4 * (found.mean - mu) - (twice.mean - mu)) / (2 * at)  # b₁ of b₁η + b₂η² through both
-        second = (found.mean - mu - slope * at) * share**2
-        bias, error = slope * eta + second, mu_error + found.mean_error + share * abs(second) + eta * first.slope_error
-        variance = V / eta + (found.variance - V / at)  # N·Var = V/η + s
-    left_out = found.transient is None or bool(plan.burn_in)
-    if not left_out:
-        bias += found.transient / (share * N)  # type: ignore[operator]
-        off = EXTRAPOLATED * abs(found.transient) if share < 1 else 0.0  # type: ignore[arg-type]
-        error += (found.transient_error + off) / (share * N)
-    law = Method(Kind.GRID, f"{text} (±{error:.1g}){', start left out' if left_out else ''}")
-    std = math.sqrt(max(variance, 0.0) / N)
-    return Averaged(std, Method(Kind.ASYMPTOTIC, "asymptotic, √(variance of the chain/N + bias²)"), bias, law, error)
+            twice = grids.chain(asked.h, asked.chosen, 2 * at).mean
+            slope = Number((4 * (found.mean.value - mu) - (twice.value - mu)) / (2 * at), twice.error / at)
+        second = (found.mean.value - mu - slope.value * at) * share**2  # of b₁η + b₂η²
+        bias, error = slope.value * eta + second, found.mean.error + share * abs(second) + eta * slope.error
+        variance = asked.V / eta + (found.variance - asked.V / at)  # N·Var = V/η + s
+    missing = abs(found.target_mean - mu)
+    if missing > SAME * found.spread + asked.mean.error:
+        raise InvalidInput("the grid misses a part of the target")
+    error += asked.mean.error + missing
+    start = found.transient
+    if start is not None:
+        bias += start.value / (share * N)
+        error += (start.error + (EXTRAPOLATED * abs(start.value) if share < 1 else 0.0)) / (share * N)
+    law = Method(Kind.GRID, _described(text, error, start is not None))
+    how = Method(Kind.ASYMPTOTIC, "asymptotic, √(variance of the chain/N + bias²)")
+    return Averaged(math.sqrt(max(variance, 0.0) / N), how, bias, law, error, start is not None)
 
 
-def _smallest(grids: Grids, h: Observable, chosen, limit: float) -> tuple[float, GridChain]:
+def _smallest(asked: Asked, grids: Grids) -> tuple[float, GridChain]:
     """The smallest step size among η·2, η·4, … that has a grid, with its chain; `InvalidInput` where there is none."""
-    at = 2 * grids.plan.eta
-    while at < LARGEST * limit / 2:
+    at = 2 * asked.plan.eta
+    while at < LARGEST * asked.limit / 2:
         try:
-            return at, grids.chain(h, chosen, at)
+            return at, grids.chain(asked.h, asked.chosen, at)
         except InvalidInput:
             at *= 2
     raise InvalidInput("no step size below the stability limit has a grid")

@@ -44,7 +44,7 @@ def _edges(target: Target, center: Laplace, v: np.ndarray) -> np.ndarray:
     """How far along each ray U is `EDGE` above the mode, one column, by bisection."""
     bottom = target.potentials(center.mode[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: _above(target.potentials(center.mode + r[:, None] * v) - bottom)  # noqa: E731
+    rise = lambda r: _above(target.potentials(center.mode + r[:, None] * v) - bottom)
     for _ in range(60):
         inside = rise(high) < EDGE
         if not np.any(inside):

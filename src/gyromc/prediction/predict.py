@@ -29,7 +29,7 @@ JUDGED = ("assumption", "verdict", "why")
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "bias", "bias_method"),
+    *("rmse", "rmse_method", "std", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
 OPERATIONS = 50  # times n³: two eigenvalue problems
@@ -64,7 +64,7 @@ class Prediction(Records[Answer], Shown):
     rmse_method = Column[Method]("How the error is known.")
     std = Column[float]("The standard deviation of one chain's average.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
-    bias_error = Column[float]("The standard error of the bias where it is sampled; 0 where it is not.")
+    bias_error = Column[float]("The error of the bias: 0 where it is exact.")
     bias_method = Column[Method]("How the bias is known.")
     expectation = Column[float | None]("μ(h).")
     expectation_error = Column[float]("The error of μ(h).")
@@ -185,14 +185,10 @@ def _cells(name: str, row: Answer) -> list[str]:
         "" if strict is None else f"{strict.ratio:.4g}{' (strict)' if strict.strict else ''}",
         row.method,
         f"{row.rmse:.5g}",
-        _short(row.bias),
+        _with_error(row.bias, row.bias_error, 5),
         f"{row.std:.5g}",
         row.rmse_method,
     ]
-
-
-def _short(value: float | None) -> str:
-    return "?" if value is None else f"{value:.5g}"
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:

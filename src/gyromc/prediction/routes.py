@@ -19,8 +19,8 @@ from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
-from gyromc.prediction.exact.moments import exact_moments, why_not_exact
-from gyromc.prediction.finite_step import First, averaged, first_order
+from gyromc.prediction.exact.moments import Moments, exact_moments, why_not_exact
+from gyromc.prediction.finite_step import Asked, First, averaged, leading
 from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.poisson import galerkin
@@ -35,6 +35,7 @@ HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
 BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
+SHORT = 5.0  # relaxation times V/(2 Var h)
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
 
@@ -53,7 +54,8 @@ class Answer:
     expectation_error: float = math.nan
     bias: float | None = None  # of one chain's average
     bias_method: Method = UNKNOWN
-    bias_error: float = 0.0  # standard error of the bias, where it is sampled
+    bias_error: float = 0.0  # of the bias: 0 where it is exact
+    start_counted: bool = False  # whether bias and error contain the effect of the start
     std: float = math.nan  # of one chain's average
     rmse_method: Method = UNKNOWN
     strict_reduction: Reduction | None = None
@@ -169,11 +171,11 @@ def answer(shared: Shared, name: str) -> Answer:
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     """Closed forms for uᵀθ and (uᵀθ)², Mehler's formula for other ρ(uᵀθ); exact finite-step moments where there are some."""
     plan = shared.plan
-    known = plan.flat_target.gaussian()
-    if known is None or not isinstance(h, Ridge):
+    gaussian = plan.flat_target.gaussian()
+    if gaussian is None or not isinstance(h, Ridge):
         return None
-    D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(known[0], plan.augmented)
-    zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ known[1])
+    D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(gaussian[0], plan.augmented)
+    zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ gaussian[1])
     closed = how = Method(Kind.CLOSED_FORM)
     errors = dict.fromkeys(("variance_error", "reversible_variance_error", "expectation_error"), 0.0)
     if h.is_linear:
@@ -187,26 +189,31 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
     elif np.any(u):
         how = Method(Kind.MEHLER)
-        mu, *found = _by_mehler(h, u, shift, D, Q, P)
+        (mu, mu_error), *found = _by_mehler(h, u, shift, D, Q, P)
         (V, V_error), (V0, V0_error) = map(_known, found)
-        errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu.error}
+        errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu_error}
         strict = Reduction(V + V_error < V0 - V0_error, math.nan, V / V0)  # V and V_0 decide: no integral
-        mu = mu.value
     else:
         return None
     known = NOT_RESOLVED if math.isnan(V) else how
     base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict)
     base = dataclasses.replace(base, **errors)
     if name in shared.exact:
-        moments, exact = shared.exact[name], Method(Kind.EXACT)
-        std, bias, error = math.sqrt(moments.variance), moments.mean - mu, moments.start_error
-        if error:
-            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
-        return dataclasses.replace(base, bias=bias, bias_method=exact, bias_error=error, std=std, rmse_method=exact)
-    found = _with_law(plan, _asymptotic(shared, base), h)
+        return _with_moments(base, shared.exact[name])
+    found = _with_law(plan, _asymptotic(shared, base, h, math.sqrt(mehler.ridge_moments(h, *gaussian)[1])), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
+
+
+def _with_moments(base: Answer, moments: Moments) -> Answer:
+    """The answer with exact moments of one chain's average."""
+    assert base.expectation is not None
+    bias, error, exact = moments.mean - base.expectation, moments.start_error, Method(Kind.EXACT)
+    if error:
+        exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
+    found = {"bias": bias, "bias_method": exact, "bias_error": error, "start_counted": True}
+    return dataclasses.replace(base, **found, std=math.sqrt(moments.variance), rmse_method=exact)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
@@ -217,10 +224,11 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     if not chain.additive and chain.n > MOST_STATE:
         return found
     assert found.expectation is not None
-    bias = ridge_mean(chain, h, plan.num_steps, plan.burn_in) - found.expectation
-    law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
+    mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
+    law = Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW
     how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)")
-    return dataclasses.replace(found, bias=bias, bias_method=law, rmse_method=how)
+    known = {"bias": mean - found.expectation, "bias_error": error + found.expectation_error, "start_counted": True}
+    return dataclasses.replace(found, **known, bias_method=Method(law), rmse_method=how)
 
 
 def _by_mehler(h: Ridge, u: np.ndarray, shift: float, D, Q, P) -> tuple[Number, Number, Number]:
@@ -254,10 +262,9 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     )
     if math.isnan(V.value):
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
-    first = First(found.bias_slope, found.bias_slope_error, found.transient, found.floor)
     if isinstance(plan.oracle, Exact | Gaussian):
-        return _asymptotic(shared, base, first, h, found.spread)
-    answer = _asymptotic(shared, base, First(transient=found.transient), h, found.spread)
+        return _asymptotic(shared, base, h, found.spread, First(found.bias_slope, found.transient, found.floor))
+    answer = _asymptotic(shared, base, h, found.spread, First(transient=found.transient))
     if answer.bias_method.kind is Kind.GRID:
         return answer
     return answer.noting(f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here")
@@ -298,13 +305,13 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
     floor = effects.floor(found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
-        return _asymptotic(shared, base, First(floor=floor), h, spread_h)
-    slope, slope_error = effects.slope(found.poisson)
+        return _asymptotic(shared, base, h, spread_h, First(floor=floor))
+    slope = effects.slope(found.poisson)
     if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
-        lower = shared.fitted(max(2, found.degree - 2)).solve(values)
-        slope_error = math.hypot(slope_error, slope - effects.slope(lower.poisson)[0])
+        lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
+        slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
-    return _asymptotic(shared, base, First(slope, slope_error, transient, floor), h, spread_h)
+    return _asymptotic(shared, base, h, spread_h, First(slope, transient, floor))
 
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -314,7 +321,7 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     _require_linear(shared.plan, h)
     V, V0, integral = laplace_constants(shared.plan, h)
     strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
-    return _asymptotic(shared, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict))
+    return _asymptotic(shared, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict), h)
 
 
 def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
@@ -338,15 +345,22 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
 
 
 def _asymptotic(
-    shared: Shared, base: Answer, first: First | None = None, h: Observable | None = None, spread: float = math.nan
+    shared: Shared, base: Answer, h: Observable, spread: float = math.nan, first: First | None = None
 ) -> Answer:
-    """The answer with the moments of one chain's average."""
+    """The answer with the moments of one chain's average; without `first`, the leading variance alone."""
     plan = shared.plan
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
-    if first is None or h is None or base.expectation is None:
-        found = first_order(plan, base.variance, spread, First(), shared.steady)
+    if first is None or base.expectation is None:
+        found = leading(plan, base.variance)
     else:
-        chosen, mean = galerkin.active(plan, plan.model.coordinates_of(h)), (base.expectation, base.expectation_error)
-        found = averaged(shared.grids, h, base.variance, mean, spread, first, chosen, shared.steady)
-    return dataclasses.replace(base, **vars(found))
+        mean, chosen = (
+            Number(base.expectation, base.expectation_error),
+            galerkin.active(plan, plan.model.coordinates_of(h)),
+        )
+        found = averaged(Asked(plan, h, base.variance, mean, spread, chosen, shared.steady), first, shared.grids)
+    length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
+    notes = (
+        (f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)",) if length < SHORT else ()
+    )
+    return dataclasses.replace(base, **vars(found)).noting(*notes)

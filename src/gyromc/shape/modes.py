@@ -62,7 +62,7 @@ def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
         found, at = descend(target, start)
         first, x = float(np.abs(at(start)[1]).max()), found.x
         if x.size <= MOST_FOR_NEWTON and np.all(np.isfinite(x)):
-            hessian = lambda x: target.hessians(x[None])[0]  # noqa: E731
+            hessian = lambda x: target.hessians(x[None])[0]
             x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
         left = float(np.abs(at(x)[1]).max())
     if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):

@@ -80,7 +80,7 @@ class Separable(Target):
             slopes = jax.vmap(jax.grad(private(self.phi)))(params)
         else:
             one = np.vectorize(self.slope)  # type: ignore[arg-type]
-            call = lambda t: np.asarray(one(np.asarray(t)), t.dtype)  # noqa: E731
+            call = lambda t: np.asarray(one(np.asarray(t)), t.dtype)
             shape = jax.ShapeDtypeStruct(params.shape, params.dtype)
             slopes = jax.pure_callback(call, shape, params, vmap_method="expand_dims")
         return self._stretch(params - self.mean) + self.weights * slopes

@@ -12,9 +12,9 @@ import numpy as np
 from scipy import linalg
 
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import oracle_covariances
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
+from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.shape.laplace import Laplace
 
 __all__ = ["MILD", "MOST_SMALLER", "burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]

@@ -138,7 +138,7 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
 
     def codegen(context, builder, sig, args):
         data, source_at, source_stride, out, target_at, target_stride = args
-        at = lambda start, stride, i: builder.add(start, builder.mul(stride, _integer(i)))  # noqa: E731
+        at = lambda start, stride, i: builder.add(start, builder.mul(stride, _integer(i)))
         rows = [load_lanes(context, builder, source, data, at(source_at, source_stride, i)) for i in range(LANES)]
         half = LANES // 2
         while half >= 1:  # exchange the off-diagonal blocks of every 2·half × 2·half block

@@ -187,7 +187,7 @@ def scaled_down(typingctx, a, factor):
 
     def codegen(context, builder, sig, args):
         pair = ir.VectorType(ir.IntType(64), LANES // 2)
-        constant = lambda value: ir.Constant(pair, [value] * (LANES // 2))  # noqa: E731
+        constant = lambda value: ir.Constant(pair, [value] * (LANES // 2))
         x, low = builder.bitcast(args[0], pair), constant(0xFFFFFFFF)
         f = builder.and_(builder.bitcast(args[1], pair), low)
         even = builder.lshr(builder.mul(builder.and_(x, low), f), constant(32))

@@ -225,7 +225,7 @@ class _Block:
 
     def words(self, k, number, stream: int):
         """Four random words: draw number `number` of the step."""
-        full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)  # noqa: E731
+        full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)
         return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
 
     def row_sum(self, k, theta) -> list:
@@ -242,7 +242,7 @@ class _Block:
         def some(c, sums):
             taken = take(k, c)
             if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
-                pick = lambda i, part: functools.reduce(  # noqa: E731
+                pick = lambda i, part: functools.reduce(
                     lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
                 )
                 return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)

@@ -203,11 +203,11 @@ def _linear_row(target: GeneralizedLinear) -> Callable:
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
     """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
-    kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32  # noqa: E731
+    kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32
     shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
 
     def gradient(theta, *datum):
-        loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))  # noqa: E731
+        loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))
         return ravel(jax.grad(loss)(unravel(theta)))
 
     unrolled = unroll(gradient, theta_shape, *shapes)
@@ -244,7 +244,7 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
 
 def _single_precision(tree: Any) -> Any:
     """The same value with its floating-point arrays in float32, the only precision of the kernel."""
-    wide = lambda x: isinstance(x, jax.Array | np.ndarray | np.generic) and np.issubdtype(x.dtype, np.floating)  # noqa: E731
+    wide = lambda x: isinstance(x, jax.Array | np.ndarray | np.generic) and np.issubdtype(x.dtype, np.floating)
     return jax.tree.map(lambda x: np.asarray(x, np.float32) if wide(x) else x, tree)
 
 

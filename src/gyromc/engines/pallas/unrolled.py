@@ -107,7 +107,7 @@ class _Interpreter:
     def run(self, jaxpr, consts, args) -> list[np.ndarray]:
         values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(_entries, consts), strict=True))
         values.update(zip(jaxpr.invars, args, strict=True))
-        read = lambda v: _entries(v.val) if hasattr(v, "val") else values[v]  # noqa: E731
+        read = lambda v: _entries(v.val) if hasattr(v, "val") else values[v]
         for eqn in jaxpr.eqns:
             values.update(zip(eqn.outvars, self.equation(eqn, [read(v) for v in eqn.invars]), strict=True))
         return [read(v) for v in jaxpr.outvars]

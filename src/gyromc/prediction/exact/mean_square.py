@@ -55,7 +55,7 @@ class MeanSquare:
         most = 2 * least
         while self._gain(step_size, most) > 1:
             most *= 2
-        rest = lambda r: 1 / self._gain(step_size, r) - 1  # noqa: E731
+        rest = lambda r: 1 / self._gain(step_size, r) - 1
         return _root(rest, least * (1 + 1e-9), most)
 
     def limit(self) -> float:

@@ -156,5 +156,5 @@ def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree
     inverse, R = inverse * signs, signs[:, None] * R
     in_white = np.stack([R @ (step @ inverse) for step in ladders(powers)])
     derivatives = np.einsum("wi,wmn->imn", white, in_white)  # chain rule: x = white (z - center)
-    basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse  # noqa: E731
+    basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse
     return Axis(coordinates, nodes, weights, raw @ inverse, derivatives, steps, energy, basis)

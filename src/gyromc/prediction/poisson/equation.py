@@ -121,8 +121,8 @@ class Generator:
         C = np.where(home[:, None] == home, -self.Q, self.D - self.Q)  # what is not in the preconditioner
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6, T2
-        one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)  # noqa: E731
-        transposed = lambda y: y + self.root * self.pairs(C.T, self.root * y)  # noqa: E731
+        one_plus_B = lambda y: y + self.root * self.pairs(C, self.root * y)
+        transposed = lambda y: y + self.root * self.pairs(C.T, self.root * y)
         y = _least_squares(one_plus_B, transposed, right)
         return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6, T2
 

@@ -73,7 +73,7 @@ def _flux(panels: Panels, density: np.ndarray, mu: float) -> np.ndarray:
 def solve_line(h: Curve, potential: Curve, D: float, around: tuple[float, float], reached: np.ndarray) -> Line:
     """Solve for one coordinate; `around` guesses the law's center and scale, `reached` are points where φ will be asked for."""
     low, high, lowest = _ends(potential, *location_and_scale(potential, *around), reached)
-    functions = lambda t: (h(t), potential(t) - lowest)  # noqa: E731
+    functions = lambda t: (h(t), potential(t) - lowest)
     panels, found, gap = refined(functions, functools.partial(_integrals, D), uneven(low, high, FIRST_PANELS), local=3)
     if not np.all(np.isfinite(found)):
         raise InvalidInput("The observable is NaN or infinite where the target has mass.")

@@ -55,9 +55,8 @@ class Galerkin:
     reversible_variance: Number  # V_0
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
-    bias_slope: float | None  # bias of the stationary average per unit of step size; None where it is not computed
-    bias_slope_error: float
-    transient: float | None  # -φ(z₀): divided by Nη, the bias due to the start
+    bias_slope: Number | None  # bias of the stationary average per unit of step size; None where it is not computed
+    transient: Number | None  # -φ(z₀): divided by Nη, the bias due to the start
     floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
     how: str  # what was solved, for tables
@@ -160,9 +159,8 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
         reversible_variance=found.variance,
         expectation=found.expectation,
         strictness=0.0,
-        bias_slope=bias_slope,
-        bias_slope_error=SLOPE_ERROR * abs(bias_slope),
-        transient=None if math.isnan(start) else -start,
+        bias_slope=Number(bias_slope, SLOPE_ERROR * abs(bias_slope)),
+        transient=None if math.isnan(start) else Number(-start, 0.0),
         floor=float(noise * found.mean(found.slope**2)),
         spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
         how=f"integration ({found.panels.low.size} panels",
@@ -240,7 +238,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
     reach = stats.t.ppf(COVERAGE, len(parts) - 1) / math.sqrt(len(parts))
-    spread = lambda x: float(reach * np.std(x, ddof=1))  # noqa: E731
+    spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final = _solved(plan, axes, last.used, last.degree, center, c, missing)
     gaps = np.maximum(_gaps(levels), np.abs(final.values - last.values))
@@ -259,8 +257,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         reversible_variance=Number(final.still.variance, float(errors[1])),
         expectation=Number(final.expectation, mu_error),
         strictness=final.still.strictness(plan.dynamics.Q),
-        bias_slope=None if slopes is None else slopes[0],
-        bias_slope_error=0.0 if slopes is None else abs(slopes[0] - slopes[1]),
+        bias_slope=None if slopes is None else Number(slopes[0], abs(slopes[0] - slopes[1])),
         transient=None if slopes is None else _transient(plan, h, final),
         floor=final.moving.floor(covariance),
         spread=math.sqrt(seconds.mean()),
@@ -268,15 +265,22 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     )
 
 
-def _transient(plan: Plan, h: Observable, level: Level) -> float | None:
+def _transient(plan: Plan, h: Observable, level: Level) -> Number | None:
     """Σ_k η(E h(z_k) - μ(h)) from the plan's starts; None where they do not arrive where polynomials hold."""
     places = [axis.coordinates[0] for axis in level.axes]
     centers = np.array([axis.weights @ axis.nodes[:, 0] for axis in level.axes])
     scales = np.sqrt([axis.weights @ (axis.nodes[:, 0] - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
-    inside = lambda z: np.all(np.abs(z[:, places] - centers) <= NEAR * scales, axis=1)  # noqa: E731
-    values = lambda z: plan.model.values(h, z[:, : plan.dim]) - level.expectation  # noqa: E731
+
+    def inside(z):
+        return np.all(np.abs(z[:, places] - centers) <= NEAR * scales, axis=1)
+
+    def values(z):
+        return plan.model.values(h, z[:, : plan.dim]) - level.expectation
+
     found = arrive(some_starts(plan), inside, mean_step(plan), values, plan.num_steps)
-    return None if found is None else float(np.mean(plan.eta * found[0] - level.moving.at(found[1])))
+    if found is None:
+        return None
+    return Number(plan.eta * found.total - float(np.mean(level.moving.at(found.z))), plan.eta * found.error)
 
 
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:

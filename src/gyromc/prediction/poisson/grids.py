@@ -78,7 +78,7 @@ def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
     """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
     center = plan.model.laplace
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)  # noqa: E731
+    energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)
     for reach in 2.0 ** np.arange(3, 8):
         coarse = 65 if reach < 16 else 257
         energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
