@@ -1,4 +1,4 @@
-"""A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions.
+"""A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions and increments.
 
 `compile_program` takes a plan and returns a `Program`; `why_not` returns the reason why a plan has none. The nonlinear part of a
 target's gradient is one of the parts of `gradients`. Everything is computed in float64 and rounded once, to the run's precision.
@@ -12,6 +12,7 @@ import numpy as np
 from gyromc import targets
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import PROFILES, Program
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
@@ -42,6 +43,7 @@ class Form(NamedTuple):
     slope_code: int = 0
     uses_response: bool = False
     uses_centre: bool = False
+    curvature_column: int = 0
     table: np.ndarray = np.zeros((1, LANES))
     batch: int = 0
 
@@ -55,8 +57,8 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if not plan.scheme.is_euler:
-        return f"the scheme is {plan.scheme}, not euler"
+    if not plan.scheme.linear:
+        return f"the scheme is {plan.scheme}, which is not linear in its noise"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
@@ -160,19 +162,42 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 
 
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift of `kernel`, as dense arrays."""
-    eta, n, d = plan.eta, plan.dynamics.size, plan.dim
-    D, Q = plan.dynamics.D, plan.dynamics.Q
-    G, G_theta = D + Q, (D + Q)[:, :d]
+    """[B E L] and the shift of `kernel`, as dense arrays, from y⁺ = Ay + Bĝ + Cξ."""
+    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
     P = np.eye(n)
     P[:d, :d] = f.K
-    B = -eta * G @ P
-    shift = -eta * G_theta @ f.a
-    E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
-    W = 2 * eta * D
-    if isinstance(plan.oracle, Gaussian):
-        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
-    return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
+    if plan.scheme.is_euler:
+        change, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
+    else:
+        change, scale, G = plan.step_matrices.A.copy(), 1.0, plan.step_matrices.B
+        change[:n, :n] -= np.eye(n)  # z is added to; the memory is replaced
+    change[:, :n] += scale * G @ P
+    shift = scale * G[:, :d] @ f.a
+    E = scale * f.c * G[:, :d]  # one c for all of s, or one for each of its entries
+    assert change.shape == (m, m)
+    return np.concatenate([change, E, noise_matrix(plan, scale, G[:, :d])], axis=1), shift
+
+
+def noise_matrix(plan: Plan, scale: float, G_theta: np.ndarray) -> np.ndarray:
+    """L: the scheme's noise and that of a Gaussian oracle, which adds τ·scale·G_θζ, drawn as one Gaussian where that can be.
+
+    It cannot where a martingale is summed, which is made of the scheme's own ξ, or where the scheme has a memory: its noise is
+    of lower rank than the state. The oracle then has d normals of its own, after the scheme's n.
+    """
+    oracle, alone = plan.oracle, plan.martingale or plan.state_size > plan.dynamics.size
+    tau = float(oracle.tau) if isinstance(oracle, Gaussian) else None
+    if alone or (tau is None and not plan.scheme.is_euler):
+        C = plan.step_matrices.C
+        return C if tau is None else np.concatenate([C, scale * tau * G_theta], axis=1)
+    C = None if plan.scheme.is_euler else plan.step_matrices.C
+    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
+    if tau is not None:
+        W = W + (scale * tau) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
+    try:
+        return np.linalg.cholesky(W)
+    except np.linalg.LinAlgError:  # balanced noise at its largest step size: W is singular
+        values, basis = np.linalg.eigh(W)
+        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
 
 
 def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -187,14 +212,17 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     dtype = np.dtype(plan.dtype)
     f = form(plan)
     matrix, shift = step_matrix(plan, f)
+    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
     row_start, column, entry = sparse_rows(matrix, dtype)
-    directions = np.stack([np.asarray(h.direction, float) for h in plan.observables.values()])  # type: ignore[attr-defined]
-    h_start, h_column, h_entry = sparse_rows(directions, dtype)
+    psi = increments(plan) if plan.martingale else observables_alone(plan)
+    h_start, h_column, h_entry = sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
-        n=plan.dynamics.size,
-        d=plan.dim,
+        n=n,
+        d=d,
+        m=m,
+        draws=matrix.shape[1] - m - d,
         row_start=row_start,
         column=column,
         entry=entry,
@@ -203,6 +231,14 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         h_column=h_column,
         h_entry=h_entry,
         profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
+        columns=len(plan.observables) + len(psi.constant),
+        term_start=psi.start.astype(np.int64),
+        term_noise=psi.noise.astype(np.int64) * WIDTH,
+        term_state=psi.state.astype(np.int64) * WIDTH,
+        term_cross=psi.cross.astype(dtype),
+        term_square=psi.square.astype(dtype),
+        term_linear=psi.linear.astype(dtype),
+        constant=psi.constant.astype(dtype),
         weight=plan.eta if plan.weighting == "step_size" else 1.0,
         burn_in=plan.burn_in,
         thin=thin or 0,
@@ -213,6 +249,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
+        curvature_column=f.curvature_column,
         table=aligned(f.table.astype(dtype)),
         num_rows=f.table.shape[0] - 1,
         row_width=f.table.shape[1],
