@@ -1,8 +1,8 @@
 """Exact moments of a chain's average on a Gaussian target for every linear scheme, from the matrices of its step.
 
-Input: a plan with y⁺ = Ay + Bĝ + Cξ (`plan.step_matrices`), a Gaussian target, exact or Gaussian gradients and linear observables.
-Output: the mean and the variance of an average, with or without its martingale (T9), and the boundary terms that are left of it
-with exact gradients. `step_matrices` is the only code shared with the engines.
+Input: a plan with y⁺ = Ay + Bĝ + Cξ (`plan.step_matrices`), a Gaussian target, exact or Gaussian gradients, linear observables.
+Output: the mean and the variance of an average, with or without its martingale (T9). `step_matrices` is the only code shared with
+the engines.
 """
 
 import numpy as np
