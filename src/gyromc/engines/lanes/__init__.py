@@ -91,7 +91,7 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_start) - 1
+        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift)
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if not p.replace and p.batch > gradients.MOST_COMPARED:

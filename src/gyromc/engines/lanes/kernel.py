@@ -57,12 +57,15 @@ class Program(NamedTuple):
     m: int  # entries of y: z, and the scheme's memory
     draws: int  # standard normals of a step
     row_start: np.ndarray  # int64: where the rows of [B E L] begin
+    row_pair: np.ndarray  # int64: 1 for a row that is computed with the next, whose columns are the same
     column: np.ndarray  # int64: offset of the source's row
     entry: np.ndarray
     shift: np.ndarray
     h_start: np.ndarray  # int64: the same for the observables' directions and the rows of `increments`
+    h_pair: np.ndarray  # int64
     h_column: np.ndarray  # int64
     h_entry: np.ndarray
+    h_shift: np.ndarray  # zeros
     profile: np.ndarray  # int64: index into PROFILES
     columns: int  # sums of a chain: the observables', then those of their increments, if any
     term_start: np.ndarray  # int64: where the terms of an observable's increment begin
@@ -141,28 +144,64 @@ def state_size(p, source, w):
 
 
 @kernel
-def combine(source, start, column, entry, i, initial):
-    """initial + Σ_j M_ij source_j for row i of a sparse matrix M and the four vectors of a block."""
+def one_row(source, column, entry, first, last, initial, out, at):
+    """initial + Σ_j M_ij source_j for one row of a sparse matrix M, whose entries are first … last, and a block's four vectors."""
     t0 = t1 = t2 = t3 = zeros_like(source) + initial
-    for e in range(number(start, i), number(start, i + 1)):
-        at, m = number(column, e), zeros_like(source) + number(entry, e)
-        t0 = fma(load(source, at), m, t0)
-        t1 = fma(load(source, at + LANES), m, t1)
-        t2 = fma(load(source, at + 2 * LANES), m, t2)
-        t3 = fma(load(source, at + 3 * LANES), m, t3)
-    return t0, t1, t2, t3
+    for e in range(first, last):
+        place, m = number(column, e), zeros_like(source) + number(entry, e)
+        t0 = fma(load(source, place), m, t0)
+        t1 = fma(load(source, place + LANES), m, t1)
+        t2 = fma(load(source, place + 2 * LANES), m, t2)
+        t3 = fma(load(source, place + 3 * LANES), m, t3)
+    store(out, at, t0)
+    store(out, at + LANES, t1)
+    store(out, at + 2 * LANES, t2)
+    store(out, at + 3 * LANES, t3)
 
 
 @kernel
-def multiply(p, source, products):
-    """The rows of the second matrix times (y, s, ξ)."""
-    for q in range(p.h_start.size - 1):
-        t0, t1, t2, t3 = combine(source, p.h_start, p.h_column, p.h_entry, q, 0.0)
-        at = q * WIDTH
-        store(products, at, t0)
-        store(products, at + LANES, t1)
-        store(products, at + 2 * LANES, t2)
-        store(products, at + 3 * LANES, t3)
+def two_rows(source, column, entry, first, last, initial, second, out, at):
+    """The same for two rows with entries in the same columns: the source is read once for both."""
+    t0 = t1 = t2 = t3 = zeros_like(source) + initial
+    s0 = s1 = s2 = s3 = zeros_like(source) + second
+    count = last - first
+    for e in range(first, last):
+        place = number(column, e)
+        x0, x1 = load(source, place), load(source, place + LANES)
+        x2, x3 = load(source, place + 2 * LANES), load(source, place + 3 * LANES)
+        m = zeros_like(source) + number(entry, e)
+        t0, t1, t2, t3 = fma(x0, m, t0), fma(x1, m, t1), fma(x2, m, t2), fma(x3, m, t3)
+        m = zeros_like(source) + number(entry, e + count)
+        s0, s1, s2, s3 = fma(x0, m, s0), fma(x1, m, s1), fma(x2, m, s2), fma(x3, m, s3)
+    store(out, at, t0)
+    store(out, at + LANES, t1)
+    store(out, at + 2 * LANES, t2)
+    store(out, at + 3 * LANES, t3)
+    at += WIDTH
+    store(out, at, s0)
+    store(out, at + LANES, s1)
+    store(out, at + 2 * LANES, s2)
+    store(out, at + 3 * LANES, s3)
+
+
+@kernel
+def multiply(source, start, pair, column, entry, initial, out):
+    """out = initial + M source for a sparse matrix M and a block of chains; `pair` marks a row computed with the next."""
+    i = 0
+    while i < initial.size:
+        first, last, at = number(start, i), number(start, i + 1), i * WIDTH
+        if number(pair, i) > 0:
+            two_rows(source, column, entry, first, last, number(initial, i), number(initial, i + 1), out, at)
+            i += 2
+        else:
+            one_row(source, column, entry, first, last, number(initial, i), out, at)
+            i += 1
+
+
+@kernel
+def predict(p, source, products):
+    """The products of (y, s, ξ) that observables and increments use."""
+    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
 
 
 @kernel
@@ -223,19 +262,10 @@ def draw_normals(p, generator, source, first, spare, step):
 @kernel
 def move(p, source, moved):
     """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
-    for i in range(p.m):
-        t0, t1, t2, t3 = combine(source, p.row_start, p.column, p.entry, i, number(p.shift, i))
-        at = i * WIDTH
-        if i < p.n:
-            t0 = load(source, at) + t0  # E3
-            t1 = load(source, at + LANES) + t1
-            t2 = load(source, at + 2 * LANES) + t2
-            t3 = load(source, at + 3 * LANES) + t3
-        store(moved, at, t0)
-        store(moved, at + LANES, t1)
-        store(moved, at + 2 * LANES, t2)
-        store(moved, at + 3 * LANES, t3)
-    for at in range(0, p.m * WIDTH, LANES):
+    multiply(source, p.row_start, p.row_pair, p.column, p.entry, p.shift, moved)
+    for at in range(0, p.n * WIDTH, LANES):
+        store(source, at, load(source, at) + load(moved, at))  # E3
+    for at in range(p.n * WIDTH, p.m * WIDTH, LANES):
         store(source, at, load(moved, at))
 
 
@@ -255,7 +285,7 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
     move(p, source, moved)
-    multiply(p, source, products)
+    predict(p, source, products)
     if step >= p.burn_in:
         add_increments(p, products, c.sums, sums_at)
 
@@ -268,7 +298,7 @@ def advance(p, c, task, workspace, gradient, width, slope):
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
-    m, d, rows = p.m, p.d, p.h_start.size - 1
+    m, d, rows = p.m, p.d, p.h_shift.size
     source, floats = floats[: (m + d + p.draws + 1) * WIDTH], floats[(m + d + p.draws + 1) * WIDTH :]
     moved, floats = floats[: m * WIDTH], floats[m * WIDTH :]
     products, scratch = floats[: rows * WIDTH], floats[rows * WIDTH :]
@@ -278,7 +308,7 @@ def advance(p, c, task, workspace, gradient, width, slope):
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
         for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
-        multiply(p, source, products)  # those of the noise are not read before there is any
+        predict(p, source, products)  # those of the noise are not read before there is any
         for k in range(step, step + num_steps):
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:

@@ -7,6 +7,7 @@ target's gradient is one of the parts of `gradients`. Everything is computed in 
 from typing import NamedTuple
 
 import jax
+import llvmlite.binding
 import numpy as np
 
 from gyromc import targets
@@ -30,6 +31,8 @@ KNOWN = {
     targets.PoissonRegression: gradients.POISSON,
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
+MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
+IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
@@ -200,11 +203,21 @@ def noise_matrix(plan: Plan, scale: float, G_theta: np.ndarray) -> np.ndarray:
         return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
 
 
-def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The nonzero entries of a matrix: (where rows begin, offsets of columns in a block, entries)."""
-    rows, columns = np.nonzero(matrix)
-    start = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
-    return start.astype(np.int64), columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
+def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix by its nonzero entries: (where rows begin, rows computed with the next, offsets of columns in a block, entries).
+
+    Two neighbours with almost the same columns are computed together; both then store the columns of either.
+    """
+    stored, pair, i = matrix != 0, np.zeros(len(matrix), np.int64), 0
+    while IN_PAIRS and i + 1 < len(matrix):
+        either = stored[i] | stored[i + 1]
+        if 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
+            stored[i : i + 2], pair[i] = either, 1
+            i += 1
+        i += 1
+    rows, columns = np.nonzero(stored)
+    start = np.concatenate([[0], np.cumsum(np.count_nonzero(stored, axis=1))])
+    return start.astype(np.int64), pair, columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
 
 
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
@@ -213,9 +226,9 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     f = form(plan)
     matrix, shift = step_matrix(plan, f)
     n, d, m = plan.dynamics.size, plan.dim, plan.state_size
-    row_start, column, entry = sparse_rows(matrix, dtype)
+    row_start, row_pair, column, entry = sparse_rows(matrix, dtype)
     psi = increments(plan) if plan.martingale else observables_alone(plan)
-    h_start, h_column, h_entry = sparse_rows(psi.rows, dtype)
+    h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
@@ -224,12 +237,15 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         m=m,
         draws=matrix.shape[1] - m - d,
         row_start=row_start,
+        row_pair=row_pair,
         column=column,
         entry=entry,
         shift=shift.astype(dtype),
         h_start=h_start,
+        h_pair=h_pair,
         h_column=h_column,
         h_entry=h_entry,
+        h_shift=np.zeros(len(psi.rows), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
         columns=len(plan.observables) + len(psi.constant),
         term_start=psi.start.astype(np.int64),
