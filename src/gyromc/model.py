@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import linalg
 
 from gyromc.checks import numbers, require
 from gyromc.dependence import indices_read
@@ -19,16 +20,22 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.shape.gaussian import GaussianApproximation, nearest_gaussian
+from gyromc.shape.gaussian import GaussianApproximation, GaussianFit, nearest_gaussian
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
 from gyromc.shape.search import Modes, find_modes
-from gyromc.targets import Target
+from gyromc.targets import SumOverData, Target
 
 __all__ = ["Model"]
 
 MOST_FOLLOWED = 2000  # parameters
+MOST_SAMPLED = 60  # parameters, for importance sampling
+FEWEST_DRAWS = 1000
+MOST_WORK = 4e9  # multiplications for an importance sample
+HEALTHY = 0.05  # share of its draws that an importance sample must be worth
+ENOUGH = 5000  # independent draws, whose covariance says more than a mean Hessian
+CURVATURES = 256  # points at which Hessians are averaged
 NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
 
 
@@ -126,6 +133,28 @@ class Model:
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
         """A weighted sample around the mode; look at its `effective_size` before believing it."""
         return self._once(importance_sample, draws, seed)
+
+    @functools.cached_property
+    def trusted_sample(self) -> Sample | None:
+        """An importance sample of as many draws as are quick to make; None where it is worth too little."""
+        target = self.flat_target
+        rows = target.num_data if isinstance(target, SumOverData) else 1
+        draws = 2 * int(max(FEWEST_DRAWS, min(DRAWS, MOST_WORK / (rows * self.dim))) / 2)
+        sample = self.importance_sample(draws)
+        return sample if sample.effective_size >= max(HEALTHY * draws, 20 * self.dim) else None
+
+    @functools.cached_property
+    def gaussian_fit(self) -> GaussianFit:
+        """Mean and inverse covariance of the law, as well as they can be had without a chain."""
+        known = self.flat_target.gaussian()
+        if known is not None:
+            return GaussianFit(known[1], known[0], "exact")
+        sample = self.trusted_sample if self.dim <= MOST_SAMPLED else None
+        if sample is not None and sample.effective_size >= ENOUGH:
+            mean, root = sample.moments()
+            return GaussianFit(mean, linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
+        near = self.nearest_gaussian()
+        return GaussianFit(near.mean, self.flat_target.mean_hessian(near.draws(CURVATURES, 0)), "mean curvature")
 
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""

@@ -134,6 +134,46 @@ class Rotations(Operator):
         return not np.any(self.rates)
 
 
+class LowRank(Operator):
+    """diag(diagonal) + F diag(signs) Fᵀ, F = `factor` of n × k: symmetric, in O(nk) memory.
+
+    **Arguments:**
+
+    - `diagonal`: n numbers.
+    - `factor`: n × k.
+    - `signs`: k numbers; left out: ones.
+    """
+
+    diagonal: np.ndarray
+    factor: np.ndarray
+    signs: np.ndarray
+
+    def __init__(self, diagonal, factor, signs=None):
+        self.diagonal, self.factor = numbers(diagonal, "diagonal"), numbers(factor, "factor")
+        require(
+            self.factor.ndim == 2 and self.diagonal.shape == self.factor.shape[:1],
+            f"`factor` must be a matrix with a row for each of the entries of `diagonal`: got shapes {self.factor.shape} and "
+            f"{self.diagonal.shape}.",
+        )
+        self.signs = np.ones(self.factor.shape[1]) if signs is None else numbers(signs, "signs")
+
+    @property
+    def size(self) -> int:
+        return self.diagonal.shape[0]
+
+    def __call__(self, v):
+        return self.diagonal * v + self.factor @ (self.signs * (self.factor.T @ v))
+
+    def dense(self):
+        return np.diag(np.asarray(self.diagonal, float)) + (self.factor * self.signs) @ self.factor.T
+
+    def cholesky(self):
+        return Dense(self.dense()).cholesky()
+
+    def asymmetry(self, sign):
+        return (1 - sign) * float(np.abs(self.diagonal).max()), (0, 0)
+
+
 class Dense(Operator):
     """A full matrix."""
 
@@ -184,7 +224,7 @@ class Blocks(Operator):
             ]
         )
 
-    def _coordinates(self) -> tuple[np.ndarray, ...] | None:
+    def coordinates(self) -> tuple[np.ndarray, ...] | None:
         """The four blocks as numbers per coordinate, or None when one of them mixes coordinates."""
         entries = []
         for block in (self.upper_left, self.upper_right, self.lower_left, self.lower_right):
@@ -194,7 +234,10 @@ class Blocks(Operator):
         return tuple(entries)
 
     def cholesky(self):
-        entries = self._coordinates()
+        entries = self.coordinates()
+        if entries is None and self.upper_right.is_zero() and self.lower_left.is_zero():
+            zero = Scaled(0.0, self.upper_left.size)
+            return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
         if entries is None:
             return Dense(self.dense()).cholesky()
         a, b, _, d = entries
@@ -209,7 +252,7 @@ class Blocks(Operator):
         )
 
     def asymmetry(self, sign):
-        entries = self._coordinates()
+        entries = self.coordinates()
         if entries is None:
             return super().asymmetry(sign)
         a, b, c, d = entries

@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import LARGEST, cause, one_of, require, require_memory, shown, whole
+from gyromc.checks import LARGEST, cause, flag, one_of, require, require_memory, shown, whole
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import unraveler
 from gyromc.model import Model
 from gyromc.observables import Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle
-from gyromc.schemes import Scheme
+from gyromc.schemes import Scheme, StepMatrices, step_matrices
 from gyromc.schemes import find as find_scheme
 from gyromc.starts import Start, read_start
 from gyromc.stepsizes import check_precision, check_schedule, paper_steps, read_num_steps, read_step_size
@@ -49,6 +49,8 @@ class Plan:
     - `num_chains`: R independent chains.
     - `seed`: a whole number; the same seed gives the same numbers.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
+    - `martingale`: whether the averages are corrected by the noise that was drawn (`gyromc.martingale`): the same mean with a
+      smaller error.
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).
     - `burn_in`: steps made before averaging begins, not counted in `num_steps`.
@@ -76,6 +78,7 @@ class Plan:
     burn_in: int
     weighting: str
     dtype: str
+    martingale: bool
     # Worked out from the above:
     model: Model
     augmented: bool
@@ -98,6 +101,7 @@ class Plan:
         burn_in: int = 0,
         weighting: str = "uniform",
         dtype: str | None = None,
+        martingale: bool = False,
     ):
         def set_(**values: Any) -> None:  # frozen for everybody else
             for name, value in values.items():
@@ -126,7 +130,8 @@ class Plan:
             starts.r is None or self.augmented,
             f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
         )
-        set_(observables=_observables(observables))
+        set_(observables=_observables(observables), martingale=flag(martingale, "martingale"))
+        _check_scheme(self)
         _check_functions(self, template)
 
     @property
@@ -192,6 +197,21 @@ class Plan:
         """The oracle with what it precomputes for this target."""
         return self.oracle.prepared(self.model)
 
+    @functools.cached_property
+    def prepared_scheme(self) -> Scheme:
+        """The scheme with what it computes once for this plan."""
+        return self.scheme.prepared(self)
+
+    @functools.cached_property
+    def step_matrices(self) -> StepMatrices:
+        """One step as matrices, for a linear scheme and a constant step size."""
+        return step_matrices(self.prepared_scheme, self.dynamics, self.eta)
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers the state of a chain has: z, and the scheme's memory."""
+        return self.scheme.state_size(self.dynamics.size)
+
     @property
     def gradients(self) -> int:
         """Gradient evaluations over all chains."""
@@ -203,6 +223,8 @@ class Plan:
             "target": type(self.target).__name__,
             "dynamics": self.dynamics.name,
             "oracle": self.oracle.name,
+            "scheme": self.scheme.name,
+            "martingale": self.martingale,
             "step_size": None if self.scheduled else self.eta,
             "num_steps": self.num_steps,
             "burn_in": self.burn_in,
@@ -235,6 +257,22 @@ def _check_pieces(plan: Plan) -> None:
         )
     one_of(plan.weighting, WEIGHTINGS, "weighting")
     plan.oracle.check(plan.target)
+
+
+def _check_scheme(plan: Plan) -> None:
+    scheme = plan.scheme
+    reason = scheme.why_not(plan.dynamics, plan.augmented)
+    require(reason is None, f"The scheme `{scheme}` does not fit this plan: {reason}.")
+    fixed = scheme.needs_prepared or plan.martingale or (scheme.memory and not isinstance(plan.oracle, Exact))
+    require(
+        not (plan.scheduled and fixed),
+        f"{'`martingale=True`' if plan.martingale else f'The scheme `{scheme}`'} needs a constant step size, and the plan's is a "
+        'schedule. Pass a number, or `scheme="euler"`.',
+    )
+    require(
+        not plan.martingale or scheme.linear,
+        f"`martingale=True` needs a scheme that is linear in its noise: `{scheme}` does not say that it is.",
+    )
 
 
 def _check_size(num_chains: int, state_size: int) -> None:

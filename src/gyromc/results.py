@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 MOST_ROWS = 20_000  # for the variance of an observable over the posterior
+HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller than this share
 ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
 
@@ -129,11 +130,22 @@ class Average(ChainAverages):
     name: str = ""
     time: float = math.nan  # over which each chain was averaged
     posterior: PosteriorSpread | None = None  # for `ess`
+    uncorrected: ChainAverages | None = None  # where the averages are less their martingale (T9)
+
+    @property
+    def plain(self) -> ChainAverages:
+        """The averages without their martingale: the row itself where none was subtracted."""
+        return self if self.uncorrected is None else self.uncorrected
+
+    @property
+    def gain(self) -> float:
+        """How many times longer a run without the martingale would take for the same error; 1 where none was subtracted."""
+        return 1.0 if self.uncorrected is None else self.uncorrected.error.variance / self.error.variance
 
     @property
     def variance(self) -> float:
-        """The estimated fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
-        return self.time * self.error.variance  # E6: Var ≈ V / (Nη)
+        """The estimated fluctuation constant V(h): the variance of a chain's plain average times the time it ran for."""
+        return self.time * self.plain.error.variance  # E6: Var ≈ V / (Nη)
 
     @functools.cached_property
     def posterior_variance(self) -> float:
@@ -182,6 +194,8 @@ class Run(Records[Average], Shown):
     ess = Column[float]("How many independent draws have the same error; NaN where Var_μ(h) is not known.")
     posterior_variance = Column[float]("Var_μ(h): by a formula, from draws, or from the last states of many chains.")
     method = Column[ErrorMethod]("Where `std_error` comes from.")
+    plain = Column[ChainAverages]("The averages without their martingale, with `mean`, `std_error` and `interval`.")
+    gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
 
     @property
     def steps_done(self) -> int:
@@ -247,6 +261,7 @@ class Run(Records[Average], Shown):
             "observables": {
                 name: {
                     **plain_attributes(row, "mean", "std_error", "variance", "r_hat"),
+                    **({"gain": plain(row.gain)} if self.plan.martingale else {}),
                     "interval_95": [plain(end) for end in row.interval],
                 }
                 for name, row in self.items()
@@ -266,6 +281,7 @@ class Run(Records[Average], Shown):
                 f"{row.std_error:.2g}",
                 "[{:.6g}, {:.6g}]".format(*row.interval),
                 f"{row.variance:.4g}",
+                *([f"{row.gain:.3g} ×"] if plan.martingale else []),
             )
             for name, row in self.items()
         ]
@@ -280,6 +296,11 @@ class Run(Records[Average], Shown):
         if failed := len(self.failures):
             notes.append(f"{failed} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}")
         columns = ("observable", "mean", "std. error", "95 % interval", "V (estimated)")
+        if plan.martingale:
+            columns = (*columns, "gain")
+            notes.append(
+                "gain: how many times longer the run would take without the martingale control variate; 1: not used"
+            )
         return [Table(columns, rows, f"{plan.dynamics.name} on {type(plan.target).__name__}", notes)]
 
 
@@ -292,26 +313,28 @@ def _averages(run: Run) -> dict[str, Average]:
     marks = sorted(state.snapshots)
     durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
     weights = durations if by_time else np.diff(marks, prepend=0).astype(float)
-    blocks, covered = np.zeros((int(good.sum()), 0, len(plan.observables))), 1.0
+    blocks, covered = np.zeros((int(good.sum()), 0, averages.shape[1])), 1.0
     if marks:
         sums = np.stack([state.snapshots[k] for k in marks], axis=1)
         blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
         covered = float(durations.sum()) / time
     last = state.z[good][:, : plan.dim] if run.steps_done > 1 else np.zeros((0, plan.dim))
     posterior = PosteriorSpread(plan, run.draws, last, good)
-    return {
-        name: Average(
-            averages=averages[:, j],
-            blocks=blocks[..., j],
-            covered=covered,
-            durations=durations if plan.scheduled else None,
-            weights=weights if plan.scheduled else None,
-            name=name,
-            time=time,
-            posterior=posterior,
-        )
-        for j, name in enumerate(plan.observables)
-    }
+    scheduled = (durations, weights) if plan.scheduled else (None, None)
+    found, count = {}, len(plan.observables)
+    for j, name in enumerate(plan.observables):
+        plain = ChainAverages(averages[:, j], blocks[..., j], covered, *scheduled)
+        used, uncorrected = plain, None
+        if plan.martingale:
+            less = averages[:, j] - averages[:, count + j], blocks[..., j] - blocks[..., count + j]  # T9
+            corrected = ChainAverages(*less, covered, *scheduled)
+            if (
+                corrected.error.variance < HELPS * plain.error.variance
+            ):  # by the errors alone: the means are not looked at
+                used, uncorrected = corrected, plain
+        parts = used.averages, used.blocks, covered, *scheduled
+        found[name] = Average(*parts, name=name, time=time, posterior=posterior, uncorrected=uncorrected)
+    return found
 
 
 def flat_draws(draws: Any, good: np.ndarray) -> np.ndarray:

@@ -118,11 +118,11 @@ def _check_length(plan: Plan) -> None:
 
 def _check_memory(plan: Plan, keep_blocks: int) -> None:
     """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    states = 3 * np.dtype(plan.dtype).itemsize * plan.dynamics.size  # position, gradient and noise
-    sums = 8 * len(plan.observables) * (2 + min(keep_blocks, plan.num_steps))
+    states = 3 * np.dtype(plan.dtype).itemsize * plan.state_size  # position, gradient and noise
+    sums = 8 * len(plan.observables) * (1 + plan.martingale) * (2 + min(keep_blocks, plan.num_steps))
     require_memory(
         plan.num_chains * (states + sums),
-        f"{plan.num_chains:,} chains, each with {plan.dynamics.size:,} numbers and {len(plan.observables):,} observables,",
+        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
         "Take fewer chains; several runs with different seeds can be averaged.",
     )
 
@@ -303,7 +303,8 @@ def _potential(target, theta):
 
 def _failures(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:
     """The chains that failed, in the order in which they did; those `outside` stood where the density is zero."""
-    sums, names = state.sums, list(plan.observables)
+    names = list(plan.observables)
+    sums = state.sums[:, : len(names)]
     failures = []
     for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
         finite = bool(np.all(np.isfinite(state.z[chain])))

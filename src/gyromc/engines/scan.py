@@ -19,6 +19,7 @@ from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
 from gyromc.engines.state import initial_state, keys, two_sum
+from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
@@ -55,7 +56,8 @@ class Pieces(eqx.Module):
     burn_in: Any
     bound: Any
     thin: Any
-    scheme: Scheme = eqx.field(static=True)
+    scheme: Scheme
+    martingale: Martingale | None
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
@@ -76,6 +78,7 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
     """Cast the plan's pieces to the run's precision."""
     dtype = jnp.dtype(plan.dtype)
     parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
+    scheme, correction = cast((plan.prepared_scheme, martingale(plan) if plan.martingale else None), dtype)
     return Pieces(
         *cast(parts, dtype),
         step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
@@ -83,7 +86,8 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
         bound=jnp.asarray(bound, dtype),
         thin=None if thin is None else jnp.asarray(thin, jnp.int32),
-        scheme=plan.scheme,
+        scheme=scheme,
+        martingale=correction,
         weighting=plan.weighting,
         dim=plan.dim,
     )
@@ -184,8 +188,8 @@ def advance(pieces: Pieces, carry: Carry, num_steps, first_slot) -> Carry:
 
 def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     """Observe the state of every chain, add to the sums, and make one step."""
-    k, z = carry.step, carry.z
-    dtype = z.dtype
+    k, y = carry.step, carry.z
+    z, dtype = y[:, : pieces.dynamics.size], y.dtype
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
@@ -196,13 +200,15 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
     weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
-    high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
     kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
 
     xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda z, g, x: pieces.scheme(pieces.dynamics, z, g, x, eta)
-    moved = _each_chain(step, z, gradient, xi).astype(dtype)
+    step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
+    moved = _each_chain(step, y, gradient, xi).astype(dtype)
+    if pieces.martingale is not None:
+        values = jnp.concatenate([values, pieces.martingale.increments(moved, xi)], axis=1)
+    high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     return Carry(k + 1, moved, high, low, clock, failed_at, kept)
 
 

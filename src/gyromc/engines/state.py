@@ -31,8 +31,11 @@ def keys(seed: int) -> Keys:
 
 
 def initial_state(plan: Plan) -> EngineState:
-    """All chains at the start: z_0 = (θ₀, r₀), nothing summed."""
-    R, d, m = plan.num_chains, plan.dim, len(plan.observables)
+    """All chains at the start: z_0 = (θ₀, r₀) with an empty memory, nothing summed."""
+    R, d = plan.num_chains, plan.dim
+    columns = len(plan.observables) * (
+        2 if plan.martingale else 1
+    )  # sums of the observables, then of their martingales
     dtype = np.dtype(plan.dtype)
     draw = plan.starts.draw
     if draw is not None:
@@ -43,7 +46,9 @@ def initial_state(plan: Plan) -> EngineState:
         theta = np.broadcast_to(plan.starts.theta, (R, d))
     r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
     z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
-    sums = np.zeros((R, m), dtype)
+    memory = np.zeros((R, plan.state_size - z.shape[1]))
+    z = np.concatenate([z, memory], axis=1) if memory.size else z
+    sums = np.zeros((R, columns), dtype)
     return EngineState(0, np.asarray(z, dtype), sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
 
 

@@ -157,6 +157,11 @@ def kernel(
         "`kernel(dynamics, scheme)(grad_estimator)`.",
     )
     found = schemes.find(scheme)
+    require(
+        not found.needs_prepared and not found.memory,
+        f"`kernel` takes a scheme that needs nothing but the state and a gradient: `{found}` needs a memory or a plan. Use "
+        "`gyromc.run` with it, or `euler` here.",
+    )
     return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found, curvature)
 
 

@@ -13,7 +13,7 @@ from scipy import linalg
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import Target
 
-__all__ = ["GaussianApproximation", "nearest_gaussian"]
+__all__ = ["GaussianApproximation", "GaussianFit", "nearest_gaussian"]
 
 POINTS, INSPECTED = 256, 2  # points to average over; the curvature of every second one is looked at by itself
 ROUNDS = 30
@@ -37,6 +37,15 @@ class GaussianApproximation:
     def draws(self, count: int, seed: int) -> np.ndarray:
         """Points of it: count × dim."""
         return self.mean + np.random.default_rng(seed).standard_normal((count, len(self.mean))) @ self.root.T
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianFit:
+    """N(mean, precision⁻¹) with the law's own mean and covariance, as far as `source` knows them."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    source: str
 
 
 def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: bool = True) -> GaussianApproximation:

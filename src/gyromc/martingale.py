@@ -1,0 +1,153 @@
+"""The martingale control variate (T9): subtract from an average the noise that was drawn on the way.
+
+Input: a plan. Output: a `Martingale`, arrays from which an engine computes one increment ψ_k per observable and step, of mean
+zero given the past: y⁺ = a + Cξ with a known before ξ is drawn, and ψ = φ(a + Cξ) - E_ξ φ(a + Cξ). Subtracting the average of ψ
+changes no bias. With φ the solution of the chain's own Poisson equation, φ - E[φ(y⁺) | y] = h - π(h), only the boundary would be
+left; φ here is linear plus quadratic, from a Gaussian approximation of the target, so that what remains comes from the oracle's
+noise and from what is not Gaussian. After Belomestny, Moulines and Samsonov (2019).
+"""
+
+import equinox as eqx
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.observables import Observable, Ridge
+from gyromc.plan import Plan
+from gyromc.shape.gaussian import GaussianFit
+
+__all__ = ["Martingale", "martingale"]
+
+MOST_PARAMETERS = 1000
+POINTS = 256  # at which the gradients of a general observable are averaged
+NODES = 64  # of Gauss-Hermite quadrature
+LEFT_OUT = 1e-5  # share of a quadratic φ that may be left out
+MOST_TERMS = 12  # of one observable
+MOST_CURVED = 60  # parameters, for the mean Hessian of a general observable
+SETTLED = 1e-14
+
+
+class Martingale(eqx.Module):
+    """ψ_j = c_jᵀξ + Σ_t λ_t [(q_tᵀξ)(2(p_tᵀy⁺ - o_t) - q_tᵀξ) - |q_t|²] over the terms t of observable j, q_t = Cᵀp_t.
+
+    This is φ(y⁺) - E_ξ φ(y⁺) for φ(y) = v_jᵀy + Σ_t λ_t (p_tᵀy - o_t)², c_j = Cᵀv_j, written with y⁺ instead of a = y⁺ - Cξ.
+    """
+
+    linear: np.ndarray  # c: observables × n
+    weight: np.ndarray  # λ, one per term; terms are ordered by observable
+    direction: np.ndarray  # p: terms × size of the state
+    offset: np.ndarray  # o
+    noise: np.ndarray  # q: terms × n
+    spread: np.ndarray  # |q|²
+    owner: np.ndarray  # the observable of each term, a whole number
+
+    def increments(self, after, xi):
+        """ψ for rows of y⁺ and of ξ: rows × observables; `after` and `xi` are JAX or NumPy arrays."""
+        found = xi @ self.linear.T
+        if not len(self.weight):
+            return found
+        drawn = xi @ self.noise.T
+        terms = self.weight * (drawn * (2 * (after @ self.direction.T - self.offset) - drawn) - self.spread)  # T9
+        members = (self.owner[:, None] == np.arange(len(self.linear))).astype(found.dtype)
+        return found + terms @ members
+
+
+def martingale(plan: Plan) -> Martingale:
+    """The increments of every observable of a plan with a linear scheme and a constant step size.
+
+    ```python
+    import gyromc as gm
+    from gyromc.martingale import martingale
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.5, num_steps=100,
+                   observables={"x": gm.observables.linear([1.0])}, martingale=True)
+    assert abs(martingale(plan).linear[0, 0] - 2.0) < 1e-12   # √(2η)/η
+    ```
+    """
+    require(
+        plan.dim <= MOST_PARAMETERS,
+        f"`martingale=True` uses full matrices, for at most {MOST_PARAMETERS} parameters: this plan has {plan.dim}.",
+    )
+    fit, step, n = plan.model.gaussian_fit, plan.step_matrices, plan.dynamics.size
+    P = np.eye(n)
+    P[: plan.dim, : plan.dim] = fit.precision
+    M, m = step.transition(P), plan.state_size
+    center = np.concatenate([fit.mean, np.zeros(m - plan.dim)])
+    slopes, forms = zip(*(projection(plan, h, fit) for h in plan.observables.values()), strict=True)
+    lifted = np.zeros((len(slopes), m))
+    lifted[:, : plan.dim] = slopes
+    v = np.linalg.solve((np.eye(m) - M).T, lifted.T).T  # φ linear: (I - M)ᵀv = u
+    terms = [_terms(M, step.C, form, j) for j, form in enumerate(forms) if form is not None]
+    directions = np.concatenate([p for p, _, _ in terms]) if terms else np.zeros((0, m))
+    return Martingale(
+        linear=v @ step.C,
+        weight=np.concatenate([w for _, w, _ in terms]) if terms else np.zeros(0),
+        direction=directions,
+        offset=directions @ center,
+        noise=directions @ step.C,
+        spread=np.sum((directions @ step.C) ** 2, axis=1),
+        owner=np.concatenate([j for _, _, j in terms]).astype(int) if terms else np.zeros(0, int),
+    )
+
+
+def _terms(M: np.ndarray, C: np.ndarray, form: np.ndarray, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Φ - MᵀΦM = H as Σ λ ppᵀ: the largest terms under the chain's own covariance; p, λ and the observable's number."""
+    m, d = len(M), len(form)
+    H = np.zeros((m, m))
+    H[:d, :d] = form
+    Phi, root = doubled_sum(M.T, H), _symmetric_root(doubled_sum(M, C @ C.T))
+    sizes, basis = np.linalg.eigh(root @ Phi @ root)
+    order = np.argsort(-np.abs(sizes))
+    share = np.cumsum(sizes[order] ** 2) / max(np.sum(sizes**2), 1e-300)
+    kept = order[: min(MOST_TERMS, 1 + int(np.searchsorted(share, 1 - LEFT_OUT)))]
+    # root Φ root = Σ s bbᵀ on the range of the covariance; Φ there is Σ s (root⁺b)(root⁺b)ᵀ
+    directions = (np.linalg.pinv(root, rcond=1e-9, hermitian=True) @ basis[:, kept]).T
+    return directions, sizes[kept], np.full(len(kept), j)
+
+
+def _symmetric_root(covariance: np.ndarray) -> np.ndarray:
+    values, basis = np.linalg.eigh((covariance + covariance.T) / 2)
+    return (basis * np.sqrt(np.maximum(values, 0.0))) @ basis.T
+
+
+def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """Σ_k M^k W (M^k)ᵀ by repeated squaring, for a contraction M; `InvalidInput` where it does not converge."""
+    total = W.copy()
+    for _ in range(60):
+        added = M @ total @ M.T
+        total = total + added
+        if not np.all(np.isfinite(total)):
+            break
+        if np.max(np.abs(added)) <= SETTLED * max(np.max(np.abs(total)), 1e-300):
+            return total
+        M = M @ M
+    raise InvalidInput(
+        "`martingale=True` needs a stable chain, and the step size is beyond its limit: take a smaller one."
+    )
+
+
+def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray, np.ndarray | None]:
+    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0."""
+    if isinstance(h, Ridge):
+        a = np.asarray(h.direction, float)
+        sigma = float(np.sqrt(a @ np.linalg.solve(fit.precision, a)))
+        if sigma == 0:
+            return np.zeros_like(a), None
+        x, w = np.polynomial.hermite_e.hermegauss(NODES)
+        values = np.asarray(h.rho(float(a @ fit.mean) + sigma * x), float)
+        w = w / w.sum()
+        first, second = float(w @ (values * x)) / sigma, float(w @ (values * (x**2 - 1))) / (2 * sigma**2)
+        flat = h.is_linear or abs(second) * sigma <= 1e-12 * abs(first)
+        return first * a, None if flat else second * np.outer(a, a)
+    half = np.random.default_rng(0).standard_normal((POINTS // 2, plan.dim))
+    root = np.linalg.cholesky(np.linalg.inv(fit.precision))
+    rows = fit.mean + np.concatenate([half, -half]) @ root.T
+    slopes = plan.model.value_gradients(h, rows)
+    require(
+        np.all(np.isfinite(slopes)),
+        "`martingale=True` needs observables with finite gradients around the mode: leave it out for this one.",
+    )
+    if plan.dim > MOST_CURVED:
+        return slopes.mean(axis=0), None
+    away = (rows - fit.mean) @ fit.precision
+    form = (away.T @ (slopes - slopes.mean(axis=0))) / len(rows) / 2  # Stein: E[∇²h] = E[P(θ-m)∇hᵀ]
+    return slopes.mean(axis=0), (form + form.T) / 2

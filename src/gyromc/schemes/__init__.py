@@ -1,0 +1,37 @@
+"""Integration schemes as values (E3, T5, T7): what moves a chain from one state to the next.
+
+To add a scheme, write its step (see `base`), and an entry in `SCHEMES`. A scheme with `linear=True` runs in every engine and its
+exact moments on Gaussian targets follow by themselves.
+"""
+
+from gyromc.checks import one_of
+from gyromc.schemes import base
+from gyromc.schemes.balanced import Balanced, balanced
+from gyromc.schemes.base import Scheme, StepMatrices, step_matrices
+from gyromc.schemes.integrators import hfhr_splitting, leimkuhler_matthews, lm_ab2
+
+__all__ = [
+    "SCHEMES",
+    "Balanced",
+    "Scheme",
+    "StepMatrices",
+    "balanced",
+    "euler",
+    "find",
+    "hfhr_splitting",
+    "leimkuhler_matthews",
+    "lm_ab2",
+    "step_matrices",
+]
+
+euler = base.euler
+
+SCHEMES = {scheme.name: scheme for scheme in (base.euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting)}
+"""The schemes by name; `balanced` estimates its S."""
+
+
+def find(scheme: str | Scheme) -> Scheme:
+    """The scheme of that name, or the scheme itself; raises `InvalidInput` for anything else."""
+    if isinstance(scheme, Scheme):
+        return scheme
+    return SCHEMES[one_of(scheme, SCHEMES, "scheme", " A value of `gyromc.schemes` works too.")]

@@ -1,0 +1,191 @@
+"""Balanced noise (T7): draw only the noise that the gradients do not already bring.
+
+z⁺ = z - ηGĝ + W^{1/2}ξ with G = D+Q, W = 2ηD - η²GSGᵀ and S = E[ĝĝᵀ] under the posterior. One step from the posterior keeps its
+covariance, for every target, unbiased oracle, constant (D, Q) and η with W ⪰ 0; on a Gaussian the stationary law is exact. With
+Q = 0 and D the inverse Fisher matrix this is stochastic gradient Fisher scoring (Ahn, Korattikara and Welling 2012).
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from gyromc.checks import require
+from gyromc.dynamics import Dynamics
+from gyromc.errors import InvalidInput
+from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
+from gyromc.schemes.base import Scheme
+from gyromc.schemes.moments import gradient_moments
+
+MOST_DENSE = 2000  # entries of z, up to which matrices are formed
+
+
+class Balanced(Scheme):
+    """Euler's step with balanced noise; `root` is W^{1/2}, which `prepared` computes for a plan."""
+
+    second_moment: Operator | None
+    root: Operator | None
+
+    def __init__(self, second_moment: Operator | None = None, root: Operator | None = None):
+        super().__init__("balanced", None, linear=True)
+        self.second_moment, self.root = second_moment, root
+
+    @property
+    def needs_prepared(self) -> bool:
+        return True
+
+    def why_not(self, dynamics, augmented):
+        S = self.second_moment
+        sizes = (dynamics.size // 2, dynamics.size) if augmented else (dynamics.size,)
+        if S is None or S.size in sizes:
+            return None
+        return f"`S` acts on {S.size} numbers, and the gradient has {' or '.join(map(str, sizes))}: pass an `S` of that size"
+
+    def prepared(self, plan):
+        S = self.second_moment
+        if S is None:
+            found = gradient_moments(plan)
+            S = as_operator(found.second, "S")
+        S = _of_state(S, plan.dynamics.size)
+        return Balanced(self.second_moment, noise_root(plan.dynamics, S, plan.eta))
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        require(
+            self.root is not None, "`balanced` needs a plan that says what D, Q and η are: use it in `gyromc.Plan`."
+        )
+        return y + (root(xi) - eta * dynamics.drift(gradient))  # T7
+
+
+def balanced(S: Any = None) -> Scheme:
+    """Euler's step with only the noise that the gradients do not already bring (T7).
+
+    **Arguments:**
+
+    - `S`: E[ĝĝᵀ], the second moment of the stochastic gradients of U under the posterior: a number per parameter (a diagonal), a
+      matrix, or an operator such as `gyromc.operators.LowRank`. Left out: computed from the model and the oracle when a plan is
+      run or predicted, then frozen.
+
+    **Returns:** a `Scheme`.
+
+    ```python
+    import gyromc as gm
+    plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.general([1.0, 0.25], 0), step_size=0.8,
+                   observables={"x²": gm.observables.square([1.0, 0.0])}, scheme=gm.schemes.balanced(), num_steps=200)
+    assert abs(gm.predict(plan).bias["x²"]) < 0.01
+    ```
+    """
+    return Balanced(None if S is None else symmetrised(as_operator(S, "S"), +1, "S"))
+
+
+def _of_state(S: Operator, n: int) -> Operator:
+    """The second moment of ∇H: S itself, or diag(S, I) where z has momenta, r being its own gradient."""
+    if S.size == n:
+        return S
+    d = S.size
+    zero = Scaled(0.0, d)
+    return Blocks(S, zero, zero, Scaled(1.0, d))
+
+
+def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
+    """W^{1/2} for W = 2ηD - η²GSGᵀ, in the structure of D, Q and S; `InvalidInput` with the largest step where W is not ⪰ 0."""
+    for structured in (_coordinatewise, _in_pairs, _low_rank):
+        found = structured(dynamics, S, eta)
+        if found is not None:
+            return found
+    n = dynamics.size
+    require(
+        n <= MOST_DENSE,
+        f"Balanced noise with full matrices takes at most {MOST_DENSE} numbers in the state: this one has {n}. Give D, Q and S "
+        "as diagonals, or S as `gyromc.operators.LowRank` with D a number.",
+    )
+    D, G = dynamics.D, dynamics.D + dynamics.Q
+    W = 2 * eta * D - eta**2 * G @ S.dense() @ G.T  # T7
+    eigenvalues, basis = np.linalg.eigh((W + W.T) / 2)
+    scale = float(np.max(np.abs(np.linalg.eigvalsh(2 * eta * D))))
+    if eigenvalues[0] < -1e-12 * scale:
+        largest = 2 / float(linalg.eigh(G @ S.dense() @ G.T, D, eigvals_only=True)[-1])
+        _too_large(eta, largest)
+    if eigenvalues[0] > 1e-9 * scale:
+        return Dense(np.linalg.cholesky((W + W.T) / 2))
+    return Dense((basis * np.sqrt(np.maximum(eigenvalues, 0))) @ basis.T)
+
+
+def _coordinatewise(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
+    """Where D and S are diagonal and Q pairs coordinates that S and D treat alike or is 0: numbers per coordinate."""
+    D, Q = dynamics.diffusion, dynamics.rotation
+    d, s = _diagonal(D), _diagonal(S)
+    if d is None or s is None:
+        return None
+    if Q.is_zero():
+        W = 2 * eta * d - eta**2 * d**2 * s
+        largest = 2 / np.max(d * s)
+    elif isinstance(Q, Rotations) and _pairwise_equal(d, Q.n) and _pairwise_equal(s, Q.n):
+        rates = np.concatenate([np.repeat(Q.rates, 2), np.zeros(Q.n % 2)])
+        W = 2 * eta * d - eta**2 * (d**2 + rates**2) * s
+        largest = 2 / np.max((d + rates**2 / d) * s)
+    else:
+        return None
+    if np.min(W) < -1e-12 * np.max(2 * eta * d):
+        _too_large(eta, float(largest))
+    return Diagonal(np.sqrt(np.maximum(np.broadcast_to(W, (dynamics.size,)), 0.0)))
+
+
+def _in_pairs(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
+    """Where D, Q and S pair each θ_i with its own r_i only, as in HFHR and GAUL with diagonals: 2 × 2 matrices."""
+    parts = [op.coordinates() if isinstance(op, Blocks) else None for op in (dynamics.diffusion, dynamics.rotation, S)]
+    if any(part is None for part in parts):
+        return None
+    d = dynamics.size // 2
+    D, Q, S2 = (
+        np.stack([np.broadcast_to(x, (d,)) for x in part], axis=-1).reshape(d, 2, 2)  # type: ignore[union-attr]
+        for part in parts
+    )
+    G = D + Q
+    brought = G @ S2 @ np.swapaxes(G, 1, 2)
+    W = 2 * eta * D - eta**2 * brought  # T7
+    eigenvalues, basis = np.linalg.eigh(W)
+    if eigenvalues.min() < -1e-12 * np.max(2 * eta * D):
+        inverse = np.linalg.inv(np.linalg.cholesky(D))
+        _too_large(eta, 2 / float(np.linalg.eigvalsh(inverse @ brought @ np.swapaxes(inverse, 1, 2)).max()))
+    root = (basis * np.sqrt(np.maximum(eigenvalues, 0))[:, None]) @ np.swapaxes(basis, 1, 2)
+    return Blocks(*(Diagonal(root[:, i, j].copy()) for i in range(2) for j in range(2)))
+
+
+def _low_rank(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
+    """Where D is a number, Q = 0 and S is a constant diagonal plus low rank: eigenvectors of the low-rank part."""
+    D, Q = dynamics.diffusion, dynamics.rotation
+    if not isinstance(S, LowRank) or not isinstance(D, Scaled) or not Q.is_zero() or np.ptp(S.diagonal) > 0:
+        return None
+    d, s = float(D.scale), float(S.diagonal[0])
+    basis, values, _ = np.linalg.svd(S.factor, full_matrices=False)
+    top = s + values**2
+    if 2 - eta * d * float(np.max(top)) < 0:
+        _too_large(eta, 2 / (d * float(np.max(top))))
+    rest = np.sqrt(2 * eta * d - (eta * d) ** 2 * s)
+    along = np.sqrt(2 * eta * d - (eta * d) ** 2 * top) - rest
+    return LowRank(np.full(dynamics.size, rest), basis * np.sqrt(np.abs(along)), np.sign(along))
+
+
+def _diagonal(operator: Operator) -> np.ndarray | None:
+    """The entries of a diagonal map; None for another."""
+    if isinstance(operator, Scaled):
+        return np.full(operator.size, float(operator.scale))
+    if isinstance(operator, Diagonal):
+        return np.asarray(operator.values, float)
+    if isinstance(operator, Blocks) and operator.upper_right.is_zero() and operator.lower_left.is_zero():
+        parts = _diagonal(operator.upper_left), _diagonal(operator.lower_right)
+        return None if parts[0] is None or parts[1] is None else np.concatenate(parts)  # type: ignore[arg-type]
+    return None
+
+
+def _pairwise_equal(values: np.ndarray, n: int) -> bool:
+    pairs = values[: n - n % 2].reshape(-1, 2)
+    return bool(np.all(pairs[:, 0] == pairs[:, 1]))
+
+
+def _too_large(eta: float, largest: float) -> None:
+    raise InvalidInput(
+        f"`balanced` needs W = 2ηD - η²GSGᵀ positive semidefinite, and step_size = {eta:g} is too large for it: the gradients "
+        f"bring more noise than the scheme may draw. Take `step_size` at most {largest:.4g}; larger batches or a control variate "
+        "allow more."
+    )

@@ -1,0 +1,200 @@
+"""Schemes of second order with one gradient per step (T5): Leimkuhler-Matthews, its form for Q ≠ 0, the splitting of HFHR.
+
+All three draw on noise twice: half of it in this step, the same half again in the next. That half is their memory. With noisy
+gradients `prepared` takes the oracle's part off the noise that is drawn, so that the covariance on a Gaussian stays exact.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import linalg
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.operators import Blocks, Operator, Scaled, as_operator
+from gyromc.oracles import Exact
+from gyromc.schemes.base import Scheme
+from gyromc.schemes.moments import GradientMoments, gradient_moments
+
+MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
+
+
+class LeimkuhlerMatthews(Scheme):
+    """z⁺ = z - ηDĝ + ½(w_k + w_{k+1}), w = √(2ηD)ξ less the oracle's part; the memory is ½w_k.
+
+    On a Gaussian with exact gradients the covariance of z is exact at every step size (T5). With gradient noise of covariance Σ
+    the covariance N of w solves N - ¼η(DPN + NPD) = 2ηD - η²DPD - η²DΣD, P the mean Hessian, and it is exact again.
+    """
+
+    root: Operator | None
+
+    def __init__(self, root: Operator | None = None):
+        super().__init__("leimkuhler_matthews", None, linear=True, memory=1)
+        self.root = root
+
+    def why_not(self, dynamics, augmented):
+        if dynamics.is_reversible:
+            return None
+        return f"it is of second order for Q = 0 only, and {dynamics.name} has a rotation Q: use `lm_ab2`"
+
+    def prepared(self, plan):
+        if isinstance(plan.oracle, Exact):
+            return self
+        found, eta, D = _moments(plan, self), plan.eta, plan.dynamics.D
+        P, Sigma = found.of_state(plan.augmented)
+        half = np.eye(len(D)) / 2 - eta / 4 * D @ P
+        taken = linalg.solve_continuous_lyapunov(half, eta**2 * D @ Sigma @ D)  # T7: what the oracle brings
+        return LeimkuhlerMatthews(_root(2 * eta * D - taken, self.name, "the gradients bring more noise than it draws"))
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        n = dynamics.size
+        w = jnp.sqrt(2 * eta) * dynamics.noise(xi) if self.root is None else self.root(xi)
+        moved = y[:n] + (y[n:] + 0.5 * w - eta * dynamics.diffusion(gradient))  # T5
+        return jnp.concatenate([moved, 0.5 * w])
+
+
+class LmAb2(Scheme):
+    """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q (T5).
+
+    z⁺ = z - η[Dĝ_k + Q(1.5 ĝ_k - 0.5 ĝ_{k-1})] + ½√(2ηD)(ξ_k + ξ_{k+1}). The memory is half of the noise and ĝ_{k-1}, which is 0
+    before the first step.
+    """
+
+    def __init__(self):
+        super().__init__("lm_ab2", None, linear=True, memory=2)
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        n = dynamics.size
+        w = 0.5 * jnp.sqrt(2 * eta) * dynamics.noise(xi)
+        turned = dynamics.rotation(1.5 * gradient - 0.5 * y[2 * n :])
+        moved = y[:n] + (y[n : 2 * n] + w - eta * (dynamics.diffusion(gradient) + turned))  # T5
+        return jnp.concatenate([moved, w, gradient])
+
+
+class HfhrSplitting(Scheme):
+    """The splitting O A½ N½ G N½ A½ of HFHR, D = diag(αEEᵀ, γI), Q = [[0, -E], [Eᵀ, 0]] (E = I without preconditioner).
+
+    O: r ← e^{-γη}r + √(1-e^{-2γη})ζ; A½: θ ← θ + ½ηEr; N½: θ ← θ + ½√(2αη)Eξ, the same ξ on both sides; then θ is recorded and
+    the gradient taken, and G: θ ← θ - ηαEEᵀĝ, r ← r - ηEᵀĝ. The memory is what N½ adds. On a Gaussian the covariance of θ is
+    exact (T5), and where whitening is incomplete it needs √κ steps for what takes κ steps without momentum (T10).
+
+    With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact.
+    """
+
+    kick: Operator | None  # a root of the covariance of what O draws
+
+    def __init__(self, kick: Operator | None = None):
+        super().__init__("hfhr_splitting", None, linear=True, memory=1)
+        self.kick = kick
+
+    def state_size(self, n):
+        return n + n // 2
+
+    def why_not(self, dynamics, augmented):
+        other = "use `lm_ab2`, which takes any D and Q"
+        if not augmented:
+            return f"it needs a momentum, and {dynamics.name} has none: {other}"
+        D, Q = dynamics.diffusion, dynamics.rotation
+        if not isinstance(D, Blocks) or not isinstance(Q, Blocks) or not isinstance(D.lower_right, Scaled):
+            return f"it splits `gyromc.dynamics.hfhr`, and the dynamics is {dynamics.name}: {other}"
+        zero = [D.upper_right, D.lower_left, Q.upper_left, Q.lower_right]
+        if not all(block.is_zero() for block in zero) or not _is_square(D.upper_left, Q.upper_right):
+            return (
+                f"it needs D = diag(αEEᵀ, γI) and Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
+            )
+        return None
+
+    def prepared(self, plan):
+        if isinstance(plan.oracle, Exact):
+            return self
+        found = _moments(plan, self)
+        D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
+        E, d = -Q.upper_right.dense(), plan.dim
+        P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
+        alpha = float(np.trace(D.upper_left.dense()) / np.trace(E @ E.T))
+        drawn = _less_kick(P, Sigma, alpha, float(D.lower_right.scale), plan.eta)
+        return HfhrSplitting(_root(drawn, self.name, "the gradients bring more noise than the O-step draws", d))
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        d = dynamics.size // 2
+        D, Q, root = dynamics.diffusion, dynamics.rotation, dynamics.root
+        assert (
+            isinstance(D, Blocks)
+            and isinstance(Q, Blocks)
+            and isinstance(root, Blocks)
+            and isinstance(D.lower_right, Scaled)
+        )
+        theta, r, half, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
+        theta, r = theta - eta * D.upper_left(g) + half, r - eta * Q.lower_left(g)
+        theta = theta - 0.5 * eta * Q.upper_right(r)
+        decay = jnp.exp(-eta * D.lower_right.scale)
+        drawn = jnp.sqrt(1 - decay**2) * xi[d:] if self.kick is None else self.kick(xi[d:])
+        r = decay * r + drawn
+        half = 0.5 * jnp.sqrt(2 * eta) * root.upper_left(xi[:d])
+        theta = theta - 0.5 * eta * Q.upper_right(r) + half
+        return jnp.concatenate([theta, r, half])  # T5
+
+
+def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
+    """The covariance that O draws so that θ keeps P⁻¹ under gradient noise of covariance Σ (T10).
+
+    In the eigenbasis of P each pair (i, j) of coordinates is a chain of its own: with M_i the map of (θ_i, r_i), noise enters
+    Cov((θ_i, r_i), (θ_j, r_j)) through the kick, at (α, 1)η before A½ O A½, and through O. One number per pair makes the θθ entry
+    0.
+    """
+    eigenvalues, basis = np.linalg.eigh(P)
+    decay, d = np.exp(-gamma * eta), len(P)
+    drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
+    after = drift @ np.diag([1.0, decay]) @ drift
+    steps = [after @ (np.eye(2) - eta * lam * np.outer([alpha, 1.0], [1.0, 0.0])) for lam in eigenvalues]
+    brought = after @ np.array([alpha, 1.0]) * eta
+    drawn = drift @ np.array([0.0, 1.0])
+    share = np.empty((d, d))
+    for i in range(d):
+        for j in range(i, d):
+            propagate = np.eye(4) - np.kron(steps[i], steps[j])
+            kicks, draws = np.linalg.solve(propagate, np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1))[0]
+            share[i, j] = share[j, i] = kicks / draws
+    taken = basis @ (share * (basis.T @ Sigma @ basis)) @ basis.T
+    return (1 - decay**2) * np.eye(d) - taken
+
+
+def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
+    require(
+        plan.dim <= MOST_DENSE,
+        f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices, for at most {MOST_DENSE} "
+        f"parameters: this plan has {plan.dim}. Use `Exact()` gradients, or `balanced()`.",
+    )
+    return gradient_moments(plan)
+
+
+def _root(covariance: np.ndarray, name: str, problem: str, size: int | None = None) -> Operator:
+    try:
+        return as_operator(covariance, name, size).cholesky()
+    except InvalidInput:
+        smallest = float(np.linalg.eigvalsh(covariance)[0])
+        raise InvalidInput(
+            f"`{name}` cannot keep the covariance here: {problem} (its noise would have the variance {smallest:.3g} in one "
+            "direction). Take a smaller `step_size`, larger batches, or a control variate."
+        ) from None
+
+
+def _is_square(D: Operator, minus_E: Operator) -> bool:
+    """Whether D = αEEᵀ for a number α, looking at matrices only where the structure does not tell."""
+    if isinstance(D, Scaled) and isinstance(minus_E, Scaled):
+        return float(minus_E.scale) != 0
+    E, matrix = -minus_E.dense(), D.dense()
+    C = E @ E.T
+    alpha = np.trace(matrix) / np.trace(C)
+    return bool(np.allclose(matrix, alpha * C, rtol=1e-9, atol=1e-12 * abs(alpha) * np.max(np.abs(C))))
+
+
+leimkuhler_matthews = LeimkuhlerMatthews()
+"""Leimkuhler-Matthews, for Q = 0 (T5)."""
+
+lm_ab2 = LmAb2()
+"""Leimkuhler-Matthews with an Adams-Bashforth step for the rotation, for any D and Q (T5)."""
+
+hfhr_splitting = HfhrSplitting()
+"""The splitting of HFHR, with or without preconditioner (T5, T10)."""
