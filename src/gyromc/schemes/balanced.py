@@ -50,9 +50,9 @@ class Balanced(Scheme):
         return Balanced(self.second_moment, noise_root(plan.dynamics, S, plan.eta))
 
     def __call__(self, dynamics, y, gradient, xi, eta):
-        require(
-            self.root is not None, "`balanced` needs a plan that says what D, Q and η are: use it in `gyromc.Plan`."
-        )
+        root = self.root
+        if root is None:
+            raise InvalidInput("`balanced` needs a plan that says what D, Q and η are: use it in `gyromc.Plan`.")
         return y + (root(xi) - eta * dynamics.drift(gradient))  # T7
 
 

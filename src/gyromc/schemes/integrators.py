@@ -119,12 +119,10 @@ class HfhrSplitting(Scheme):
     def __call__(self, dynamics, y, gradient, xi, eta):
         d = dynamics.size // 2
         D, Q, root = dynamics.diffusion, dynamics.rotation, dynamics.root
-        assert (
-            isinstance(D, Blocks)
-            and isinstance(Q, Blocks)
-            and isinstance(root, Blocks)
-            and isinstance(D.lower_right, Scaled)
-        )
+        assert isinstance(D, Blocks)
+        assert isinstance(Q, Blocks)
+        assert isinstance(root, Blocks)
+        assert isinstance(D.lower_right, Scaled)
         theta, r, half, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
         theta, r = theta - eta * D.upper_left(g) + half, r - eta * Q.lower_left(g)
         theta = theta - 0.5 * eta * Q.upper_right(r)
