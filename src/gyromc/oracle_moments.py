@@ -10,13 +10,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require_memory
+from gyromc.checks import require, require_memory
 from gyromc.evaluation import doubled, over_rows
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
 
 MOST_DATA = 2000
 MOST_NUMBERS = 4_000_000  # in the gradients of single data that are held at once
+
+
+def why_no_moments(oracle: Oracle) -> str | None:
+    """Why the moments of an oracle's noise are not functions of θ, or None."""
+    if oracle.memory(1):
+        return f"the noise of {oracle.name} depends on where its anchor is, not on θ alone"
+    return None
 
 
 def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
@@ -63,6 +70,7 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: n
     require_memory(3 * 8 * d**2, f"A covariance of {d:,} parameters", "Take fewer parameters.")
     if isinstance(oracle, Exact | Gaussian):
         return _additive(oracle, d)
+    _check(oracle)
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
@@ -90,6 +98,11 @@ def _summed(target, oracle, rows, index, shares):
     return flat.T @ flat
 
 
+def _check(oracle: Oracle) -> None:
+    reason = why_no_moments(oracle)
+    require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
+
+
 def _additive(oracle: Exact | Gaussian, dim: int) -> np.ndarray:
     tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
     return tau**2 * np.eye(dim)
@@ -100,6 +113,7 @@ def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int) -> 
 
     For distinct rows the second has the exact factor (N-b)/(N-1); the third has one that is smaller, so it is an upper bound.
     """
+    _check(oracle)
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data

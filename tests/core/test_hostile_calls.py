@@ -153,6 +153,7 @@ ARGUMENTS = {
         ("none",),
     ),
     "ControlVariate order": (lambda v: O.ControlVariate(1, order=v), "`order`", ()),
+    "ControlVariate refresh": (lambda v: O.ControlVariate(1, refresh=v), "`refresh`", ("none",)),
     "ControlVariate curvature": (
         lambda v: (
             plan(

@@ -38,6 +38,17 @@ class Oracle(eqx.Module):
         """How many data terms one gradient reads (1 for a target that is not a sum)."""
         return target.num_data if isinstance(target, SumOverData) else 1
 
+    def gradients(self, steps: int) -> int:
+        """How many gradients so many steps of one chain compute."""
+        return steps
+
+    def memory(self, dim: int) -> int:
+        """How many numbers the oracle keeps for each chain between steps, for engines that can keep them.
+
+        An oracle that keeps some has `refresh`, `anchor_at` and `anchored`, as `ControlVariate` has.
+        """
+        return 0
+
 
 class Exact(Oracle):
     """The full gradient ∇U.

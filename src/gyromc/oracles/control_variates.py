@@ -45,6 +45,10 @@ class ControlVariate(Batch):
     Both are unbiased for every c. The prior's gradient is exact. Far from c, where |x_iᵀ(θ-c)| is 1 or more, order 2 has as much
     noise as order 1: with small batches and large steps, start the chains at c, or they can diverge.
 
+    With `refresh=m`, each chain has its own anchor: at the steps k = 0, m, 2m, … it is set to the chain's state, and the full
+    gradient there is computed (SVRG). Far from the mode, or where there are several, the noise stays as small as the distance of
+    m steps. An anchor depends on the past only, so that every step is unbiased. On average a step reads 2b + N/m rows.
+
     **Arguments:**
 
     - `size`: b, from 1 to 10⁹.
@@ -57,6 +61,8 @@ class ControlVariate(Batch):
       step. `"diagonal"`, for generalized linear models, uses only the diagonals of K and of every ∇²ℓ_i(c), which is still
       unbiased and needs no matrix, with less of the gain; a vector is this diagonal, computed before. Other approximations of
       K, of low rank for example, are refused: they are not the sum of something that can be subtracted row by row.
+    - `refresh`: m, the number of steps after which a chain takes its state for its new anchor; left out: the anchor is fixed. For
+      order 1 only, and engine `scan` only.
 
     ```python
     import numpy as np
@@ -74,11 +80,21 @@ class ControlVariate(Batch):
 
     order: int = eqx.field(static=True)
     curvature: Curvature = eqx.field(static=True)
+    refresh: int | None = eqx.field(static=True)
     center: Any
     anchor: Any
     operator: Operator | None
 
-    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1, curvature=None):
+    def __init__(
+        self,
+        size: int,
+        center=None,
+        replace: bool = True,
+        *,
+        order: int = 1,
+        curvature=None,
+        refresh: int | None = None,
+    ):
         super().__init__(size, replace)
         for _, leaf in leaves(center, "center"):
             numbers(leaf, "center")
@@ -88,13 +104,27 @@ class ControlVariate(Batch):
             "`curvature` is used by order 2 only: pass `order=2`, or leave `curvature` out.",
         )
         self.curvature, self.operator = _read_curvature(curvature)
+        self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
+        require(
+            refresh is None or self.order == 1,
+            "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain. Pass `order=1`, "
+            "or leave `refresh` out.",
+        )
+        require(
+            refresh is None or center is None,
+            "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
+        )
         self.center = center
         self.anchor = None
 
     @property
     def name(self) -> str:
-        kind = "" if self.curvature is Curvature.FULL else f", curvature={self.curvature.value!r}"
-        return super().name.replace(")", f", order=2{kind})") if self.order == 2 else super().name
+        more = ", order=2" if self.order == 2 else ""
+        if self.curvature is not Curvature.FULL:
+            more += f", curvature={self.curvature.value!r}"
+        if self.refresh is not None:
+            more += f", refresh={self.refresh}"
+        return super().name.replace(")", f"{more})")
 
     @property
     def complete(self) -> bool:
@@ -102,6 +132,8 @@ class ControlVariate(Batch):
         return self.curvature is not Curvature.DIAGONAL
 
     def prepared(self, model):
+        if self.refresh is not None:
+            return self
         target, dim = model.flat_target, model.dim
         if self.center is None:
             center = model.mode
@@ -145,14 +177,34 @@ class ControlVariate(Batch):
         _require_same(found, products, "the Hessian at `center` of the sum over the data, without the prior")
         return given
 
+    def memory(self, dim):
+        return 0 if self.refresh is None else 2 * dim
+
+    def anchor_at(self, target, theta):
+        """What a chain keeps of an anchor at θ: θ itself and ∇L(θ), which reads all the data."""
+        return jnp.concatenate([theta, target.gradient(theta) - target.prior_gradient(theta)])
+
+    def anchored(self, kept) -> "ControlVariate":
+        """The oracle at an anchor as `anchor_at` returns it."""
+        d = kept.shape[0] // 2
+        return eqx.tree_at(lambda o: (o.center, o.anchor), self, (kept[:d], kept[d:]), is_leaf=lambda x: x is None)
+
     def terms(self, target, theta, index):
+        center = self.center
+        if center is None or self.anchor is None:
+            why = "it belongs to a chain" if self.refresh else "call `prepared(model)` first"
+            raise InvalidInput(
+                f"{self.name} has no anchor here: {why}. What needs one before any chain runs takes `ControlVariate` without "
+                "`refresh`."
+            )
         if self.curvature is Curvature.DIAGONAL and isinstance(target, GeneralizedLinear):
-            first = target.remainder(theta, self.center, index, 1)
-            return first - target.diagonal_product(self.center, theta - self.center, index)
-        return target.remainder(theta, self.center, index, self.order)
+            first = target.remainder(theta, center, index, 1)
+            return first - target.diagonal_product(center, theta - center, index)
+        return target.remainder(theta, center, index, self.order)
 
     def gradient(self, target, theta, zeta):
-        estimate = self.anchor + target.num_data / self.size * self.terms(target, theta, zeta)
+        terms = self.terms(target, theta, zeta)
+        estimate = self.anchor + target.num_data / self.size * terms
         if self.order == 2:
             away = theta - self.center
             product = self.operator(away) if self.operator is not None else target.data_product(self.center, away)
@@ -160,8 +212,13 @@ class ControlVariate(Batch):
         return estimate + target.prior_gradient(theta)
 
     def evaluations(self, target):
-        everything = self.order == 2 and self.curvature is Curvature.MATRIX_FREE
-        return 2 * self.size + (super(Batch, self).evaluations(target) if everything else 0)
+        everything = super(Batch, self).evaluations(target)
+        if self.refresh is not None:
+            return 2 * self.size + -(-everything // self.refresh)  # on average
+        return 2 * self.size + (everything if self.curvature is Curvature.MATRIX_FREE else 0)
+
+    def gradients(self, steps):
+        return steps + (0 if self.refresh is None else -(-steps // self.refresh))
 
 
 def _read_curvature(value) -> tuple[Curvature, Operator | None]:

@@ -16,7 +16,7 @@ from scipy import linalg
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracle_moments import oracle_covariances, oracle_third_moments
+from gyromc.oracle_moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
@@ -112,7 +112,7 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     whole = sum(i < plan.dim for i in chosen) == plan.dim
     if not isinstance(plan.oracle, Exact | Gaussian) and not whole:
         return "the noise of mini-batches couples all parameters"
-    return None
+    return why_no_moments(plan.oracle)
 
 
 def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:

@@ -164,11 +164,12 @@ def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
     """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
 
     A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
+    That of anchors that move depends on the past.
     """
     oracle, target = plan.prepared_oracle, plan.flat_target
     if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
         return None
-    if isinstance(oracle, ControlVariate) and oracle.order == 2:
+    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
         return None
     with jax.enable_x64(True):
         X, y = target.design
