@@ -29,7 +29,7 @@ from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.batches import choose_oracle
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, Block, merits
 from gyromc.tuning.outline import Outline, outline
-from gyromc.tuning.step_size import MILD, MOST_SMALLER, burn_in_steps, plan_step_size
+from gyromc.tuning.step_size import burn_in_steps, for_varying_curvature, plan_step_size
 
 __all__ = ["DYNAMICS", "Choice", "choose", "preconditioned_plan"]
 
@@ -98,7 +98,7 @@ def choose(
     )
     shape = model.nearest_gaussian(seed, refine=POINTS * target.X.size * target.likelihood.outputs**2 <= MOST_WORK)
     wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / model.dim) / block.G[0, 0])
-    eta = wanted / max(1.0, min(shape.steepest / MILD, MOST_SMALLER))
+    eta = for_varying_curvature(wanted, shape.steepest)
     oracle, noise = choose_oracle(target, model.mode, shape, eta, EXCESS, seed)
     num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2))  # E6: Var ≈ V / (Nη)
     plan = Plan(
