@@ -7,7 +7,7 @@ import gyromc as gm
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.grid import grid_chain
 from support.exact import line_average
-from support.values import skew
+from support.values import on_normal, skew
 
 ROTATED = gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]])
 
@@ -162,26 +162,15 @@ def test_the_error_of_a_first_order_bias_covers_the_second():
 def test_every_start_counts():
     """200 starts, the first 32 of them on one side: E tanh(θ_0) over all is known."""
     starts = np.concatenate([np.full(32, 3.0), np.full(168, -3.0)])[:, None]
-    plan = gm.Plan(
-        target=gm.targets.Quadratic([1.0]),
-        dynamics=gm.dynamics.overdamped(1),
-        observables={"h": gm.observables.tanh([1.0])},
-        step_size=0.1,
-        num_steps=1,
-        num_chains=200,
-        start=starts,
-    )
+    plan = on_normal(observables={"h": gm.observables.tanh([1.0])}, num_steps=1, num_chains=200, start=starts)
     np.testing.assert_allclose(gm.predict(plan).mean["h"], np.mean(np.tanh(starts)), rtol=1e-6)
 
 
 def test_a_random_start_has_an_error():
     import jax
 
-    plan = gm.Plan(
-        target=gm.targets.Quadratic([1.0]),
-        dynamics=gm.dynamics.overdamped(1),
+    plan = on_normal(
         observables={"x": gm.observables.linear([1.0]), "s": gm.observables.square([1.0])},
-        step_size=0.1,
         num_steps=10,
         num_chains=4,
         start=lambda key: 2.0 + 3.0 * jax.random.normal(key, (1,)),
