@@ -239,25 +239,25 @@ def test_an_even_observable_is_known_across_a_high_barrier():
     assert row.bias_error < 1e-6 < abs(row.bias)
 
 
-@pytest.mark.parametrize("burn_in", [0, 1, 5, 20, 100])
-def test_burn_in_counts_on_a_grid(burn_in):
+@pytest.mark.parametrize(("burn_in", "num_steps"), [(0, 50), (1, 50), (5, 50), (20, 50), (100, 50), (200, 1)])
+def test_burn_in_counts_on_a_grid(burn_in, num_steps):
     """From a start four deviations away: the average begins after the burn-in, and what is left of the start counts."""
     plan = gm.Plan(
         target=gm.targets.CosinePerturbed(1, 0.5),
         dynamics=gm.dynamics.overdamped(1),
         observables={"h": gm.observables.tanh([1.0])},
         step_size=0.1,
-        num_steps=50,
+        num_steps=num_steps,
         start=[4.0],
         burn_in=burn_in,
     )
     row = gm.predict(plan)["h"]
-    settings = {"step_size": 0.1, "num_steps": 50, "burn_in": burn_in, "box": (-9.0, 9.0)}
+    settings = {"step_size": 0.1, "num_steps": num_steps, "burn_in": burn_in, "box": (-9.0, 9.0)}
     truth = line_average(lambda t: t - 0.5 * np.sin(t), np.tanh, 4.0, **settings)
     assert "grid" in row.bias_method
     assert row.start_counted
     assert abs(row.mean - truth) <= row.bias_error + row.expectation_error
-    assert row.bias_error < 0.01 * max(abs(truth), 1e-4)
+    assert row.bias_error < max(0.01 * abs(truth), 1e-4)
 
 
 @pytest.mark.parametrize("burn_in", [0, 10, 40, 200])
