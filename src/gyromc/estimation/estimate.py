@@ -16,9 +16,10 @@ from gyromc.estimation import bias as biases
 from gyromc.estimation.bias import Bias, BiasSource
 from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
+from gyromc.estimation.richardson import extrapolated
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.oracle_moments import oracle_covariances
+from gyromc.prediction.corrections import floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
@@ -42,14 +43,15 @@ def estimate(
 ) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and diagnostics.
 
-    Nothing is run unless `second_step_size=True` asks for it.
+    Nothing is run unless `second_step_size=True` or `bias="richardson"` asks for it.
 
     **Arguments:**
 
     - `run`: from `gyromc.run`; keep draws for the plug-in and for the effective sample size of few chains.
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
       draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.errors.choose`.
-    - `bias`: where the discretisation bias comes from: `"predict"`; `"auto"`, predicted where that takes seconds or no longer
+    - `bias`: where the discretisation bias comes from: `"predict"`; `"richardson"`, pairs of chains at η and η/2 with the same
+      noise, at three times the run's cost (at most 512 pairs); `"auto"`, predicted where that takes seconds or no longer
       than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step
       size; or the `biases` of earlier estimates of the same plan.
     - `level`: of the intervals.
@@ -110,6 +112,10 @@ def _bias_source(bias: object) -> BiasSource:
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
     """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
     require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
+    require(
+        average.uncorrected is None,
+        'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
+    )
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
     plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), MOST_DRAWS)
     values = plan.model.values(plan.observables[average.name], rows)
@@ -129,11 +135,8 @@ def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     """What the oracle's noise adds to N·Var, averaged over some of the draws."""
     if isinstance(plan.oracle, Exact):
         return 0.0
-    theta = spaced(rows, FLOOR_DRAWS)
-    r = np.random.default_rng(0).standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = found.poisson.gradients(np.concatenate([theta, r], axis=1)) @ (plan.dynamics.D + plan.dynamics.Q)
-    slope = slope[:, : plan.dim]
-    return float(np.mean(np.einsum("si,sij,sj->s", slope, oracle_covariances(plan, theta), slope)))  # T1: s
+    z = with_momenta(plan, spaced(rows, FLOOR_DRAWS), np.random.default_rng(0))
+    return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 
 def _worth(averages: Average, spread: float) -> float:
@@ -163,6 +166,8 @@ def _biases(
         return given
     if source is BiasSource.NONE:
         return {name: Bias(None, "not asked for") for name in names}
+    if source is BiasSource.RICHARDSON:
+        return extrapolated(run.plan.replace(num_steps=run.steps_done), names)
     if source is BiasSource.AUTO:
         return biases.measured(run, names) if second else biases.predicted_or_not(run)
     if not second:
