@@ -66,7 +66,7 @@ def _of_a_square(plan) -> float:
     """
     (a,) = (h.direction for h in plan.observables.values())
     sums, psi, first, last = _ends(plan)
-    K, m = plan.target.gaussian()
+    _, m = plan.target.gaussian()
     rate = 1 - (1 - plan.eta) ** 2
     stationary = (a @ m) ** 2 + a @ plan.step_matrices.C @ plan.step_matrices.C.T @ a / rate
     phi = lambda y: 2 * (a @ m) / plan.eta * ((y - m) @ a) + ((y - m) @ a) ** 2 / rate
@@ -90,7 +90,9 @@ def test_of_a_square_only_the_boundary_is_left(scheme, monkeypatch):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_with_a_noisy_oracle_the_variance_is_exact(scheme):
-    plan = make(scheme, SCHEMES[scheme], oracle=gm.oracles.Gaussian(1.2), num_chains=40_000, dtype="float32", num_steps=20)
+    plan = make(
+        scheme, SCHEMES[scheme], oracle=gm.oracles.Gaussian(1.2), num_chains=40_000, dtype="float32", num_steps=20
+    )
     sums, psi, _, _ = _ends(plan)
     plain, corrected = recursion.moments(plan, U), recursion.moments(plan, U, martingale(plan).linear[0])
     averages = (sums - psi)[:, 0] / plan.num_steps
@@ -127,7 +129,9 @@ def _curved(**changes) -> gm.Plan:
     "changes",
     [
         {},
-        pytest.param({"dynamics": gm.dynamics.hfhr(4, 1.0, 2.0), "scheme": "euler", "step_size": 0.05}, marks=pytest.mark.slow),
+        pytest.param(
+            {"dynamics": gm.dynamics.hfhr(4, 1.0, 2.0), "scheme": "euler", "step_size": 0.05}, marks=pytest.mark.slow
+        ),
     ],
     ids=["whitened", "many terms"],
 )

@@ -145,7 +145,7 @@ def state_size(p, source, w):
 
 @kernel
 def one_row(source, column, entry, first, last, initial, out, at):
-    """initial + Σ_j M_ij source_j for one row of a sparse matrix M, whose entries are first … last, and a block's four vectors."""
+    """initial + Σ_j M_ij source_j for one row of a sparse matrix M, with entries first … last, and a block of chains."""
     t0 = t1 = t2 = t3 = zeros_like(source) + initial
     for e in range(first, last):
         place, m = number(column, e), zeros_like(source) + number(entry, e)

@@ -7,6 +7,7 @@ target's gradient is one of the parts of `gradients`. Everything is computed in 
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import llvmlite.binding
 import numpy as np
 
@@ -17,6 +18,7 @@ from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import PROFILES, Program
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
+from gyromc.evaluation import doubled
 from gyromc.flat import identity
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
@@ -68,8 +70,8 @@ def why_not(plan: Plan) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in SUPPORTED_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, ControlVariate) and oracle.order > 1:
-        return "it has control variates of order 1 only"
+    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
+        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
     if oracle.memory(plan.dim):
         return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
@@ -99,7 +101,10 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch):
+    noiseless = (
+        type(target) is targets.LinearRegression and isinstance(oracle, ControlVariate) and oracle.order == 2
+    )  # T8
+    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch) and not noiseless:
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
@@ -134,30 +139,53 @@ def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndar
 def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
-    (N, d), a, part = X.shape, np.zeros(X.shape[1]), gradients.BATCH
-    signed, affine, centred = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False
+    (N, d), part = X.shape, gradients.BATCH
+    K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
+    signed, affine, centred, curved = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False, 0
     columns = [X] if signed else [X, y]
     if isinstance(oracle, ControlVariate):
-        a, t = np.asarray(oracle.anchor, float), X @ np.asarray(oracle.center, float)
+        center = np.asarray(oracle.center, float)
+        a, t = np.asarray(oracle.anchor, float), X @ center
         if affine:
             columns = [X, t]  # the slope at θ less that at the centre is xᵀθ - xᵀc
         else:
             centred = True
             columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
+        if oracle.order == 2:
+            columns, curved, curvature = _second_order(target, center, t, columns)
+            K, a = K + curvature, a - curvature @ center
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
     if affine and len(products) + d <= MAX_MOMENTS:
         part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
     return Form(
-        K=float(target.prior_precision) * np.eye(d),
+        K=K,
         a=a,
         c=N / oracle.size,
         part=part,
         slope_code=code,
         uses_response=not signed,
         uses_centre=centred,
+        curvature_column=curved,
         table=_padded(*columns),
         batch=oracle.size,
     )
+
+
+def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int, np.ndarray]:
+    """Columns for control variates of order 2, the curvature's number among them, and K = Σ_i w_i x_i x_iᵀ.
+
+    With w_i the derivative of the slope at t_i = x_iᵀc, a row's weight is slope(t) - (slope(t_i) - w_i t_i) - w_i t. The slope of
+    a logistic model does not read the response, whose column then holds w.
+    """
+    X, y, slope = columns
+    wide, signed = doubled(target), type(target) is targets.LogisticRegression
+    with jax.enable_x64(True):
+        w = np.asarray(wide.curvatures(jnp.asarray(center), *(jnp.asarray(x, float) for x in target.design)))
+        slope = slope if signed else np.asarray(wide.slope(jnp.asarray(t), jnp.asarray(y, float)))
+    K = (w[:, None] * X).T @ X
+    if signed:
+        return [X, w, slope - w * t], X.shape[1], K  # T8
+    return [X, y, slope - w * t, w], X.shape[1] + 2, K
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
