@@ -221,7 +221,7 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     if why_not_linear(plan) is not None:
         return found
     chain = linear_chain(plan)
-    if not chain.additive and chain.n > MOST_STATE:
+    if not chain.additive and chain.size > MOST_STATE:
         return found
     assert found.expectation is not None
     mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
