@@ -153,27 +153,44 @@ def nonreversible(J) -> Dynamics:
     return Dynamics(Scaled(1.0, rotation.size), rotation, "SGNLMC", augmented=False)
 
 
-def hfhr(dim, alpha: float, gamma: float) -> Dynamics:
+def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     """Hessian-free high-resolution dynamics, SGHFHRMC, on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
+
+    With a preconditioner C = EEᵀ it is the same dynamics in the coordinates E⁻¹θ: D = diag(αC, γI), Q = [[0, -E], [Eᵀ, 0]] (T5).
 
     **Arguments:**
 
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
     - `alpha`, `gamma`: both positive.
+    - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
+      applied without a matrix. Left out: the identity.
 
     **Returns:** a `Dynamics` on (θ, r).
 
     ```python
     import gyromc as gm
     assert gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size == 6
+    assert gm.dynamics.hfhr(2, alpha=1.0, gamma=2.0, preconditioner=[4.0, 1.0]).Q[2, 0] == 2.0
     ```
     """
     d = _dimension(dim)
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
     zero, one = Scaled(0.0, d), Scaled(1.0, d)
-    D = Blocks(Scaled(alpha, d), zero, zero, Scaled(gamma, d))
-    Q = Blocks(zero, Scaled(-1.0, d), one, zero)
-    return Dynamics(D, Q, "SGHFHRMC", augmented=True)
+    if preconditioner is None:
+        D = Blocks(Scaled(alpha, d), zero, zero, Scaled(gamma, d))
+        Q = Blocks(zero, Scaled(-1.0, d), one, zero)
+        return Dynamics(D, Q, "SGHFHRMC", augmented=True)
+    C = symmetrised(as_operator(preconditioner, "preconditioner", size=d), +1, "preconditioner")
+    require(
+        C.size == d,
+        f"`preconditioner` acts on {C.size} numbers, and there are {d} parameters: pass one for {d} of them.",
+    )
+    try:
+        E = C.cholesky()
+    except InvalidInput as error:
+        raise InvalidInput(f"`preconditioner` must be positive definite. {error}") from None
+    D = Blocks(_times(alpha, C), zero, zero, Scaled(gamma, d))
+    return Dynamics(D, Blocks(zero, _times(-1.0, E), _transposed(E), zero), "SGHFHRMC, preconditioned", augmented=True)
 
 
 def gaul(C, a: float, gamma: float) -> Dynamics:
@@ -258,6 +275,17 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
         f"`rate` must be a finite number or {d // 2} of them, one per pair of coordinates: got shape {rates.shape}.",
     )
     return Rotations(np.broadcast_to(rates, (d // 2,)).copy(), d)
+
+
+def _times(factor: float, C: Operator) -> Operator:
+    """factor · C, in C's own structure."""
+    if isinstance(C, Scaled):
+        return Scaled(factor * float(C.scale), C.size)
+    return Diagonal(factor * C.values) if isinstance(C, Diagonal) else Dense(factor * C.dense())
+
+
+def _transposed(E: Operator) -> Operator:
+    return E if isinstance(E, Scaled | Diagonal) else Dense(E.dense().T.copy())
 
 
 def _spectrum(C: Operator):

@@ -5,6 +5,7 @@ docs/prediction.md has examples.
 """
 
 import difflib
+import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc import dynamics, observables, oracles, targets
+from gyromc import dynamics, observables, oracles, schemes, targets
 from gyromc.checks import flag, require, shown
 from gyromc.csvfile import read_numbers
 from gyromc.errors import InvalidInput
@@ -23,7 +24,18 @@ from gyromc.stepsizes import read_step_size
 
 __all__ = ["find", "load", "loads"]
 
-NUMBERS = ("step_size", "num_steps", "num_chains", "seed", "scheme", "start", "burn_in", "weighting", "dtype")
+NUMBERS = (
+    "step_size",
+    "num_steps",
+    "num_chains",
+    "seed",
+    "scheme",
+    "start",
+    "burn_in",
+    "weighting",
+    "dtype",
+    "martingale",
+)
 TABLES = ("target", "dynamics", "oracle", "observables")
 
 
@@ -55,6 +67,8 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
     require("step_size" in table, "The plan needs a number `step_size`.")
     target = _piece(_with_data(table["target"], Path(folder)), "target", TARGETS)
     settings: dict[str, Any] = {name: table[name] for name in NUMBERS if name in table}
+    if isinstance(table.get("scheme"), dict):
+        settings["scheme"] = _piece(table["scheme"], "scheme", SCHEMES)
     if "oracle" in table:
         settings["oracle"] = _piece(table["oracle"], "oracle", ORACLES)
     chosen = {name: _piece(h, f"observables.{name}", OBSERVABLES) for name, h in table["observables"].items()}
@@ -91,6 +105,10 @@ ORACLES: dict[str, Callable] = {
     "gaussian": oracles.Gaussian,
     "minibatch": oracles.Minibatch,
     "control_variate": oracles.ControlVariate,
+}
+SCHEMES: dict[str, Callable] = {
+    **{name: functools.partial(schemes.find, name) for name in schemes.SCHEMES},
+    "balanced": schemes.balanced,
 }
 DYNAMICS: dict[str, Callable] = {
     "overdamped": dynamics.overdamped,

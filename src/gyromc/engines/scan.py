@@ -194,8 +194,10 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
     zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
-    values, size, gradient = _evaluate(pieces, z, zeta)
+    xi = threefry.normal(key_noise, z.shape, dtype)
+    values, after = moved(pieces, y, zeta, xi, eta)
 
+    size = jnp.max(jnp.abs(z), axis=1)
     insane = ~(size <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
@@ -203,23 +205,23 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
     kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
 
-    xi = threefry.normal(key_noise, z.shape, dtype)
-    step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
-    moved = _each_chain(step, y, gradient, xi).astype(dtype)
     if pieces.martingale is not None:
-        values = jnp.concatenate([values, pieces.martingale.increments(moved, xi)], axis=1)
+        values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
-    return Carry(k + 1, moved, high, low, clock, failed_at, kept)
+    return Carry(k + 1, after, high, low, clock, failed_at, kept)
 
 
-def _evaluate(pieces: Pieces, z, zeta):
-    """The observables, the largest coordinate and the stochastic gradient of H, for every chain."""
+def moved(pieces: Pieces, y, zeta, xi, eta):
+    """The observables at the state of every chain, and the state after one step with the given randomness."""
+    z = y[:, : pieces.dynamics.size]
     theta = z[:, : pieces.dim]
     values = [_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in pieces.observables]
     gradient = _each_chain(lambda t, s: pieces.oracle.gradient(pieces.target, t, s), theta, zeta)
     if z.shape[1] > pieces.dim:
         gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
-    return jnp.stack(values, axis=1).astype(z.dtype), jnp.max(jnp.abs(z), axis=1), gradient
+    step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
+    after = _each_chain(step, y, gradient, xi).astype(y.dtype)
+    return jnp.stack(values, axis=1).astype(y.dtype), after
 
 
 def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):

@@ -35,6 +35,7 @@ class BiasSource(enum.StrEnum):
 
     AUTO = "auto"
     PREDICT = "predict"
+    RICHARDSON = "richardson"
     NONE = "none"
 
 

@@ -69,8 +69,9 @@ def fingerprint(plan: Plan, engine: str) -> str:
     for name, value in (("theta0", plan.starts.theta), ("r0", plan.starts.r)):
         add(name, value if value is None else np.asarray(value, float))
     require(not plan.scheduled, "A plan with a step-size schedule cannot be cached: pass one number.")
-    for name in ("step_size", "num_steps", "num_chains", "seed", "scheme", "burn_in", "weighting", "dtype"):
-        add(name, plan.scheme.name if name == "scheme" else getattr(plan, name))
+    add("scheme", plan.scheme.name, *_content(plan.scheme, "scheme"))
+    for name in ("step_size", "num_steps", "num_chains", "seed", "burn_in", "weighting", "dtype", "martingale"):
+        add(name, getattr(plan, name))
     return digest.hexdigest()[:32]
 
 

@@ -7,7 +7,7 @@ noise ξ is always n standard normals, and enters last: y⁺ = a(y, ĝ) + Cξ. S
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -41,6 +41,7 @@ class Scheme(eqx.Module):
     function: Callable[[Dynamics, Any, Any, Any, Any], Any] | None = eqx.field(static=True, repr=False)
     linear: bool = eqx.field(static=True)
     memory: int = eqx.field(static=True)
+    order: ClassVar[int] = 1  # of the bias with exact gradients
 
     def __init__(self, name: str, step: Callable | None, linear: bool = False, memory: int = 0):
         self.name, self.function, self.linear, self.memory = name, step, linear, memory

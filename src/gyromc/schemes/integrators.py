@@ -4,7 +4,7 @@ All three draw on noise twice: half of it in this step, the same half again in t
 gradients `prepared` takes the oracle's part off the noise that is drawn, so that the covariance on a Gaussian stays exact.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +28,7 @@ class LeimkuhlerMatthews(Scheme):
     """
 
     root: Operator | None
+    order: ClassVar[int] = 2
 
     def __init__(self, root: Operator | None = None):
         super().__init__("leimkuhler_matthews", None, linear=True, memory=1)
@@ -61,6 +62,8 @@ class LmAb2(Scheme):
     before the first step.
     """
 
+    order: ClassVar[int] = 2
+
     def __init__(self):
         super().__init__("lm_ab2", None, linear=True, memory=2)
 
@@ -82,6 +85,7 @@ class HfhrSplitting(Scheme):
     With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact.
     """
 
+    order: ClassVar[int] = 2
     kick: Operator | None  # a root of the covariance of what O draws
 
     def __init__(self, kick: Operator | None = None):
