@@ -179,8 +179,8 @@ def test_variance_approaches_v_over_eta_plus_floor():
             start=mean,
         )
         chain = linear_chain(plan)
-        w = np.linalg.solve(chain.A.T, lift(u, chain.size))
-        V = 2 * w @ chain.D @ w
+        w = np.linalg.solve((np.eye(chain.size) - chain.M).T / 0.004, lift(u, chain.size))
+        V = 2 * w @ dynamics.D @ w
         stationary = lifted.second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
         noise = np.einsum("iajb,ab->ij", chain.noise.tensor, stationary)
         s = np.linalg.solve(K, u) @ noise @ np.linalg.solve(K, u)
