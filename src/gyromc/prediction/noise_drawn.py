@@ -1,0 +1,82 @@
+"""What a scheme's own noise means for bias, variance and step size, where that differs from Euler-Maruyama's.
+
+Input: a plan with a linear scheme and a constant step size. Output: the covariance that the scheme draws less than with exact
+gradients or as Euler (per η²), the largest step size at which it can draw its noise, and s' in N·Var = V/η + s' on the Gaussian
+nearest to the target.
+"""
+
+import math
+
+import numpy as np
+from scipy import linalg
+
+from gyromc.martingale import doubled_sum, projection
+from gyromc.observables import Observable
+from gyromc.plan import Plan
+from gyromc.prediction.exact.chain import augment, chain_around
+from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
+from gyromc.prediction.exact.noise import Noise
+from gyromc.schemes import Balanced, StepMatrices, step_matrices
+from gyromc.schemes.moments import gradient_moments
+
+MOST_DENSE = 512  # parameters
+
+
+def second_moment(plan: Plan) -> np.ndarray:
+    """S = E[ĝĝᵀ] of the gradients of H, as the plan's balanced scheme takes it: n × n."""
+    assert isinstance(plan.scheme, Balanced)
+    own = plan.scheme.second_moment
+    S = gradient_moments(plan).second if own is None else own.dense()
+    S = np.diag(S) if S.ndim == 1 else S
+    return S if len(S) == plan.dynamics.size else augment(S, plan.augmented)
+
+
+def noise_limit(plan: Plan) -> float:
+    """The largest step size at which a balanced scheme has noise left to draw, W = 2ηD - η²GSGᵀ ⪰ 0; infinite for others."""
+    if not isinstance(plan.scheme, Balanced):
+        return math.inf
+    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
+    top = float(linalg.eigh(G @ second_moment(plan) @ G.T, D, eigvals_only=True)[-1])
+    return 2 / top if top > 0 else math.inf  # T7
+
+
+def taken_off(plan: Plan) -> np.ndarray:
+    """The covariance, per η², that the scheme draws less than Euler (balanced) or than with exact gradients (others): n × n."""
+    if plan.scheme.is_euler:
+        return np.zeros_like(plan.dynamics.D)
+    eta, drawn = plan.eta, _covariance(plan.step_matrices)
+    if isinstance(plan.scheme, Balanced):
+        return (2 * eta * plan.dynamics.D - drawn) / eta**2  # T7
+    return (_covariance(step_matrices(plan.scheme, plan.dynamics, eta)) - drawn) / eta**2
+
+
+def _covariance(step: StepMatrices) -> np.ndarray:
+    """Of what one draw of ξ adds to z: now, and through the memory in the next step."""
+    n = step.n
+    whole = step.C[:n] + step.A[:n, n:] @ step.C[n:]
+    return whole @ whole.T
+
+
+def gaussian_floor(plan: Plan, h: Observable) -> float | None:
+    """s' = N·Var - V/η at the plan's own η, for h projected on linear and quadratic functions and the Gaussian nearest to the target.
+
+    None where matrices would be too large. With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k,
+    N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for yᵀHy.
+    """
+    if plan.dim > MOST_DENSE:
+        return None
+    fit, moments, m = plan.model.gaussian_fit, gradient_moments(plan), plan.state_size
+    chain = chain_around(plan, fit.precision, fit.mean, Noise(moments.noise), np.zeros((1, m)))
+    C = doubled_sum(chain.M, chain.W)
+    slope, form = projection(plan, h, fit)
+    D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
+    u = np.concatenate([slope, np.zeros(m - plan.dim)])
+    found = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
+    V = fluctuation_constant(D, Q, P, u[:n])
+    if form is not None:
+        H = np.zeros((m, m))
+        H[: plan.dim, : plan.dim] = form
+        HC = H @ C
+        found += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
+        V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
+    return found - V / plan.eta
