@@ -1,17 +1,19 @@
 """What a scheme's own noise means for bias, variance and step size, where that differs from Euler-Maruyama's.
 
 Input: a plan with a linear scheme and a constant step size. Output: the covariance that the scheme draws less than with exact
-gradients or as Euler (per η²), the largest step size at which it can draw its noise, and s' in N·Var = V/η + s' on the Gaussian
+gradients or as Euler (per η²), the largest step size at which it can draw its noise, and s in N·Var = V/η + s on the Gaussian
 nearest to the target.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
+from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
@@ -31,23 +33,40 @@ def second_moment(plan: Plan) -> np.ndarray:
     return S if len(S) == plan.dynamics.size else augment(S, plan.augmented)
 
 
+def brought(plan: Plan) -> np.ndarray:
+    """GSGᵀ for a balanced scheme: the covariance per η² that it leaves to the gradients; 0 for others."""
+    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
+    return G @ second_moment(plan) @ G.T if isinstance(plan.scheme, Balanced) else np.zeros_like(D)  # T7
+
+
 def noise_limit(plan: Plan) -> float:
     """The largest step size at which a balanced scheme has noise left to draw, W = 2ηD - η²GSGᵀ ⪰ 0; infinite for others."""
     if not isinstance(plan.scheme, Balanced):
         return math.inf
-    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
-    top = float(linalg.eigh(G @ second_moment(plan) @ G.T, D, eigvals_only=True)[-1])
-    return 2 / top if top > 0 else math.inf  # T7
+    top = float(linalg.eigh(brought(plan), plan.dynamics.D, eigvals_only=True)[-1])
+    return 2 / top if top > 0 else math.inf
 
 
-def taken_off(plan: Plan) -> np.ndarray:
-    """The covariance, per η², that the scheme draws less than Euler (balanced) or than with exact gradients (others): n × n."""
-    if plan.scheme.is_euler:
-        return np.zeros_like(plan.dynamics.D)
-    eta, drawn = plan.eta, _covariance(plan.step_matrices)
-    if isinstance(plan.scheme, Balanced):
-        return (2 * eta * plan.dynamics.D - drawn) / eta**2  # T7
-    return (_covariance(step_matrices(plan.scheme, plan.dynamics, eta)) - drawn) / eta**2
+class FirstOrder(NamedTuple):
+    """What enters the bias of a scheme at first order in η: E[f(z⁺)] = f + η𝒜f + η²ℬf + …, ℬ = ℬ_drift + ½tr((GΣGᵀ - less)∇²f)."""
+
+    drift: bool  # whether ℬ_drift is Euler's; for a scheme of second order there is none
+    less: np.ndarray  # n × n
+
+
+def first_order(plan: Plan) -> FirstOrder | None:
+    """The first order of a plan's scheme; None where it is not known."""
+    scheme, none = plan.scheme, np.zeros_like(plan.dynamics.D)
+    if scheme.is_euler:
+        return FirstOrder(True, none)
+    if isinstance(scheme, Balanced):
+        return FirstOrder(True, brought(plan))
+    if not scheme.linear or scheme.order < 2:
+        return None
+    if plan.scheduled or isinstance(plan.oracle, Exact):
+        return FirstOrder(False, none)
+    full = _covariance(step_matrices(scheme, plan.dynamics, plan.eta))
+    return FirstOrder(False, (full - _covariance(plan.step_matrices)) / plan.eta**2)
 
 
 def _covariance(step: StepMatrices) -> np.ndarray:
@@ -58,7 +77,7 @@ def _covariance(step: StepMatrices) -> np.ndarray:
 
 
 def gaussian_floor(plan: Plan, h: Observable) -> float | None:
-    """s' = N·Var - V/η at the plan's own η, for h projected on linear and quadratic functions and the Gaussian nearest to the target.
+    """s = N·Var - V/η at the plan's own η, for h projected on linear and quadratic functions and the Gaussian nearest to the target.
 
     None where matrices would be too large. With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k,
     N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for yᵀHy.

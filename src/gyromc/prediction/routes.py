@@ -11,10 +11,12 @@ import math
 import numpy as np
 
 from gyromc.errors import InvalidInput
+from gyromc.martingale import HELPS
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
+from gyromc.prediction.corrected import Residuals
 from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
@@ -23,6 +25,7 @@ from gyromc.prediction.exact.moments import Moments, exact_moments, why_not_exac
 from gyromc.prediction.finite_step import Asked, First, averaged, leading
 from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
+from gyromc.prediction.noise_drawn import gaussian_floor
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
@@ -57,6 +60,7 @@ class Answer:
     bias_error: float = 0.0  # of the bias: 0 where it is exact
     start_counted: bool = False  # whether bias and error contain the effect of the start
     std: float = math.nan  # of one chain's average
+    plain_std: float = math.nan  # the same without its martingale, where one is subtracted
     rmse_method: Method = UNKNOWN
     strict_reduction: Reduction | None = None
     notes: tuple[str, ...] = ()
@@ -71,6 +75,11 @@ class Answer:
     def rmse(self) -> float:
         """The root mean squared error of one chain's average about μ(h); an unknown bias counts as none."""
         return math.hypot(self.bias or 0.0, self.std)
+
+    @property
+    def gain(self) -> float:
+        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted."""
+        return 1.0 if math.isnan(self.plain_std) or self.std == 0 else (self.plain_std / self.std) ** 2
 
     @property
     def std_error(self) -> float:
@@ -122,6 +131,11 @@ class Shared:
         return drawn
 
     @functools.cached_property
+    def residuals(self) -> Residuals:
+        """What martingales leave, over the pilot sample."""
+        return Residuals(self.plan, self.pilot)
+
+    @functools.cached_property
     def exact(self):
         """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
@@ -164,8 +178,26 @@ def answer(shared: Shared, name: str) -> Answer:
             notes.append(f"{name}: {error}")
             continue
         if found is not None:
-            return dataclasses.replace(found, num_chains=shared.plan.num_chains).noting(*notes)
+            found = dataclasses.replace(found, num_chains=shared.plan.num_chains).noting(*notes)
+            return _less_martingale(shared, name, found) if shared.plan.martingale else found
     return Answer(method=Method(Kind.UNKNOWN, "unknown: no route serves")).noting(*notes)
+
+
+def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
+    """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
+    plan, how = shared.plan, found.rmse_method
+    if name in shared.exact:
+        variance = shared.exact[name].corrected
+    else:
+        try:
+            values = plan.model.values(plan.observables[name], shared.pilot.theta)
+            variance = shared.residuals.left(name, values, shared.fitted()).total / plan.num_steps  # T9
+        except InvalidInput as error:
+            return found.noting(f"{name}: what the martingale takes off is not known: {error}")
+        how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from {shared.pilot.source}")
+    if variance is None or not variance < HELPS * found.std**2:
+        return found
+    return dataclasses.replace(found, std=math.sqrt(variance), plain_std=found.std, rmse_method=how)
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
