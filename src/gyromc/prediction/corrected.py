@@ -13,10 +13,11 @@ import math
 
 import numpy as np
 
+from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale, projection
+from gyromc.oracle_moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, lift
-from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.shape.importance import Sample
 
@@ -81,7 +82,10 @@ class Residuals:
     def _oracle(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the sample, drawn by weight, and the oracle's covariance at each."""
         rows = np.random.default_rng(0).choice(len(self.sample.theta), POINTS, p=self.sample.weights)
-        return rows, oracle_covariances(self.plan, self.sample.theta[rows])
+        reason = why_no_moments(self.plan.prepared_oracle)
+        if reason is not None:
+            raise InvalidInput(reason)
+        return rows, oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.sample.theta[rows])
 
     def left(self, name: str, values: np.ndarray, fitted: Fitted) -> Left:
         """What is left for one observable, given at the sample's points; `fitted` is the plug-in on the same sample."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gyromc.oracle_moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number
-from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 
@@ -44,7 +44,7 @@ class StepEffects:
     def _noise(self) -> np.ndarray:
         """GΣGᵀ."""
         G, d = self.plan.dynamics.D + self.plan.dynamics.Q, self.plan.dim
-        Sigma = oracle_covariances(self.plan, self._points[:, :d])
+        Sigma = oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self._points[:, :d])
         return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
 
     @functools.cached_property

@@ -16,12 +16,12 @@ from scipy import linalg
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
+from gyromc.oracle_moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
 from gyromc.prediction.methods import Number
 from gyromc.prediction.noise_drawn import brought
-from gyromc.prediction.oracle_moments import oracle_covariances, oracle_third_moments
 from gyromc.schemes import Balanced
 
 MOST_NODES = 1600
@@ -100,13 +100,15 @@ class _Reduced:
     def covariances(self, z: np.ndarray) -> np.ndarray:
         """W + η²GΣ(θ)Gᵀ at rows of z."""
         spread = self.step_size * self.G[:, self.inside]
-        Sigma = oracle_covariances(self.plan, self.theta(z))[:, self.kept][:, :, self.kept]
+        Sigma = oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.theta(z))
+        Sigma = Sigma[:, self.kept][:, :, self.kept]
         return self.drawn + np.einsum("ij,sjk,lk->sil", spread, Sigma, spread, optimize=True)
 
     def third_moments(self, z: np.ndarray) -> np.ndarray:
         """E of the third power of a step's noise at rows of z."""
         spread, kept = -self.step_size * self.G[:, self.inside], self.kept
-        third = oracle_third_moments(self.plan, self.theta(z))[:, kept][:, :, kept][:, :, :, kept]
+        third = oracle_third_moments(self.plan.flat_target, self.plan.prepared_oracle, self.theta(z))
+        third = third[:, kept][:, :, kept][:, :, :, kept]
         return np.einsum("ip,jq,kr,spqr->sijk", spread, spread, spread, third, optimize=True)
 
 
@@ -119,7 +121,7 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     whole = sum(i < plan.dim for i in chosen) == plan.dim
     if not isinstance(plan.oracle, Exact | Gaussian) and not whole:
         return "the noise of mini-batches couples all parameters"
-    return None
+    return why_no_moments(plan.oracle)
 
 
 def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.oracles import Batch, Exact, Gaussian
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, why_not_linear
-from gyromc.prediction.exact.mean_square import MeanSquare, largest_stable_step, limit_of_mean, radius_of_mean
+from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, largest_stable_step, limit_of_mean, radius_of_mean
 from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
 from gyromc.prediction.growth import growth
 from gyromc.targets import GeneralizedLinear
@@ -99,11 +99,11 @@ def stability(plan: Plan) -> Stability | None:
     if known is None:
         return None
     (A, how, noise), eta = known, _largest_step(plan)
-    if noise is None:
+    if noise is None or noise.additive:
         rates = np.linalg.eigvals(A)
         return Stability(radius_of_mean(rates, eta), limit_of_mean(rates), how, float(np.min(np.real(rates))))
-    squares = MeanSquare(A, plan.dynamics.D + plan.dynamics.Q, noise)
-    return Stability(squares.radius(eta), squares.limit(), how, float(np.min(np.real(squares.rates))))
+    squares = MeanSquare(EulerSteps(A, plan.dynamics.D + plan.dynamics.Q), noise)
+    return Stability(squares.radius(eta), squares.limit(), how, float(np.min(np.real(squares.steps.rates))))
 
 
 def _largest_step(plan: Plan) -> float:
@@ -125,7 +125,8 @@ def _linear(plan: Plan) -> tuple[np.ndarray, Linearisation, Noise | None] | None
     if isinstance(plan.oracle, Exact | Gaussian):
         return A, Linearisation.EXACT, None
     if why_not_linear(plan) is None and _affordable(plan):
-        return A, Linearisation.EXACT_WITH_NOISE, oracle_noise(plan, known[1])
+        noise = oracle_noise(plan, known[1])
+        return A, Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE, noise
     return A, Linearisation.WITHOUT_NOISE, None
 
 
@@ -160,9 +161,15 @@ def _affordable(plan: Plan) -> bool:
 
 
 def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
-    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where it is not known."""
+    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
+
+    A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
+    That of anchors that move depends on the past.
+    """
     oracle, target = plan.prepared_oracle, plan.flat_target
     if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
+        return None
+    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
         return None
     with jax.enable_x64(True):
         X, y = target.design

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
+from gyromc.oracle_moments import mean_covariance
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
-from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.shape.laplace import Laplace
 
 __all__ = ["MILD", "MOST_SMALLER", "burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
@@ -59,7 +59,7 @@ def plan_step_size(plan: Plan, budget: float, center: Laplace | None = None, ste
     center, D, Q = center or plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
-    noise = oracle_covariances(plan, center.mode + around.T).mean(axis=0)
+    noise = mean_covariance(plan.flat_target, plan.prepared_oracle, center.mode + around.T)
     limit = 0.99 * largest_stable_step((D + Q) @ augment(center.precision, plan.augmented))
     found = largest_root(lambda eta: variance_excess(D, Q, center.precision, noise, eta), budget, limit, tolerance=1e-3)
     return float(f"{found / max(1.0, min(steepest / MILD, MOST_SMALLER)):.3g}")
