@@ -17,9 +17,9 @@ from gyromc.estimation.bias import Bias, BiasSource
 from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.estimation.richardson import extrapolated
-from gyromc.oracle_moments import oracle_covariances
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
+from gyromc.prediction.corrections import floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
@@ -135,12 +135,8 @@ def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     """What the oracle's noise adds to N·Var, averaged over some of the draws."""
     if isinstance(plan.oracle, Exact):
         return 0.0
-    theta = spaced(rows, FLOOR_DRAWS)
-    r = np.random.default_rng(0).standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = found.poisson.gradients(np.concatenate([theta, r], axis=1)) @ (plan.dynamics.D + plan.dynamics.Q)
-    slope = slope[:, : plan.dim]
-    Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, theta)
-    return float(np.mean(np.einsum("si,sij,sj->s", slope, Sigma, slope)))  # T1: s
+    z = with_momenta(plan, spaced(rows, FLOOR_DRAWS), np.random.default_rng(0))
+    return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 
 def _worth(averages: Average, spread: float) -> float:

@@ -29,7 +29,7 @@ LEAST_NOISE = 1e-6  # smallest variance of what a scheme draws, against its larg
 DEPTH = 24.0  # H above its minimum at which the grid ends, at first
 EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
 VISITED = 1e-6  # stationary mass of a node from which the width of its steps counts
-DECAYED = 1e-4  # of the effect of the start
+DECAYED = 1e-6  # of the effect of the start: less than this share of it is an error
 MOST_PRODUCTS = 2000
 SHARP = 1e-8  # error of sums over the grid
 FINER = {1: 16, 2: 3}  # nodes for h, per axis and node of the grid
@@ -335,10 +335,10 @@ class _Grid:
 
 
 def _after(P: np.ndarray, phi: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """P^N φ, and what was left where that takes too many products."""
+    """P^N φ, and what was left where it is small, or where that takes too many products."""
     left, zero = phi, np.zeros_like(phi)
     for _ in range(min(num_steps, MOST_PRODUCTS)):
         if np.max(np.abs(left)) < DECAYED * np.max(np.abs(phi)):
-            return zero, zero
+            return zero, left
         left = P @ left
     return (left, zero) if num_steps <= MOST_PRODUCTS else (zero, left)
