@@ -89,7 +89,7 @@ def test_published_formula():
             start=[1.0, 2.0, 0.5],
         )
         chain = linear_chain(plan)
-        eta, N, w, z0 = plan.step_size, plan.num_steps, lift(U, chain.size), chain.starts[0]
+        N, w, z0 = plan.num_steps, lift(U, chain.size), chain.starts[0]
         B, power = np.linalg.inv(np.eye(chain.size) - chain.M), np.linalg.matrix_power(chain.M, N)
         S = (np.eye(chain.size) - power) @ B
         T, Gamma = S - np.eye(chain.size), B @ chain.W @ B.T

@@ -8,10 +8,10 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
-from gyromc.prediction.exact.chain import linear_chain
-from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.exact.increments import linear_change
 from gyromc.martingale import martingale
+from gyromc.prediction.exact.chain import linear_chain
+from gyromc.prediction.exact.increments import linear_change
+from gyromc.prediction.exact.moments import exact_moments
 from gyromc.schemes import integrators
 from support import exact
 from support.values import skew, wishart
@@ -80,7 +80,8 @@ def test_averages_written_out(scheme, dynamics, oracle, burn_in):
 
 @pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(1), gm.oracles.ControlVariate(1, center=[0.2, 0.1])])
 @pytest.mark.parametrize(
-    ("scheme", "dynamics"), [("euler", "D and Q"), ("balanced", "hfhr"), ("lm_ab2", "D and Q"), ("hfhr_splitting", "hfhr")]
+    ("scheme", "dynamics"),
+    [("euler", "D and Q"), ("balanced", "hfhr"), ("lm_ab2", "D and Q"), ("hfhr_splitting", "hfhr")],
 )
 def test_every_sequence_of_batches(scheme, dynamics, oracle):
     rng = np.random.default_rng(8)
@@ -116,7 +117,9 @@ def test_order_of_the_covariance(scheme, order):
     for dynamics in ("D and Q", "hfhr", "gaul"):
         errors = []
         for eta in (0.01, 0.005):
-            errors.append(np.linalg.norm(covariance(made(scheme, dynamics, step_size=eta)) - np.linalg.inv(TARGET.gaussian()[0])))
+            errors.append(
+                np.linalg.norm(covariance(made(scheme, dynamics, step_size=eta)) - np.linalg.inv(TARGET.gaussian()[0]))
+            )
         assert abs(np.log2(errors[0] / errors[1]) - order) < 0.15
 
 
@@ -132,7 +135,9 @@ def test_mutants_are_seen(monkeypatch):
     less = lambda plan: dataclasses.replace(moments(plan), noise=0 * moments(plan).noise)
     monkeypatch.setattr(balanced_module, "gradient_moments", less)
     assert off(made("balanced", "D and Q", "gaussian")) > 1e-3
-    flipped = lambda plan: dataclasses.replace(moments(plan), curvature=-moments(plan).second, noise=0 * moments(plan).noise)
+    flipped = lambda plan: dataclasses.replace(
+        moments(plan), curvature=-moments(plan).second, noise=0 * moments(plan).noise
+    )
     monkeypatch.setattr(balanced_module, "gradient_moments", flipped)
     assert off(made("balanced", "D and Q")) > 1e-3
     monkeypatch.undo()
@@ -141,7 +146,10 @@ def test_mutants_are_seen(monkeypatch):
     assert off(made("hfhr_splitting", "hfhr", "gaussian")) > 1e-3
     monkeypatch.undo()
     plan = made("balanced", "D and Q", num_steps=2000)
-    found, other = exact_moments(plan)["linear"], made("euler", "D and Q", num_steps=2000)  # its ψ is made for more noise
+    found, other = (
+        exact_moments(plan)["linear"],
+        made("euler", "D and Q", num_steps=2000),
+    )  # its ψ is made for more noise
     assert found.corrected < 0.01 * found.variance
     wrong = linear_change(linear_chain(plan), np.array([[1.0, 0.6]]), martingale(other).linear[:1], 2000)
     assert found.variance + wrong[0] > 2 * found.corrected
@@ -177,6 +185,10 @@ def test_runs_have_these_moments(scheme, dynamics, oracle):
 def test_long_runs_have_these_moments(scheme, dynamics, oracle):
     rng = np.random.default_rng(8)
     X = rng.standard_normal((6, 2))
-    target = TARGET if isinstance(oracle, str) else gm.targets.LinearRegression(X, rng.standard_normal(6), prior_scale=1.0)
-    plan = made(scheme, dynamics, oracle, target=target, step_size=0.02, num_steps=60, num_chains=100_000, dtype="float64")
+    target = (
+        TARGET if isinstance(oracle, str) else gm.targets.LinearRegression(X, rng.standard_normal(6), prior_scale=1.0)
+    )
+    plan = made(
+        scheme, dynamics, oracle, target=target, step_size=0.02, num_steps=60, num_chains=100_000, dtype="float64"
+    )
     assert largest(list(scores(plan))) < 4

@@ -100,7 +100,7 @@ class Residuals:
         return Left(self._residual(rho, fitted), self._noise(v, p, weight), boundary)
 
     def _residual(self, rho: np.ndarray, fitted: Fitted) -> float:
-        """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), which is V/η for small η and Var ρ for large."""
+        """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), V/η for small η and Var ρ for large."""
         variance, eta = _variance(self.sample.weights, rho), self.plan.eta
         V = max(fitted.solve(rho).variance, 0.0)
         if variance == 0 or V == 0:

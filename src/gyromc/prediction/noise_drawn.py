@@ -1,7 +1,7 @@
 """What a scheme's own noise means for bias, variance and step size, where that differs from Euler-Maruyama's.
 
 Input: a plan with a linear scheme and a constant step size. Output: the covariance that the scheme draws less than with exact
-gradients or as Euler (per η²), the largest step size at which it can draw its noise, and s in N·Var = V/η + s on the Gaussian
+gradients or as Euler (per η²), the largest step size at which it can draw its noise, and N·Var with its V on the Gaussian
 nearest to the target.
 """
 
@@ -13,15 +13,17 @@ from scipy import linalg
 
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
-from gyromc.oracles import Exact
+from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.exact.noise import Noise
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
+from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments
 
 MOST_DENSE = 512  # parameters
+NOTHING = 1e-9  # share of the noise that is rounding
 
 
 def second_moment(plan: Plan) -> np.ndarray:
@@ -48,7 +50,7 @@ def noise_limit(plan: Plan) -> float:
 
 
 class FirstOrder(NamedTuple):
-    """What enters the bias of a scheme at first order in η: E[f(z⁺)] = f + η𝒜f + η²ℬf + …, ℬ = ℬ_drift + ½tr((GΣGᵀ - less)∇²f)."""
+    """The first order of a scheme's bias: E[f(z⁺)] = f + η𝒜f + η²ℬf + …, ℬ = ℬ_drift + ½tr((GΣGᵀ - less)∇²f)."""
 
     drift: bool  # whether ℬ_drift is Euler's; for a scheme of second order there is none
     less: np.ndarray  # n × n
@@ -65,6 +67,11 @@ def first_order(plan: Plan) -> FirstOrder | None:
         return None
     if plan.scheduled or isinstance(plan.oracle, Exact):
         return FirstOrder(False, none)
+    if plan.dim > MOST_DENSE:
+        return None
+    if isinstance(scheme, LeimkuhlerMatthews):  # it takes off DΣD, and more of higher order in η
+        G = plan.dynamics.D + plan.dynamics.Q
+        return FirstOrder(False, G @ gradient_moments(plan).of_state(plan.augmented)[1] @ G.T)
     full = _covariance(step_matrices(scheme, plan.dynamics, plan.eta))
     return FirstOrder(False, (full - _covariance(plan.step_matrices)) / plan.eta**2)
 
@@ -76,11 +83,44 @@ def _covariance(step: StepMatrices) -> np.ndarray:
     return whole @ whole.T
 
 
-def gaussian_floor(plan: Plan, h: Observable) -> float | None:
-    """s = N·Var - V/η at the plan's own η, for h projected on linear and quadratic functions and the Gaussian nearest to the target.
+def no_first_order(plan: Plan) -> bool:
+    """Whether the bias is of second order in η: the scheme is, and takes off all the noise that its gradients bring."""
+    found = first_order(plan)
+    if found is None or found.drift or not isinstance(plan.oracle, Exact | Gaussian):
+        return False
+    G, tau = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim], getattr(plan.oracle, "tau", 0.0)
+    noise = float(tau) ** 2 * G @ G.T
+    return bool(np.max(np.abs(noise - found.less)) <= NOTHING * max(np.max(np.abs(noise)), NOTHING))
 
-    None where matrices would be too large. With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k,
-    N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for yᵀHy.
+
+def not_gaussian(plan: Plan) -> float:
+    """How far the target is from a Gaussian: the largest |eigenvalue - 1| of its mean curvature times its covariance, at most 1.
+
+    Balanced noise is exact on a Gaussian: this share of the second order that Euler has there counts as its error. 1 for others.
+    """
+    if not isinstance(plan.scheme, Balanced) or plan.dim > MOST_DENSE:
+        return 1.0
+    curvature, P = gradient_moments(plan).curvature, plan.model.gaussian_fit.precision
+    return min(1.0, float(np.max(np.abs(linalg.eigh(curvature, P, eigvals_only=True) - 1))))
+
+
+class Leading(NamedTuple):
+    """N·Var of an average on the Gaussian nearest to the target, at the plan's own step size, and V there."""
+
+    variance: float
+    V: float
+
+    def floor(self, V: float, step_size: float) -> float:
+        """s with N·Var = V/η + s: as on the Gaussian, or in proportion where V is so much smaller that nothing would be left."""
+        s = self.variance - self.V / step_size
+        return s if V / step_size + s > 0 else (self.variance * step_size / self.V - 1) * V / step_size
+
+
+def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
+    """N·Var and V for h projected on linear and quadratic functions; None where matrices would be too large.
+
+    With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k, N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for
+    yᵀHy. For balanced noise and uᵀy that is V/η - Var(h).
     """
     if plan.dim > MOST_DENSE:
         return None
@@ -98,4 +138,4 @@ def gaussian_floor(plan: Plan, h: Observable) -> float | None:
         HC = H @ C
         found += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
-    return found - V / plan.eta
+    return Leading(found, V)

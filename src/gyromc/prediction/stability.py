@@ -74,7 +74,9 @@ class Stability:
     how: Linearisation
     rate: float  # the slowest, per unit of time, of the linear dynamics
     superlinear: bool  # whether ∇U grows faster than linearly: then the chain leaves from far enough away
-    noise_limit: float = math.inf  # the largest step size at which the scheme can draw its noise: W ⪰ 0 for balanced noise
+    noise_limit: float = (
+        math.inf
+    )  # the largest step size at which the scheme can draw its noise: W ⪰ 0 for balanced noise
     drawable: bool = True  # whether it can at this one
 
     @property
@@ -94,8 +96,9 @@ class Stability:
         return f"{self.how.caveat}{_LEAVES}." if elsewhere else self.how.caveat
 
     def __str__(self) -> str:
+        verdict = "stable" if self.stable else "UNSTABLE" if self.drawable else "IMPOSSIBLE"
         return (
-            f"{'stable' if self.stable else 'UNSTABLE' if self.drawable else 'IMPOSSIBLE'}: second moments × {self.radius:.6g} per step, "
+            f"{verdict}: second moments × {self.radius:.6g} per step, "
             f"largest step size {self.largest_step_size:.4g} ({self.where})"
         )
 

@@ -1,7 +1,7 @@
 """The chain of a linear scheme on a Gaussian target is linear: y⁺ = My + B_θδ + Cξ, for Euler M = I - ηA, A = GP, G = D+Q (T1).
 
-Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise δ and the starts; all centred at
-the target's mean. The state y is z and the scheme's memory. `why_not_linear` returns the reason where a plan is not linear.
+Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise δ and the starts, all centred
+at the target's mean. The state y is z and the scheme's memory. `why_not_linear` returns the reason where a plan is not linear.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """Stability of second moments under noise that grows with the state: Y ← MYMᵀ + B_θΓ(Y)B_θᵀ for Y = E[yyᵀ] (T1).
 
-Input: a scheme's M and B_θ as functions of η (for Euler I - ηA and -ηG_θ) and the oracle's noise Γ, for a state of any size. Output:
-the factor by which second moments change per step, and the largest step size at which they stay bounded. The map is Φ₀ + Φ₁ with
-Φ₀(Y) = MYMᵀ, and both parts keep matrices positive, so Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on d × d
-matrices, has radius 1. Memory is O(m²).
+Input: a scheme's M and B_θ as functions of η (for Euler I - ηA and -ηG_θ) and the oracle's noise Γ, for a state of any size.
+Output: the factor by which second moments change per step, and the largest step size at which they stay bounded. The map is
+Φ₀ + Φ₁ with Φ₀(Y) = MYMᵀ, and both parts keep matrices positive, so Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on
+d × d matrices, has radius 1. Memory is O(m²).
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gyromc.errors import InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted, quadratic
@@ -62,7 +63,7 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
             overflow = not (np.isfinite(mean) and np.isfinite(variance))
             error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
             found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0), error)
-    return _corrected(plan, chain, known, found) if plan.martingale and _settles(chain) else found
+    return _corrected(plan, chain, known, found) if known and plan.martingale and _settles(chain) else found
 
 
 def _settles(chain: LinearChain) -> bool:
@@ -70,11 +71,14 @@ def _settles(chain: LinearChain) -> bool:
     return bool(np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1)
 
 
-def _corrected(plan: Plan, chain: LinearChain, known: dict[str, Ridge], found: dict[str, Moments]) -> dict[str, Moments]:
+def _corrected(
+    plan: Plan, chain: LinearChain, known: dict[str, Ridge], found: dict[str, Moments]
+) -> dict[str, Moments]:
     """The moments with the variances of the averages less their martingale, which change no mean."""
-    if not known:
+    try:
+        less = increments(plan, chain)
+    except InvalidInput:  # another observable of the plan has no martingale
         return found
-    less = increments(plan, chain)
     linear = {name: h for name, h in known.items() if not h.is_square}
     changes = {}
     if linear:

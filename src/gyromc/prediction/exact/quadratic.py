@@ -1,4 +1,4 @@
-"""The exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise, with or without martingale.
+"""The exact mean and variance of the average of (uᵀθ)² along a linear chain with additive Gaussian noise (T9: less a martingale).
 
 Input: a `LinearChain`. Output: two numbers. Conditional means and variances of a quadratic ẑᵀaẑ, ẑ = (z, 1), are quadratics
 again: for a run of steps from z with sum S, both E[S | z] and Var[S | z] are quadratics in z, and two runs compose. N steps cost

@@ -21,7 +21,7 @@ from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.methods import Number
-from gyromc.prediction.noise_drawn import FirstOrder, first_order
+from gyromc.prediction.noise_drawn import FirstOrder, first_order, no_first_order
 from gyromc.prediction.poisson.basis import SPACING, Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.explicit import solve_line
@@ -45,7 +45,6 @@ FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few c
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
 GRIDS = 8  # with random shifts
 COVERAGE = 0.975
-NOTHING_LEFT = 0.2  # share of the oracle's noise that a scheme of second order does not take off, at first order in η
 SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
 
 
@@ -148,14 +147,9 @@ def noise_covariance(plan: Plan) -> np.ndarray:
     return tau**2 * G @ G.T
 
 
-def effects(plan: Plan) -> FirstOrder | None:
-    """The first order of the bias; None where it is not known, or nothing: the bias is then of second order."""
-    found = first_order(plan)
-    if found is None or found.drift:
-        return found
-    noise = noise_covariance(plan)
-    left = np.max(np.abs(noise - found.less))
-    return found if left > NOTHING_LEFT * np.max(np.abs(noise)) else None
+def _order(plan: Plan) -> FirstOrder | None:
+    """The first order of the bias; None where it is not known, or where there is none."""
+    return None if no_first_order(plan) else first_order(plan)
 
 
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
@@ -165,7 +159,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
     slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    order, start, bias_slope = effects(plan), float(np.mean(found.at(starts))), None
+    order, start, bias_slope = _order(plan), float(np.mean(found.at(starts))), None
     if order is not None:
         value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
         bias_slope = Number(float(value), SLOPE_ERROR * abs(value))
@@ -263,7 +257,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes, order = noise_covariance(plan), None, effects(plan)
+    covariance, slopes, order = noise_covariance(plan), None, _order(plan)
     separable = plan.flat_target.separable() is not None
     if separable and order is not None:
         slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
