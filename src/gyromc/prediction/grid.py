@@ -4,8 +4,8 @@ Input: a plan of Euler-Maruyama or balanced noise, and an observable whose coord
 (`why_not_grid`). Output: a `GridChain`. One step from z is Gaussian with mean z - ηG∇H and covariance W + η²GΣ(θ)Gᵀ; W = 2ηD for
 Euler, 2ηD - η²GSGᵀ for balanced noise. Sums over a grid whose cells are one standard deviation of a step wide are exact to about
 1e-8, so the stationary law and the Poisson equation of the chain are linear systems. The noise of mini-batches is taken as
-Gaussian. The error counts what its skewness changes, what lies beyond the grid, and by how much the probabilities of a step do not
-add up to 1.
+Gaussian. The error counts what its skewness changes, what lies beyond the grid, and by how much the probabilities of a step do
+not add up to 1.
 """
 
 import dataclasses
