@@ -45,7 +45,7 @@ def radius_of_mean(rates: np.ndarray, step_size: float) -> float:
     return float(np.max(np.abs(1 - step_size * rates)) ** 2)
 
 
-class Modes(NamedTuple):
+class Eigenmodes(NamedTuple):
     """M of one step size, and its eigenvalues and eigenvectors; the inverse of these is None where M has none, or nearly so."""
 
     M: np.ndarray
@@ -75,10 +75,10 @@ class EulerSteps:
         """The eigenvalues of A."""
         return np.linalg.eigvals(self.A)
 
-    def modes(self, step_size: float) -> Modes:
+    def modes(self, step_size: float) -> Eigenmodes:
         """M and its eigenvectors."""
         rates, vectors, inverse = self._eigen
-        return Modes(np.eye(len(self.A)) - step_size * self.A, 1 - step_size * rates, vectors, inverse)
+        return Eigenmodes(np.eye(len(self.A)) - step_size * self.A, 1 - step_size * rates, vectors, inverse)
 
     def spread(self, step_size: float, d: int) -> np.ndarray:
         """B_θ, up to its sign."""
@@ -128,12 +128,12 @@ class SchemeSteps:
             self._last.update(at=step_size, matrices=(A, B), modes=None)
         return self._last["matrices"]
 
-    def modes(self, step_size: float) -> Modes:
+    def modes(self, step_size: float) -> Eigenmodes:
         """M and its eigenvectors."""
         M, _ = self._matrices(step_size)
         if self._last["modes"] is None:
             values, vectors = np.linalg.eig(M)
-            self._last["modes"] = Modes(M, values, vectors, _inverse(vectors))
+            self._last["modes"] = Eigenmodes(M, values, vectors, _inverse(vectors))
         return self._last["modes"]
 
     def spread(self, step_size: float, d: int) -> np.ndarray:

@@ -65,7 +65,7 @@ def _less(chain: LinearChain, one: Stretch, increment: Increment) -> Stretch:
     L, R = increment.forms(chain.M, entering)
     E = np.concatenate([entering, np.zeros((1, entering.shape[1]))])
     N, short = L.T @ E.T, Symmetric(len(one.M))
-    K = -(np.kron(N, one.M.T) + np.kron(one.M.T, N)) - 2 * _constants(E @ R @ E.T)  # Cov(-ψ, g(last) | z)
+    K = -(np.kron(N, one.M.T) + np.kron(one.M.T, N)) - 2 * _constants(E @ R @ E.T)  # T9: Cov(-ψ, g(last) | z)
     v = L.T @ L
     v[-1, -1] += 2 * np.sum(R * R)
     return one._replace(K=short.map(K), v=short.vector(v))
