@@ -147,7 +147,7 @@ def test_what_a_martingale_leaves_is_exact_on_a_gaussian(scheme, dynamics):
 
 @pytest.mark.parametrize("d", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_predicted_gain_against_a_run(d):
-    """A logistic regression: deviations of 600 chains are known to 3 %, what a martingale leaves to about a third."""
+    """A logistic regression: deviations of 400 chains are known to 3.5 %, what a martingale leaves to about a third."""
     target, u = logistic(rows=60, d=d), np.eye(d)[0]
     covariance = np.linalg.inv(gm.Model(target).gaussian_fit.precision)
     plan = gm.Plan(
@@ -157,15 +157,15 @@ def test_predicted_gain_against_a_run(d):
         scheme="balanced",
         oracle=gm.oracles.ControlVariate(20),
         step_size=0.4,
-        num_steps=500,
+        num_steps=300,
         burn_in=50,
-        num_chains=600,
+        num_chains=400,
         martingale=True,
     )
     row, run = gm.predict(plan), gm.run(plan, "scan")
     for name in plan.observables:
         assert run.gain[name] > 5
-        assert row.plain_std[name] == pytest.approx(np.std(run.plain[name].averages), rel=0.12)
+        assert row.plain_std[name] == pytest.approx(np.std(run.plain[name].averages), rel=0.14)
         assert row.std[name] == pytest.approx(np.std(run.averages[name]), rel=0.35)
         assert row.gain[name] == (row.plain_std[name] / row.std[name]) ** 2
         assert row.rmse_method[name].kind is Kind.MARTINGALE

@@ -9,8 +9,10 @@ from scipy import linalg
 
 import gyromc as gm
 from gyromc.martingale import martingale
-from gyromc.prediction.exact.chain import linear_chain
+from gyromc.observables import Ridge
+from gyromc.prediction.exact.chain import lift, linear_chain
 from gyromc.prediction.exact.increments import linear_change
+from gyromc.prediction.exact.law import ridge_mean
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.schemes import integrators
 from support import exact
@@ -89,6 +91,26 @@ def test_every_sequence_of_batches(scheme, dynamics, oracle):
     plan = made(scheme, dynamics, oracle, target=target, step_size=0.03, num_steps=4, burn_in=1)
     found, expected = exact_moments(plan)["linear"], exact.written_out(plan, "linear")
     np.testing.assert_allclose((found.mean, found.variance, found.corrected), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dynamics"), [("balanced", "gaul"), ("leimkuhler_matthews", "D"), ("lm_ab2", "D and Q")]
+)
+def test_the_law_of_the_states_gives_the_mean_of_any_ridge_function(scheme, dynamics):
+    """For a square it is the exact mean; for tanh the quadrature over the Gaussian law after the burn-in."""
+    plan = made(scheme, dynamics, "gaussian", num_steps=20, burn_in=3)
+    chain = linear_chain(plan)
+    mean, error = ridge_mean(chain, OBSERVABLES["square"], 20, 3)
+    assert error == 0
+    np.testing.assert_allclose(mean, exact_moments(plan)["square"].mean, rtol=1e-9)
+    wave = Ridge(np.array([1.0, 0.6]), "tanh")
+    y, X, u = chain.starts.mean(axis=0), np.zeros((chain.size, chain.size)), lift(wave.direction, chain.size)
+    t = np.linspace(-10, 10, 4001)
+    weights = np.exp(-(t**2) / 2)
+    for _ in range(3):
+        y, X = chain.M @ y, chain.M @ X @ chain.M.T + chain.W
+    expected = weights @ np.tanh(u @ y + wave.direction @ chain.mean + np.sqrt(u @ X @ u) * t) / weights.sum()
+    np.testing.assert_allclose(ridge_mean(chain, wave, 1, 3)[0], expected, rtol=1e-6)
 
 
 def test_with_exact_gradients_only_the_boundary_is_left():
