@@ -131,7 +131,7 @@ class Average(ChainAverages):
     name: str = ""
     time: float = math.nan  # over which each chain was averaged
     posterior: PosteriorSpread | None = None  # for `ess`
-    uncorrected: ChainAverages | None = None  # where the averages are less their martingale (T9)
+    uncorrected: ChainAverages | None = None  # where the averages are less their martingale
 
     @property
     def plain(self) -> ChainAverages:
