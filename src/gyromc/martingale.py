@@ -113,8 +113,9 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
     """Σ_k M^k W (M^k)ᵀ by repeated squaring, for a contraction M; `InvalidInput` where it does not converge."""
     total = W.copy()
     for _ in range(60):
-        added = M @ total @ M.T
-        total = total + added
+        with np.errstate(all="ignore"):  # of a chain that is not stable
+            added = M @ total @ M.T
+            total = total + added
         if not np.all(np.isfinite(total)):
             break
         if np.max(np.abs(added)) <= SETTLED * max(np.max(np.abs(total)), 1e-300):

@@ -112,6 +112,10 @@ def _bias_source(bias: object) -> BiasSource:
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
     """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
     require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
+    require(
+        average.uncorrected is None,
+        'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
+    )
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
     plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), MOST_DRAWS)
     values = plan.model.values(plan.observables[average.name], rows)

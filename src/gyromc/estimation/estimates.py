@@ -18,7 +18,7 @@ NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bi
 KEYS = (
     *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
     *("variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
-    *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates"),
+    *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates", "gain"),
 )
 
 
@@ -38,6 +38,7 @@ class Estimate(WithError):
 
     name = Forwarded[str]("average.name", "The observable's name.")
     r_hat = Forwarded[float]("average.r_hat", "Split R-hat: 1 when the halves of all chains agree.")
+    gain = Forwarded[float]("average.gain", "How many times longer a run without the martingale would take.")
     bias = Forwarded[float | None]("discretisation.value", "The expected mean minus μ(h).")
     bias_method = Forwarded[str]("discretisation.method", "How `bias` is known.")
 
@@ -48,7 +49,9 @@ class Estimate(WithError):
 
     @property
     def variance(self) -> float:
-        """The fluctuation constant V(h): the variance of a chain's average times the time it ran for."""
+        """The fluctuation constant V(h): the variance of a chain's plain average times the time it ran for."""
+        if self.average.uncorrected is not None:
+            return self.average.variance
         return self.average.time * self.error.variance
 
     @property
@@ -144,6 +147,7 @@ class Estimates(Records[Estimate], Shown):
     variance = Column[float]("The fluctuation constant V(h).")
     r_hat = Column[float]("Split R-hat: 1 when the halves of all chains agree.")
     ess = Column[float]("How many independent draws have the same error.")
+    gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     method = Column[ErrorMethod]("How `std_error` is known.")
     bias_method = Column[str]("How `bias` is known.")
     verdict = Column[str]("What to do about the bias, in a sentence.")
@@ -187,13 +191,16 @@ class Estimates(Records[Estimate], Shown):
             "R-hat",
             "ESS",
         ]
+        if run.plan.martingale:
+            columns.append("gain")
         cost = f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients"
         how = [
             f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
             for name, row in self.items()
         ]
         title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
-        table = Table(columns, [_cells(row) for row in self.values()], title)
+        cells = [_cells(row) + ([f"{row.gain:.3g} ×"] if run.plan.martingale else []) for row in self.values()]
+        table = Table(columns, cells, title)
         said = [f"WARNING: {sentence}" for sentence in self.warnings] + [f"hint: {sentence}" for sentence in self.hints]
         return [table, f"{cost}; ← take this one", *how, *said]
 

@@ -1,0 +1,160 @@
+"""The martingale control variate: what it leaves on Gaussians, that it changes no mean, that it is used only where it helps."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc import martingale as module
+from gyromc.martingale import martingale
+from schemes.test_schemes import DYNAMICS, EXACT, K, plan_of
+
+CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
+
+
+@pytest.mark.parametrize(("scheme", "dynamics"), CASES)
+def test_only_the_boundary_is_left_with_exact_gradients(scheme, dynamics):
+    """Linear h on a Gaussian: N (average - martingale - μ) = φ(y_0) - φ(y_N), whatever the noise was."""
+    plan = plan_of(scheme, dynamics, step_size=0.1, num_steps=64, num_chains=8, dtype="float64", martingale=True)
+    run = gm.run(plan, "scan")
+    step, fit = plan.step_matrices, plan.model.gaussian_fit
+    P = np.eye(plan.dynamics.size)
+    P[:3, :3] = K
+    M = step.transition(P)
+    u = np.eye(len(M))[0]
+    v = np.linalg.solve((np.eye(len(M)) - M).T, u)
+    center = np.concatenate([fit.mean, np.zeros(len(M) - 3)])
+    start = np.concatenate([fit.mean, np.zeros(len(M) - 3)])
+    left = (start - run.state.z) @ v
+    averages = run.state.sums / 64
+    np.testing.assert_allclose(64 * (averages[:, 0] - averages[:, 2] - center[0]), left, atol=1e-9)
+
+
+def brute_force(plan, y, draws=200_000):
+    """ψ has mean zero given y: averages over fresh noise from one state, with the standard error."""
+    key = jax.random.key(0)
+    xi = np.asarray(jax.random.normal(key, (draws, plan.dynamics.size)), float)
+    found, step = martingale(plan), plan.step_matrices
+    drift = step.A @ y + step.B @ np.concatenate([K @ (y[:3] - 1.0), y[3 : plan.dynamics.size]]) + 0.3
+    psi = np.asarray(found.increments(drift + xi @ step.C.T, xi))
+    return psi.mean(axis=0), psi.std(axis=0) / np.sqrt(draws)
+
+
+@pytest.mark.parametrize(("scheme", "dynamics"), [("balanced", "hfhr"), ("lm_ab2", "general")])
+def test_increments_have_mean_zero_from_any_state_and_gradient(scheme, dynamics):
+    plan = plan_of(scheme, dynamics, martingale=True)
+    mean, error = brute_force(plan, np.linspace(-2, 3, plan.state_size))
+    assert np.max(np.abs(mean / error)) < 4
+
+
+def test_an_increment_without_its_offset_or_with_other_noise_is_seen():
+    plan = plan_of("balanced", "general", num_steps=400, num_chains=200, martingale=True, burn_in=100)
+    right = gm.run(plan, "scan")
+    assert right["q"].gain > 5
+    found = martingale(plan)
+    wrong = {
+        "sign": eqx.tree_at(lambda m: m.linear, found, -found.linear),
+        "noise": eqx.tree_at(lambda m: (m.linear, m.noise), found, (found.linear[:, ::-1], found.noise[:, ::-1])),
+    }
+    for mutant in wrong.values():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gyromc.engines.scan.martingale", lambda plan, m=mutant: m)
+            run = gm.run(plan, "scan")
+        assert run["x"].gain < 0.5 * right["x"].gain
+
+
+def logistic(**settings):
+    rng = np.random.default_rng(3)
+    X = np.column_stack([np.ones(80), rng.standard_normal((80, 2))])
+    y = (rng.random(80) < 1 / (1 + np.exp(-X @ [0.3, 1.0, -0.7]))).astype(float)
+    target = gm.targets.LogisticRegression(X, y)
+    fit = gm.Model(target).gaussian_fit
+    return gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.general(np.linalg.inv(fit.precision), 0),
+        observables={
+            "mean": gm.observables.linear([0.0, 1.0, 0.0]),
+            "square": gm.observables.square([0.0, 1.0, 0.0]),
+            "predictive": gm.observables.predictive([1.0, 1.0, 1.0]),
+            "product": gm.observables.function(lambda t: t[1] * t[2]),
+            "norm": gm.observables.function(jnp.linalg.norm),
+        },
+        start=fit.mean,
+        **{"step_size": 0.5, "num_steps": 300, "num_chains": 200, "burn_in": 30, "scheme": "balanced", **settings},
+    )
+
+
+def test_all_kinds_of_observables_gain_and_keep_their_means():
+    plan = logistic(martingale=True)
+    run = gm.run(plan, "scan")
+    for name, row in run.items():
+        assert row.gain > 3, name
+        apart = (row.mean - row.plain.mean) / np.hypot(row.std_error, row.plain.std_error)
+        assert abs(apart) < 4, name
+    plain = gm.run(plan.replace(martingale=False), "scan")
+    assert plain.mean["mean"] == run["mean"].plain.mean  # the same chains
+    table = str(run)
+    assert "gain" in table
+    assert "×" in table
+    assert run.to_dict()["observables"]["mean"]["gain"] == pytest.approx(run.gain["mean"])
+
+
+def test_the_correction_is_left_out_where_it_does_not_help():
+    """A high frequency is not linear plus quadratic: φ explains nothing of it."""
+    plan = logistic(martingale=True)
+    plan = plan.replace(observables={"fast": gm.observables.function(lambda t: jnp.sin(40 * t[0] + 1.0))})
+    row = gm.run(plan, "scan")["fast"]
+    assert row.gain == 1.0
+    assert row.uncorrected is None
+
+
+def test_the_choice_does_not_look_at_the_means():
+    """A constant added to every average changes neither error, so neither the choice."""
+    plan = logistic(martingale=True)
+    shifted = plan.replace(observables={"mean": gm.observables.function(lambda t: t[1] + 100.0)})
+    one, other = gm.run(plan, "scan")["mean"], gm.run(shifted.replace(dtype="float64"), "scan")["mean"]
+    assert (one.uncorrected is None) == (other.uncorrected is None)
+
+
+def test_a_run_with_a_martingale_continues_exactly():
+    plan = logistic(martingale=True, num_steps=96, num_chains=16)
+    whole = gm.run(plan, "scan")
+    part = gm.run(plan.replace(num_steps=40), "scan", chunk_size=7).continue_(56)
+    np.testing.assert_array_equal(whole.state.high, part.state.high)
+    assert whole.mean == part.mean
+
+
+def test_with_mini_batches_the_oracle_s_part_remains():
+    plan = logistic(oracle=gm.oracles.ControlVariate(20), step_size=0.3, martingale=True)
+    found = gm.estimate(gm.run(plan, "scan"), bias="none")
+    assert found["mean"].gain > 2
+    assert "gain" in str(found)
+    with pytest.raises(gm.InvalidInput, match="subtracts a martingale"):
+        gm.estimate(gm.run(plan, "scan", thin=10), method="plug-in", bias="none")
+
+
+def test_more_parameters_than_matrices_allow():
+    d = module.MOST_PARAMETERS + 1
+    plan = gm.Plan(
+        target=gm.targets.Quadratic(np.ones(d)),
+        dynamics=gm.dynamics.overdamped(d),
+        observables={"x": gm.observables.linear(np.eye(d)[0])},
+        step_size=0.1,
+        num_steps=2,
+        martingale=True,
+    )
+    with pytest.raises(gm.InvalidInput, match="at most 1000 parameters"):
+        gm.run(plan, "scan")
+
+
+def test_a_step_beyond_the_limit_is_refused():
+    plan = plan_of("euler", "reversible", step_size=2.5, martingale=True)
+    with pytest.raises(gm.InvalidInput, match="beyond its limit"):
+        gm.run(plan, "scan")
+
+
+def test_few_terms_are_enough_where_the_chain_is_whitened():
+    assert len(martingale(plan_of("balanced", "reversible", martingale=True)).weight) == 1
+    assert DYNAMICS["reversible"].is_reversible

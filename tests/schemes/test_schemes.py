@@ -1,0 +1,220 @@
+"""Schemes as values: what fits what, the noise that is drawn, exact covariances on Gaussians, the moments of gradients."""
+
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from scipy import linalg
+
+import gyromc as gm
+from gyromc.operators import Dense, LowRank
+from gyromc.prediction.exact.chain import augment
+from gyromc.schemes.balanced import noise_root
+from gyromc.schemes.moments import gradient_moments
+from support.values import skew, wishart
+
+K = np.array([[2.0, 0.5, 0.0], [0.5, 1.5, -0.3], [0.0, -0.3, 1.0]])
+MEAN = np.array([1.0, -2.0, 0.5])
+
+
+def general(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return gm.dynamics.general(wishart(n, rng, low=0.5), skew(n, seed))
+
+
+DYNAMICS = {
+    "general": general(3),
+    "general on (θ, r)": general(6),
+    "hfhr": gm.dynamics.hfhr(3, 0.5, 2.0),
+    "gaul": gm.dynamics.gaul([0.5, 1.0, 1.5], 1.0, 2.0),
+    "reversible": gm.dynamics.general(np.linalg.inv(K), 0),
+    "preconditioned hfhr": gm.dynamics.hfhr(3, 0.3, 1.0, preconditioner=np.linalg.inv(K)),
+}
+EXACT = [
+    *[("balanced", name) for name in DYNAMICS],
+    ("leimkuhler_matthews", "reversible"),
+    ("hfhr_splitting", "hfhr"),
+    ("hfhr_splitting", "preconditioned hfhr"),
+]
+
+
+def plan_of(scheme, dynamics, oracle=None, **settings):
+    settings = {"step_size": 0.05, "num_steps": 50, "num_chains": 4, "start": MEAN, **settings}
+    return gm.Plan(
+        target=gm.targets.Quadratic(K, mean=MEAN),
+        dynamics=DYNAMICS.get(dynamics, dynamics),
+        scheme=scheme,
+        oracle=oracle,
+        observables={"x": gm.observables.linear([1.0, 0.0, 0.0]), "q": gm.observables.square([1.0, 1.0, 0.0])},
+        **settings,
+    )
+
+
+def stationary_covariance(plan, tau=0.0):
+    """Of θ, from the Lyapunov equation of the chain."""
+    step = plan.step_matrices
+    M, B = step.transition(augment(K, plan.augmented)), step.B[:, : plan.dim]
+    return linalg.solve_discrete_lyapunov(M, step.C @ step.C.T + tau**2 * B @ B.T)[: plan.dim, : plan.dim]
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.4])
+@pytest.mark.parametrize(("scheme", "dynamics"), EXACT)
+def test_the_covariance_on_a_gaussian_is_exact(scheme, dynamics, tau):
+    oracle = gm.oracles.Gaussian(tau) if tau else None
+    found = stationary_covariance(plan_of(scheme, dynamics, oracle), tau)
+    np.testing.assert_allclose(found, np.linalg.inv(K), atol=1e-10)
+
+
+@pytest.mark.parametrize("mutant", ["a sign in W", "S without Σ", "noise not taken off LM", "noise not taken off O"])
+def test_a_wrong_covariance_is_seen(mutant):
+    tau, truth = 0.4, np.linalg.inv(K)
+    if mutant == "a sign in W":
+        wrong = gm.schemes.Balanced(Dense(-(K + tau**2 * np.eye(3))))
+        plan = plan_of(wrong, "general", gm.oracles.Gaussian(tau))
+    elif mutant == "S without Σ":
+        plan = plan_of(gm.schemes.balanced(K), "general", gm.oracles.Gaussian(tau))
+    elif mutant == "noise not taken off LM":
+        plan = plan_of("leimkuhler_matthews", "reversible")
+    else:
+        plan = plan_of("hfhr_splitting", "hfhr")
+    assert np.max(np.abs(stationary_covariance(plan, tau) - truth)) > 1e-3
+
+
+@pytest.mark.parametrize("eta", [0.2, 0.1])
+def test_lm_ab2_is_of_second_order(eta):
+    def error(step_size):
+        return np.max(
+            np.abs(stationary_covariance(plan_of("lm_ab2", "general", step_size=step_size)) - np.linalg.inv(K))
+        )
+
+    order = np.log2(error(eta / 4) / error(eta / 8))
+    assert abs(order - 2) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dynamics", "message"),
+    [
+        ("leimkuhler_matthews", "general", "use `lm_ab2`"),
+        ("leimkuhler_matthews", "hfhr", "has a rotation Q"),
+        ("hfhr_splitting", "general", "needs a momentum"),
+        ("hfhr_splitting", "gaul", "D = diag"),
+        ("hfhr_splitting", "general on (θ, r)", "`gyromc.dynamics.hfhr`"),
+        (gm.schemes.balanced([1.0, 2.0]), "general", "`S` acts on 2 numbers"),
+    ],
+)
+def test_a_scheme_that_does_not_fit_says_which_does(scheme, dynamics, message):
+    with pytest.raises(gm.InvalidInput, match=message):
+        plan_of(scheme, dynamics)
+
+
+def test_the_largest_step_of_balanced_noise_is_in_the_message():
+    plan = plan_of("balanced", "reversible", step_size=2.5)
+    with pytest.raises(gm.InvalidInput, match="`step_size` at most 2;") as refused:
+        gm.run(plan, "scan")
+    assert "2.5" in str(refused.value)
+    gm.run(plan.replace(step_size=2.0), "scan")  # W = 0 there: the chain only reflects
+
+
+def test_a_schedule_needs_euler():
+    with pytest.raises(gm.InvalidInput, match="constant step size"):
+        plan_of("balanced", "general", step_size=lambda k: 0.1 / (1 + k))
+    with pytest.raises(gm.InvalidInput, match="constant step size"):
+        plan_of("euler", "general", step_size=lambda k: 0.1 / (1 + k), martingale=True)
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "S"),
+    [
+        (gm.dynamics.overdamped(4), [1.0, 2.0, 3.0, 4.0]),
+        (gm.dynamics.nonreversible(gm.dynamics.rotations(4, [0.5, 1.5])), [1.0, 1.0, 3.0, 3.0]),
+        (gm.dynamics.nonreversible(gm.dynamics.rotations(5, 0.7)), [1.0, 1.0, 3.0, 3.0, 2.0]),
+        (
+            gm.dynamics.nonreversible(gm.dynamics.rotations(4, 0.7)),
+            [1.0, 2.0, 3.0, 4.0],
+        ),  # not structured: full matrices
+        (gm.dynamics.overdamped(4), LowRank(np.full(4, 0.5), np.arange(8.0).reshape(4, 2) / 8)),
+        (gm.dynamics.overdamped(4), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
+        (gm.dynamics.hfhr(4, 0.5, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
+        (gm.dynamics.gaul([0.5, 0.8, 1.0, 1.5], 1.0, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_structured_noise_has_the_covariance_of_the_matrices(dynamics, S):
+    from gyromc.operators import Blocks, Diagonal, Scaled, as_operator
+
+    eta, S = 0.1, as_operator(S, "S")
+    if dynamics.augmented:
+        zero = Scaled(0.0, 4)
+        S = Blocks(Diagonal(S.values[:4]), zero, zero, Scaled(1.0, 4))
+    G, root = dynamics.D + dynamics.Q, noise_root(dynamics, S, eta).dense()
+    np.testing.assert_allclose(root @ root.T, 2 * eta * dynamics.D - eta**2 * G @ S.dense() @ G.T, atol=1e-14)
+
+
+def test_large_states_stay_structured():
+    """A million parameters: nothing of size d² is made."""
+    d = 10**6
+    plan = gm.Plan(
+        target=gm.targets.LogDensity(lambda x: -0.5 * (x**2).sum()),
+        dynamics=gm.dynamics.nonreversible(gm.dynamics.rotations(d, 1.0)),
+        scheme=gm.schemes.balanced(np.ones(d)),
+        observables={"x": gm.observables.function(lambda x: x[0])},
+        start=np.zeros(d),
+        step_size=0.5,
+        num_steps=3,
+        num_chains=1,
+    )
+    assert np.isfinite(gm.run(plan).mean["x"])
+
+
+@pytest.mark.parametrize("oracle", [gm.oracles.Exact(), gm.oracles.Minibatch(5), gm.oracles.ControlVariate(5)])
+def test_moments_of_gradients_on_a_linear_regression_are_exact(oracle):
+    """E[ĝĝᵀ] = P + Σ against gradients at points of the posterior, for noise that is quadratic in θ."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 2)), rng.standard_normal(30)
+    plan = gm.Plan(
+        target=gm.targets.LinearRegression(X, y),
+        dynamics=gm.dynamics.overdamped(2),
+        oracle=oracle,
+        observables={"x": gm.observables.linear([1.0, 0.0])},
+        step_size=0.01,
+        dtype="float64",
+    )
+    P, mean = plan.flat_target.gaussian()
+    draws = mean + rng.standard_normal((40_000, 2)) @ np.linalg.cholesky(np.linalg.inv(P)).T
+    with jax.enable_x64(True):
+        zeta = plan.prepared_oracle.draw(jax.random.key(0), plan.flat_target, len(draws), 2, np.dtype(float))
+        g = np.asarray(jax.vmap(lambda t, s: plan.prepared_oracle.gradient(plan.flat_target, t, s))(draws, zeta))
+    found, second = gradient_moments(plan).second, g[:, :, None] * g[:, None, :]
+    z = (second.mean(axis=0) - found) / (second.std(axis=0) / np.sqrt(len(draws)))
+    assert np.max(np.abs(z)) < 4
+
+
+def test_moments_from_a_pilot_run():
+    """Where there is no mode to start from, gradients alone give S; here it is known."""
+    target = gm.targets.LogDensity(lambda x: -0.5 * (np.array([4.0, 1.0]) * x**2).sum())
+    plan = gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.overdamped(2),
+        oracle=gm.oracles.Gaussian(0.5),
+        observables={"x": gm.observables.linear([1.0, 0.0])},
+        step_size=0.4,
+    )
+    from gyromc.schemes.moments import _pilot
+
+    found = _pilot(plan)
+    np.testing.assert_allclose(np.diag(found.curvature), [4.0, 1.0], rtol=0.35)
+    np.testing.assert_allclose(np.diag(found.noise), [0.25, 0.25], rtol=0.35)
+    assert gradient_moments(plan) is gradient_moments(plan.replace(step_size=0.2))
+
+
+def test_schemes_are_found_by_name_and_pickled():
+    for name in gm.schemes.SCHEMES:
+        assert str(gm.schemes.find(name)) == name
+        assert pickle.loads(pickle.dumps(gm.schemes.find(name))).name == name
+    plan = pickle.loads(pickle.dumps(plan_of("hfhr_splitting", "hfhr", gm.oracles.Gaussian(0.1))))
+    assert plan.scheme.name == "hfhr_splitting"
+
+
+def test_balanced_needs_a_plan():
+    with pytest.raises(gm.InvalidInput, match=r"use it in `gyromc\.Plan`"):
+        gm.schemes.balanced()(gm.dynamics.overdamped(1), np.zeros(1), np.zeros(1), np.zeros(1), 0.1)
