@@ -221,4 +221,4 @@ print(seconds, *heavy)
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        gyromc.nonsense  # noqa: B018
+        gyromc.nonsense  # noqa: B018  # reading it raises

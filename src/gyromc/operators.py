@@ -295,11 +295,9 @@ def as_operator(value, name: str, size: int | None = None) -> Operator:
         return value
     array = numbers(value, name)
     if array.ndim == 0:
-        require(
-            size is not None,
-            f"`{name}` is a single number, so its dimension is unknown: pass a matrix or a vector.",
-        )
-        return Scaled(float(array), size)  # type: ignore[arg-type]
+        if size is None:
+            raise InvalidInput(f"`{name}` is a single number, so its dimension is unknown: pass a matrix or a vector.")
+        return Scaled(float(array), size)
     if array.ndim == 1:
         require(array.size > 0, f"`{name}` must have at least one entry: got an empty vector.")
         return Diagonal(array)

@@ -53,7 +53,7 @@ def private(function: Callable) -> Callable:
         made = _MADE.setdefault(function, {})
     except TypeError:  # not hashable, or no weak references: made anew for each trace
         made = {}
-    x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds its settings at run time
     seen, found = made.get(x64, ((), None))
     if found is None or not _same(seen, arrays):
         found = _Renewal(names).of(function)  # the first time, or a name refers to another array by now
@@ -146,7 +146,7 @@ def _inside(value, names: dict) -> Iterator[Any]:
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()
     elif isinstance(value, JITTED):
-        yield value.__wrapped__  # type: ignore[attr-defined]
+        yield value.__wrapped__  # type: ignore[attr-defined]  # every function compiled by JAX has it
     elif isinstance(value, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, types.MethodType):

@@ -92,6 +92,7 @@ class EngineState:
     generator: np.ndarray | None = None  # for engines whose random numbers have a state
     snapshots: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)  # sums after so many steps
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)  # the time then
+    anchors: np.ndarray | None = None  # what an oracle keeps for each chain between steps: chains × 2d
 
     @property
     def sums(self) -> np.ndarray:
@@ -205,7 +206,7 @@ class Run(Records[Average], Shown):
     @property
     def gradient_evaluations(self) -> int:
         """Gradients computed over all chains, burn-in included."""
-        return self.plan.num_chains * self.state.step
+        return self.plan.num_chains * self.plan.oracle.gradients(self.state.step)
 
     @functools.cached_property
     def diverged(self) -> np.ndarray:

@@ -92,7 +92,7 @@ def test_a_process_that_is_asked_to_end_removes_what_is_unfinished(tmp_path, mon
     before = signal.getsignal(signal.SIGTERM)
     cli._end_on("SIGTERM")
     try:
-        with pytest.raises(SystemExit) as stopped, results_folder(tmp_path / "out", ("fit.json",)) as folder:  # noqa: PT012
+        with pytest.raises(SystemExit) as stopped, results_folder(tmp_path / "out", ("fit.json",)) as folder:  # noqa: PT012  # writes first
             (folder / "fit.json").write_text("half")
             signal.raise_signal(signal.SIGTERM)
     finally:

@@ -17,9 +17,9 @@ from gyromc.engines import lanes, pallas
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.random import streams
 from gyromc.engines.pallas.kernel import Layout
-from gyromc.oracles import MOST_COMPARED, distinct_rows
+from gyromc.oracle_moments import oracle_covariances
+from gyromc.oracles.batches import MOST_COMPARED, distinct_rows
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.oracle_moments import oracle_covariances
 from support import exact
 from support.generators import xoshiro
 from support.values import SUMS as TARGETS
@@ -72,9 +72,7 @@ def test_over_all_subsets_the_mean_is_the_gradient_and_the_noise_has_its_factor(
     assert factor == (N - size) / (N - 1)
     covariance = np.cov(subsets.T, bias=True)
     assert np.allclose(covariance, factor * np.cov(tuples.T, bias=True), rtol=1e-10)
-    plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(3), oracle=build(False), start=np.zeros(3),
-                   observables={"h": gm.observables.linear(np.ones(3))}, step_size=0.01)  # fmt: skip
-    assert np.allclose(oracle_covariances(plan, THETA[None])[0], covariance, rtol=1e-9)
+    assert np.allclose(oracle_covariances(target, oracle, THETA[None])[0], covariance, rtol=1e-9)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -21,7 +21,7 @@ from gyromc.engines import draws_bytes
 from gyromc.engines.state import two_sum
 from gyromc.results import Cause
 from support import exact
-from support.values import quadratic
+from support.values import on_normal, quadratic
 
 
 @pytest.fixture(params=["scan", "lanes"])
@@ -189,14 +189,7 @@ def test_errors_and_intervals_are_what_they_say(engine):
 
 def test_one_long_chain_has_an_error_from_batch_means(engine):
     """The batch-means error of single chains, averaged over seeds, is the true spread between them (within 10 %)."""
-    plan = gm.Plan(
-        target=gm.targets.Quadratic([1.0]),
-        dynamics=gm.dynamics.overdamped(1),
-        observables={"x": gm.observables.linear([1.0])},
-        step_size=0.1,
-        num_steps=8192,
-        num_chains=1,
-    )
+    plan = on_normal(num_steps=8192, num_chains=1)
     runs = [gm.run(plan.replace(seed=s), engine=engine) for s in range(60)]
     assert runs[0].error_method == "lugsail batch means"
     _, variance, *_ = exact.moments(plan, np.array([1.0]))

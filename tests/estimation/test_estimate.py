@@ -181,6 +181,33 @@ def test_a_start_far_off_shows():
         gm.estimate(gm.run(plan(start=[500.0, 0.0, 0.0], num_steps=4096)), bias="none")
 
 
+@pytest.mark.parametrize(("start", "counted"), [(1000.0, False), (4.0, True)])
+def test_a_predicted_bias_silences_the_start_only_where_it_contains_it(start, counted):
+    """From 1000 the chains do not arrive in 40 steps, and the prediction leaves the start out; from 4 it is in the bias."""
+    far = gm.Plan(
+        target=gm.targets.CosinePerturbed(1, 0.5),
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"x": gm.observables.linear([1.0])},
+        step_size=0.02,
+        num_steps=40,
+        num_chains=64,
+        start=[start],
+    )
+    run = gm.run(far)
+    with pytest.warns(gm.GyromcWarning):
+        found = gm.estimate(run, bias="predict")
+    row = found["x"]
+    assert row.bias is not None
+    assert ("start left out" in row.bias_method) is not counted
+    assert row.discretisation.start is counted
+    assert any("the start shows" in sentence for sentence in found.warnings) is not counted
+    drift, error = row.average.drift
+    assert abs(drift) > 3.5 * error  # the start shows in both
+    with pytest.warns(gm.GyromcWarning):
+        again = gm.estimate(run, bias=found.biases)
+    assert any("the start shows" in sentence for sentence in again.warnings) is not counted
+
+
 def test_short_chains_and_few_chains_are_said_to_be_short():
     slow = plan(
         target=gm.targets.Quadratic([1.0, 1.0, 0.02]), dynamics=gm.dynamics.overdamped(3), num_chains=1, num_steps=8192

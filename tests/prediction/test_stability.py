@@ -3,11 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import optimize
 
 import gyromc as gm
 from gyromc.prediction.assumptions import verdicts
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.stability import Linearisation, stability
+from gyromc.prediction.methods import Kind
+from gyromc.prediction.stability import Linearisation, Stability, stability
 from support import exact
 from support.values import skew
 
@@ -130,3 +132,104 @@ def test_lighter_growth_leaves_the_limit_at_the_mode():
     found = stability(plan_of(student, start=[0.3]))
     assert found.how is Linearisation.AT_MODE
     np.testing.assert_allclose(found.largest_step_size, 1.5, rtol=1e-3)
+
+
+def counts(size):
+    """Poisson regression with mini-batches: ∇U grows as an exponential, and the noise of a batch with θ."""
+    rng = np.random.default_rng(0)
+    X = 0.3 * rng.standard_normal((50, 2))
+    y = rng.poisson(np.exp(1 + X[:, 0])) * 1.0
+    return plan_of(gm.targets.PoissonRegression(X, y), oracle=gm.oracles.Minibatch(size))
+
+
+def limit_at_mode(plan):
+    """Where E[(I - ηK̂)⊗(I - ηK̂)] has radius 1, K̂ = prior + (N/b)Σ wᵢxᵢxᵢᵀ over a batch drawn with replacement, at the mode."""
+    target, mode, b = plan.target, plan.model.laplace.mode, plan.oracle.size
+    X, _ = target.design
+    N, d = X.shape
+    terms = N * np.einsum("s,si,sj->sij", np.exp(X @ mode), X, X)
+    mean = terms.mean(axis=0)
+    spread = np.einsum("sij,skl->ikjl", terms - mean, terms - mean).reshape(d * d, d * d) / (N * b)
+    K = mean + float(target.prior_precision) * np.eye(d)
+
+    def radius(eta):
+        M = np.eye(d) - eta * K
+        return np.max(np.abs(np.linalg.eigvals(np.kron(M, M) + eta**2 * spread)))
+
+    return optimize.brentq(lambda eta: radius(eta) - 1, 1e-4, 2 / np.linalg.eigvalsh(K)[0])
+
+
+def test_the_smallest_limit_decides_with_noise_or_away_from_the_mode():
+    """Noise at the mode counts also where ∇U grows faster than linearly, which alone would allow steps four times as large."""
+    small, large = counts(1), counts(40)
+    edge = stability(small.replace(oracle=gm.oracles.Exact()))
+    assert edge.how is Linearisation.AT_EDGE
+    found = stability(small)
+    assert found.how is Linearisation.AT_MODE_WITH_NOISE
+    np.testing.assert_allclose(found.largest_step_size, limit_at_mode(small), rtol=1e-5)
+    assert found.largest_step_size < edge.largest_step_size / 4
+    assert not stability(small.replace(step_size=0.9 * edge.largest_step_size)).stable
+    assert edge.largest_step_size < limit_at_mode(large)
+    found = stability(large)
+    assert found.how is Linearisation.AT_EDGE
+    assert found.largest_step_size == edge.largest_step_size
+
+
+def test_caveats_name_noise_and_far_starts():
+    small, large = stability(counts(1)), stability(counts(40))
+    assert "oracle's noise may lower" in large.how.caveat
+    for found in (small, large):
+        judged = {v.name: v for v in verdicts(counts(1), found)}["step size"]
+        assert judged.sentence.count("at every step size") == 1
+    logistic = stability(plan_of(regression(200, 5, kind=gm.targets.LogisticRegression)))
+    assert not logistic.superlinear
+    assert "at every step size" not in logistic.caveat
+
+
+def test_every_stability_has_a_rate():
+    with pytest.raises(TypeError, match="rate"):
+        Stability(0.5, 1.0, Linearisation.EXACT, superlinear=False)  # type: ignore[call-arg]  # what is tested
+    assert stability(plan_of(gm.targets.Quadratic([3.0, 0.5]))).rate == pytest.approx(0.5)
+    student = gm.targets.LogDensity(lambda x: -2.0 * jnp.sum(jnp.log1p(x**2 / 3)))
+    assert stability(plan_of(student, start=[0.3])).rate == pytest.approx(4 / 3, rel=1e-3)  # U'' at 0
+
+
+def quartic(start, **settings):
+    """U = θ²/2 + θ⁴/10, whose mean step is θ(1 - η(1 + 0.4θ²)): at η = 0.1 it leaves from |θ| > √47.5 = 6.89."""
+    target = gm.targets.LogDensity(lambda x: -(x[0] ** 2) / 2 - x[0] ** 4 / 10)
+    return plan_of(target, start=start, step_size=0.1, num_steps=200, num_chains=4, **settings)
+
+
+@pytest.mark.parametrize(("start", "leaves"), [(6.8, False), (7.0, True), (-7.0, True)])
+def test_a_start_from_which_the_chain_leaves_is_unstable(start, leaves):
+    plan = quartic([start])
+    pred = gm.predict(plan)
+    assert pred.stability.stable
+    assert pred.stable is not leaves
+    assert any("goes to infinity from the plan's start" in note for note in pred.notes) is leaves
+    assert (pred.rmse_method["h"].kind is Kind.UNSTABLE) is leaves
+    assert (pred.std["h"] == np.inf and pred.bias["h"] is None) is leaves
+    assert np.isfinite(pred.variance["h"])  # V is the diffusion's
+
+
+def test_where_the_prediction_is_unstable_the_run_fails():
+    with pytest.raises(gm.DivergenceError):
+        gm.run(quartic([9.0]))
+    gm.run(quartic([5.0]))
+
+
+def test_one_start_of_many_and_steps_of_a_schedule_count():
+    starts = np.zeros((4, 1))
+    assert gm.predict(quartic(starts)).stable
+    starts[2] = 7.0
+    assert not gm.predict(quartic(starts)).stable
+    falling = lambda k: 0.1 / jnp.sqrt(1.0 + k)
+    # 7 → -7.4 → 4.7: the second step is small enough
+    assert gm.predict(quartic([7.0]).replace(step_size=falling)).stable
+    assert not gm.predict(quartic([9.0]).replace(step_size=falling)).stable
+
+
+def test_a_linear_force_is_not_followed(monkeypatch):
+    """Where ∇U grows linearly, the linear chain decides: no start leaves below its limit."""
+    monkeypatch.setattr("gyromc.prediction.predict.leaves", lambda plan: pytest.fail("followed"))
+    assert gm.predict(plan_of(gm.targets.CosinePerturbed(1, 0.5), start=[1e6])).stable

@@ -60,7 +60,7 @@ def test_a_target_without_a_mode_is_named():
         find_mode(gm.targets.LogDensity(lambda x: x[0]), np.zeros(1))
     flat = gm.Model(gm.targets.LogDensity(lambda x: -0.5 * x[0] ** 2), template=np.zeros(2))
     with pytest.raises(gm.InvalidInput, match="not positive definite"):
-        flat.laplace  # noqa: B018
+        flat.laplace  # noqa: B018  # reading it raises
 
 
 def test_what_is_learnt_is_learnt_once_and_survives_a_changed_plan():

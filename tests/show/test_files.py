@@ -13,7 +13,7 @@ OWN = ("fit.json", "predictions.csv")
 
 def test_a_folder_appears_only_when_all_went_well(tmp_path):
     out = tmp_path / "deep" / "out"
-    with pytest.raises(KeyboardInterrupt), results_folder(out, OWN) as folder:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), results_folder(out, OWN) as folder:  # noqa: PT012  # fails after it wrote
         (folder / "fit.json").write_text("half")
         raise KeyboardInterrupt
     assert os.listdir(tmp_path / "deep") == []
@@ -30,7 +30,7 @@ def test_an_earlier_fit_is_replaced_whole_and_survives_a_failure(tmp_path):
     with results_folder(out, OWN) as folder:
         (folder / "fit.json").write_text("first")
         (folder / "predictions.csv").write_text("old")
-    with pytest.raises(RuntimeError), results_folder(out, OWN) as folder:  # noqa: PT012
+    with pytest.raises(RuntimeError), results_folder(out, OWN) as folder:  # noqa: PT012  # fails after it wrote
         (folder / "fit.json").write_text("broken")
         raise RuntimeError("no")
     assert (out / "fit.json").read_text() == "first"

@@ -74,7 +74,7 @@ def test_a_press_in_an_inner_block_is_known_outside(sigint, capsys):
 def test_a_block_without_checks_ends_when_patience_does(sigint):
     sigint(signal.default_int_handler)
     began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt), interruptible(patience=0.05), interruptible():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), interruptible(patience=0.05), interruptible():  # noqa: PT012  # works after the signal
         signal.raise_signal(signal.SIGINT)
         while time.perf_counter() - began < 10:
             sum(range(1000))

@@ -1,7 +1,8 @@
 """Exact moments of a chain on a Gaussian target, by the plainest recursions: what predictions and engines are tested against.
 
 Input: a plan with the Euler step, a constant step size and a linear observable. Output: mean and variance of a chain's average,
-the second moments of the last state, the mean of squares; or the joint law of all states. No code is shared with
+the second moments of the last state, the mean of squares; or the joint law of all states. On a line also the mean of a chain's
+average for any force (`line_average`). No code is shared with
 `gyromc.prediction`: only the definitions of the step and of the average are.
 """
 
@@ -31,6 +32,26 @@ class Gradient(NamedTuple):
 
     H: np.ndarray
     g: np.ndarray
+
+
+def line_average(force, values, start, *, step_size, num_steps, box, burn_in=0, nodes=600) -> float:
+    """E of the average of `values` over a chain θ⁺ ~ N(θ - η·force(θ), 2η) on a line, by its density at evenly spaced nodes.
+
+    Sums over nodes much closer than a step are exact to rounding as long as the chain stays in the box.
+    """
+    x, deviation = np.linspace(*box, nodes), math.sqrt(2 * step_size)
+
+    def after(theta):
+        away = (x - (theta - step_size * force(theta))[:, None]) / deviation
+        return np.exp(-(away**2) / 2) * (x[1] - x[0]) / (deviation * math.sqrt(2 * math.pi))
+
+    P, law, h = after(x), after(np.array([float(start)]))[0], values(x)
+    total = float(values(np.array([float(start)]))[0]) if burn_in == 0 else 0.0
+    for k in range(1, burn_in + num_steps):
+        total += float(law @ h) if k >= burn_in else 0.0
+        law = law @ P
+    assert abs(law.sum() - 1) < 1e-6
+    return total / num_steps
 
 
 def moments(plan, u=None, most_batches: int = MOST_BATCHES) -> Moments:

@@ -42,6 +42,7 @@ LAYERS = [
     Part("targets", "U(θ): densities, separable potentials, regressions"),
     Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),
     Part("oracles", "unbiased gradients ĝ; their randomness is drawn apart from its use"),
+    Part("oracle_moments", "second and third moments of an oracle's noise"),
     Part("flat", "any pytree of parameters as one vector"),
     Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
     Part("model", "a target over one vector, with what can be learnt of it before any dynamics"),

@@ -36,6 +36,12 @@ def quadratic(d, seed=1):
     return gm.targets.Quadratic(spd(d, seed), rng.standard_normal(d))
 
 
+def on_normal(**fields):
+    """A plan on the standard normal law of one coordinate: D = 1, η = 0.1, θ as observable "x"; `fields` replace or add."""
+    fields = {"observables": {"x": gm.observables.linear([1.0])}, "step_size": 0.1, **fields}
+    return gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), **fields)
+
+
 def regression(d, rows=4, seed=2):
     """A tiny anisotropic linear regression, small enough to enumerate every mini-batch."""
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from scipy import linalg
 import gyromc as gm
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, merits
 from gyromc.tuning.recipe import preconditioned_plan
-from gyromc.tuning.step_size import largest_root, plan_step_size, variance_excess
+from gyromc.tuning.step_size import for_varying_curvature, largest_root, plan_step_size, variance_excess
 from support.values import skew, spd
 
 
@@ -77,3 +77,16 @@ def test_a_plans_step_size_keeps_its_budget():
     faster = preconditioned_plan(model, plan.observables, budget=0.03, dynamics=gm.dynamics.overdamped(4))
     assert faster.dynamics.name == "SGLD"
     assert faster.burn_in * faster.eta * np.linalg.eigvalsh(model.precision)[0] == pytest.approx(10, abs=0.1)
+
+
+@pytest.mark.parametrize(("steepest", "smaller"), [(0.5, 1.0), (1.2, 1.0), (6.0, 5.0), (1e6, 30.0)])
+def test_steps_become_smaller_where_curvature_varies(steepest, smaller):
+    assert for_varying_curvature(0.3, steepest) == pytest.approx(0.3 / smaller)
+
+
+def test_a_plans_length_is_checked_as_it_is_given():
+    model = gm.Model(gm.targets.Quadratic([1.0, 4.0]))
+    observables = {"x": gm.observables.linear([1.0, 0.0])}
+    assert preconditioned_plan(model, observables, num_steps=7).num_steps == 7
+    with pytest.raises(gm.InvalidInput, match="num_steps"):
+        preconditioned_plan(model, observables, num_steps=0)

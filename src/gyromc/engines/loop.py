@@ -118,7 +118,10 @@ def _check_length(plan: Plan) -> None:
 
 def _check_memory(plan: Plan, keep_blocks: int) -> None:
     """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    states = 3 * np.dtype(plan.dtype).itemsize * plan.state_size  # position, gradient and noise
+    numbers = 3 * plan.state_size + 2 * plan.oracle.memory(
+        plan.dim
+    )  # position, gradient and noise; anchors, old and new
+    states = np.dtype(plan.dtype).itemsize * numbers
     sums = 8 * len(plan.observables) * (1 + plan.martingale) * (2 + min(keep_blocks, plan.num_steps))
     require_memory(
         plan.num_chains * (states + sums),

@@ -72,6 +72,7 @@ class Carry(NamedTuple):
     clock: Any
     failed_at: Any
     kept: Any
+    anchors: Any  # what the oracle keeps for each chain, or None
 
 
 def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
@@ -140,7 +141,7 @@ class ScanSession:
     def state(self) -> EngineState:
         host = jax.device_get(self.carry._replace(kept=None))
         clock = float(host.clock[0]), float(host.clock[1])
-        return EngineState(int(host.step), host.z, host.high, host.low, clock, host.failed_at)
+        return EngineState(int(host.step), host.z, host.high, host.low, clock, host.failed_at, anchors=host.anchors)
 
 
 Session = ScanSession  # the name in `protocol.Engine`
@@ -170,7 +171,11 @@ def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
     z, high, low, failed_at = jax.device_put((state.z, state.high, state.low, state.failed_at), rows)
     step, *clock = jax.device_put((np.int32(state.step), *np.asarray(state.clock, dtype)), copies)
     kept = jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None
-    return Carry(step, z, high, low, tuple(clock), failed_at, kept)
+    anchors = None
+    if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
+        empty = np.zeros((plan.num_chains, memory), dtype)
+        anchors = jax.device_put(empty if state.anchors is None else np.asarray(state.anchors, dtype), rows)
+    return Carry(step, z, high, low, tuple(clock), failed_at, kept, anchors)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -195,7 +200,8 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     eta = jnp.asarray(eta, dtype)
     zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
     xi = threefry.normal(key_noise, z.shape, dtype)
-    values, after = moved(pieces, y, zeta, xi, eta)
+    anchors = _refresh(pieces, carry)
+    values, after = moved(pieces, y, zeta, xi, eta, anchors)
 
     size = jnp.max(jnp.abs(z), axis=1)
     insane = ~(size <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
@@ -208,15 +214,30 @@ def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
     if pieces.martingale is not None:
         values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
-    return Carry(k + 1, after, high, low, clock, failed_at, kept)
+    return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
 
 
-def moved(pieces: Pieces, y, zeta, xi, eta):
+def _refresh(pieces: Pieces, carry: Carry):
+    """The chains' anchors, set to their states in every m-th step."""
+    if carry.anchors is None:
+        return None
+    oracle: Any = pieces.oracle
+    anew = lambda: _each_chain(lambda t: oracle.anchor_at(pieces.target, t), carry.z[:, : pieces.dim])
+    return jax.lax.cond(
+        carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
+    )
+
+
+def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
     z = y[:, : pieces.dynamics.size]
     theta = z[:, : pieces.dim]
     values = [_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in pieces.observables]
-    gradient = _each_chain(lambda t, s: pieces.oracle.gradient(pieces.target, t, s), theta, zeta)
+    oracle: Any = pieces.oracle
+    if anchors is None:
+        gradient = _each_chain(lambda t, s: oracle.gradient(pieces.target, t, s), theta, zeta)
+    else:
+        gradient = _each_chain(lambda t, s, a: oracle.anchored(a).gradient(pieces.target, t, s), theta, zeta, anchors)
     if z.shape[1] > pieces.dim:
         gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
     step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)

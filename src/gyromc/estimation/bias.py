@@ -15,6 +15,7 @@ from gyromc.checks import require
 from gyromc.engines import run as run_plan
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.plan import Plan
+from gyromc.prediction.methods import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.routes import HEAVY, MOST_PARAMETERS
 from gyromc.prediction.stability import stability
@@ -69,9 +70,12 @@ def predicted(run: Run) -> dict[str, Bias]:
         raise InvalidInput(
             f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
         ) from error
-    found = dict.fromkeys(pred, _unknown(hinted("no formula gives it")))
+    found = {}
     for name, row in pred.items():
         if row.bias is None or not math.isfinite(row.bias):
+            known = row.bias_method.kind is Kind.UNKNOWN and row.bias_method != UNKNOWN
+            why = row.bias_method.removeprefix("unknown: ") if known else "no formula gives it"
+            found[name] = _unknown(hinted(why))
             continue
         found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=row.start_counted)
     return found

@@ -19,7 +19,7 @@ from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.estimation.richardson import extrapolated
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.oracle_moments import oracle_covariances
+from gyromc.prediction.corrections import floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
@@ -135,11 +135,8 @@ def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     """What the oracle's noise adds to N·Var, averaged over some of the draws."""
     if isinstance(plan.oracle, Exact):
         return 0.0
-    theta = spaced(rows, FLOOR_DRAWS)
-    r = np.random.default_rng(0).standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    slope = found.poisson.gradients(np.concatenate([theta, r], axis=1)) @ (plan.dynamics.D + plan.dynamics.Q)
-    slope = slope[:, : plan.dim]
-    return float(np.mean(np.einsum("si,sij,sj->s", slope, oracle_covariances(plan, theta), slope)))  # T1: s
+    z = with_momenta(plan, spaced(rows, FLOOR_DRAWS), np.random.default_rng(0))
+    return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 
 def _worth(averages: Average, spread: float) -> float:

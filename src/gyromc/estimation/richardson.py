@@ -19,6 +19,7 @@ from gyromc.checks import require
 from gyromc.engines import scan, threefry
 from gyromc.engines.state import initial_state, two_sum
 from gyromc.estimation.bias import Bias, largest_step_size
+from gyromc.oracle_moments import why_no_moments
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.show.interruption import interruptible
@@ -63,8 +64,8 @@ def extrapolated(plan: Plan, names: Sequence[str]) -> dict[str, Bias]:
 
 def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
     """Run the pairs for as many steps as the plan has; `InvalidInput` where they diverge."""
-    reason = why_not_in_jax(plan.flat_target)
-    require(reason is None, f'`bias="richardson"` runs in the engine `scan`: {reason}.')
+    reason = why_not_in_jax(plan.flat_target) or why_no_moments(plan.oracle)
+    require(reason is None, f'`bias="richardson"` cannot pair chains here: {reason}.')
     count = max(FEWEST, min(MOST, plan.num_chains))
     plan = plan.replace(
         observables={name: plan.observables[name] for name in names},

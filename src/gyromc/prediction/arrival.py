@@ -24,9 +24,9 @@ def some_starts(plan: Plan) -> np.ndarray:
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_STARTS)).astype(int)]
 
 
-def mean_step(plan: Plan) -> Callable[[np.ndarray], np.ndarray]:
-    """One step of the chain without noise, of rows of z."""
-    G, eta, d = plan.dynamics.D + plan.dynamics.Q, plan.eta, plan.dim
+def mean_step(plan: Plan, step_size: float | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """One step of the chain without noise, of rows of z; `step_size`: the plan's own where it is left out."""
+    G, eta, d = plan.dynamics.D + plan.dynamics.Q, plan.eta if step_size is None else step_size, plan.dim
 
     def step(z: np.ndarray) -> np.ndarray:
         return z - eta * np.concatenate([plan.flat_target.gradients(z[:, :d]), z[:, d:]], axis=1) @ G.T  # E3
@@ -66,11 +66,11 @@ def arrive(
 
 
 def leaves(plan: Plan) -> bool:
-    """Whether the chain without noise goes to infinity from one of the plan's starts."""
-    here, step = some_starts(plan), mean_step(plan)
+    """Whether the chain of Euler-Maruyama without noise goes to infinity from one of the plan's starts."""
+    here = some_starts(plan)
     with np.errstate(all="ignore"):
-        for _ in range(min(FEW_STEPS, plan.num_steps)):
-            here = step(here)
+        for k in range(min(FEW_STEPS, plan.burn_in + plan.num_steps)):
+            here = mean_step(plan, float(plan.step_size(k)) if callable(plan.step_size) else None)(here)
             if not np.all(np.isfinite(here)):
                 return True
     return False

@@ -152,7 +152,10 @@ def _oracle(plan: Plan) -> Verdict:
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
     size = int(getattr(plan.oracle, "size", 0))
     drawn = f"{type(plan.oracle).__name__} of {size}{'' if getattr(plan.oracle, 'replace', True) else ' distinct rows'}"
-    if type(plan.flat_target) in (LinearRegression, LogisticRegression):
+    if plan.oracle.memory(plan.dim):
+        rest = " is unbiased in every step; its error depends on where the chain's anchor is, and no bound is known."
+        status = NOT_CERTIFIED
+    elif type(plan.flat_target) in (LinearRegression, LogisticRegression):
         status, rest = HOLDS, ": unbiased, and its error grows at most linearly in θ, so every moment bound holds."
     elif isinstance(plan.flat_target, GeneralizedLinear):
         rest = (
@@ -205,6 +208,6 @@ def _step(stable: Stability | None) -> Verdict:
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
     if not stable.stable:
         grows = "Second moments grow without bound; a single chain may stay bounded for long."
-        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. {grows}{stable.how.caveat}", numbers)
+        return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. {grows}{stable.caveat}", numbers)
     status = HOLDS if stable.how.exact else NOT_CERTIFIED
-    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.{stable.how.caveat}", numbers)
+    return Verdict("step size", status, f"Stable ({stable.how}): {limit}.{stable.caveat}", numbers)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gyromc.oracle_moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number
-from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 
@@ -43,9 +43,7 @@ class StepEffects:
     @functools.cached_property
     def _noise(self) -> np.ndarray:
         """GΣGᵀ."""
-        G, d = self.plan.dynamics.D + self.plan.dynamics.Q, self.plan.dim
-        Sigma = oracle_covariances(self.plan, self._points[:, :d])
-        return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
+        return noise_of_drift(self.plan, self._points)
 
     @functools.cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
@@ -58,8 +56,7 @@ class StepEffects:
 
     def floor(self, poisson: Polynomial) -> float:
         """s: N·Var is V/η + s + …"""
-        slope = poisson.gradients(self._points)
-        return float(np.mean(np.einsum("si,sij,sj->s", slope, self._noise, slope, optimize=True)))  # T1: s
+        return floor_over(poisson, self._points, self._noise)
 
     def slope(self, poisson: Polynomial) -> Number:
         """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
@@ -90,5 +87,24 @@ def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarr
     """Up to `points` draws of z = (θ, r) from a weighted sample of θ, and ∇H at each."""
     rng = np.random.default_rng(0)
     theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
+    z = with_momenta(plan, theta, rng)
+    return z, np.concatenate([plan.flat_target.gradients(theta), z[:, plan.dim :]], axis=1)
+
+
+def with_momenta(plan: Plan, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of z from rows of θ: standard normal momenta are added where the plan has some."""
     r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    return np.concatenate([theta, r], axis=1), np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+    return np.concatenate([theta, r], axis=1)
+
+
+def noise_of_drift(plan: Plan, z: np.ndarray) -> np.ndarray:
+    """GΣ(θ)Gᵀ at rows of z: the covariance that the oracle gives the drift."""
+    G, d = plan.dynamics.D + plan.dynamics.Q, plan.dim
+    Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
+    return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
+
+
+def floor_over(poisson: Polynomial, z: np.ndarray, noise: np.ndarray) -> float:
+    """s = μ(⟨∇φ, GΣGᵀ∇φ⟩) over rows of z, `noise` from `noise_of_drift`: what the oracle adds to N·Var."""
+    slope = poisson.gradients(z)
+    return float(np.mean(np.einsum("si,sij,sj->s", slope, noise, slope, optimize=True)))  # T1: s

@@ -5,6 +5,7 @@ chain's own stationary law is computed on a grid, or on grids at larger steps fr
 bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian.
 """
 
+import contextlib
 import dataclasses
 import math
 
@@ -18,6 +19,7 @@ from gyromc.prediction.stability import Stability
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 EXTRAPOLATED = 0.1  # error of the effect of the start at another step size, as a share
 LARGEST = 0.6  # of the stability limit: step sizes of grids from which smaller ones are extrapolated
+NOT_RESOLVED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
 SAME = 0.1  # standard deviations between μ(h) on a grid and μ(h), from which the grid misses a part of the target
 
 
@@ -67,13 +69,21 @@ class Asked:
 
 
 def averaged(asked: Asked, first: First, grids: Grids) -> Averaged:
-    """The moments of one chain's average."""
+    """The moments of one chain's average; a bias that its error exceeds by far is not known."""
+    found = None
     if why_not_grid(asked.plan, asked.chosen) is None:
-        try:
-            return _on_grid(asked, first, grids)
-        except InvalidInput:  # no grid that can be solved and holds the target
-            pass
-    return first_order(asked, first)
+        with contextlib.suppress(InvalidInput):  # no grid that can be solved and holds the target
+            found = _on_grid(asked, first, grids)
+    return _known(found or first_order(asked, first), asked.spread)
+
+
+def _known(found: Averaged, spread: float) -> Averaged:
+    """Without a bias whose error is larger than the standard deviation of h and comparable with the bias itself."""
+    if found.bias is None or not found.bias_error > max(spread, NOT_RESOLVED * abs(found.bias)):
+        return found
+    why = f"unknown: its error ({found.bias_error:.1g}) exceeds the standard deviation of the observable"
+    how = Method(found.rmse_method.kind, found.rmse_method.replace(" + bias²", ""))
+    return Averaged(found.std, how, bias_method=Method(Kind.UNKNOWN, why))
 
 
 def leading(plan: Plan, V: float, floor: float = 0.0) -> Averaged:

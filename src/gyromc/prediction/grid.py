@@ -16,17 +16,17 @@ from scipy import linalg
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
+from gyromc.oracle_moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
 from gyromc.prediction.methods import Number
-from gyromc.prediction.oracle_moments import oracle_covariances, oracle_third_moments
 
 MOST_NODES = 1600
 DEPTH = 24.0  # H above its minimum at which the grid ends, at first
 EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
 VISITED = 1e-6  # stationary mass of a node from which the width of its steps counts
-DECAYED = 1e-4  # of the effect of the start
+DECAYED = 1e-6  # of the effect of the start: less than this share of it is an error
 MOST_PRODUCTS = 2000
 SHARP = 1e-8  # error of sums over the grid
 FINER = {1: 16, 2: 3}  # nodes for h, per axis and node of the grid
@@ -91,13 +91,15 @@ class _Reduced:
         """2ηD + η²GΣ(θ)Gᵀ at rows of z."""
         base = 2 * self.step_size * self.plan.dynamics.D[np.ix_(self.chosen, self.chosen)]
         spread = self.step_size * self.G[:, self.inside]
-        Sigma = oracle_covariances(self.plan, self.theta(z))[:, self.kept][:, :, self.kept]
+        Sigma = oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.theta(z))
+        Sigma = Sigma[:, self.kept][:, :, self.kept]
         return base + np.einsum("ij,sjk,lk->sil", spread, Sigma, spread, optimize=True)
 
     def third_moments(self, z: np.ndarray) -> np.ndarray:
         """E of the third power of a step's noise at rows of z."""
         spread, kept = -self.step_size * self.G[:, self.inside], self.kept
-        third = oracle_third_moments(self.plan, self.theta(z))[:, kept][:, :, kept][:, :, :, kept]
+        third = oracle_third_moments(self.plan.flat_target, self.plan.prepared_oracle, self.theta(z))
+        third = third[:, kept][:, :, kept][:, :, :, kept]
         return np.einsum("ip,jq,kr,spqr->sijk", spread, spread, spread, third, optimize=True)
 
 
@@ -110,7 +112,7 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     whole = sum(i < plan.dim for i in chosen) == plan.dim
     if not isinstance(plan.oracle, Exact | Gaussian) and not whole:
         return "the noise of mini-batches couples all parameters"
-    return None
+    return why_no_moments(plan.oracle)
 
 
 def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
@@ -322,10 +324,10 @@ class _Grid:
 
 
 def _after(P: np.ndarray, phi: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """P^N φ, and what was left where that takes too many products."""
+    """P^N φ, and what was left where it is small, or where that takes too many products."""
     left, zero = phi, np.zeros_like(phi)
     for _ in range(min(num_steps, MOST_PRODUCTS)):
         if np.max(np.abs(left)) < DECAYED * np.max(np.abs(phi)):
-            return zero, zero
+            return zero, left
         left = P @ left
     return (left, zero) if num_steps <= MOST_PRODUCTS else (zero, left)

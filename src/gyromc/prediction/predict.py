@@ -13,6 +13,7 @@ from typing import Any
 from gyromc.checks import require, require_memory, whole
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
+from gyromc.prediction.arrival import leaves
 from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.reduction import Reduction
@@ -35,6 +36,7 @@ MATRICES = 6  # of the state's size, held at the same time
 OPERATIONS = 50  # times n³: two eigenvalue problems
 OPERATIONS_A_SECOND = 1e10
 LONG = 60  # seconds
+LEAVES = "unstable: the chain goes to infinity from the plan's start"
 COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
 
@@ -74,8 +76,9 @@ class Prediction(Records[Answer], Shown):
 
     @property
     def stable(self) -> bool:
-        """Whether second moments converge at this step size; False where that is not known."""
-        return self.stability is not None and self.stability.stable
+        """Whether second moments converge at this step size from the plan's start; False where that is not known."""
+        left = any(row.rmse_method.kind is Kind.UNSTABLE for row in self.values())
+        return self.stability is not None and self.stability.stable and not left
 
     @property
     def stability_radius(self) -> float:
@@ -141,6 +144,12 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     rows = {name: answer(shared, name) for name in plan.observables}
     if steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
+    elif steady is not None and steady.superlinear and plan.scheme.is_euler and leaves(plan):
+        note = (
+            f"∇U grows faster than linearly: without its noise the chain goes to infinity from the plan's start at η = "
+            f"{plan.eta_text}. Start closer to the mode, or take a smaller step size"
+        )
+        rows = {name: _unstable(row, LEAVES).noting(note) for name, row in rows.items()}
     return Prediction(plan, rows, steady, verdicts(plan, steady))
 
 
@@ -161,12 +170,13 @@ def _check_size(n: int) -> None:
         )
 
 
-def _unstable(found: Answer) -> Answer:
+def _unstable(found: Answer, text: str | None = None) -> Answer:
     """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain whose second moments grow."""
     if found.rmse_method.exact:
         return found
-    grows = Method(Kind.UNSTABLE)
-    return dataclasses.replace(found, std=math.inf, bias=None, bias_method=UNKNOWN, rmse_method=grows)
+    grows = Method(Kind.UNSTABLE, text)
+    nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False}
+    return dataclasses.replace(found, std=math.inf, rmse_method=grows, **nothing)
 
 
 def _plain_row(row: Answer) -> dict[str, Any]:

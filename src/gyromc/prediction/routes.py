@@ -13,6 +13,7 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
+from gyromc.oracle_moments import why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.corrections import StepEffects
@@ -267,7 +268,7 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     answer = _asymptotic(shared, base, h, found.spread, First(transient=found.transient))
     if answer.bias_method.kind is Kind.GRID:
         return answer
-    return answer.noting(f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here")
+    return answer.noting(_unknown_noise(plan, name))
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -303,6 +304,8 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
+    if why_no_moments(plan.oracle) is not None:
+        return _asymptotic(shared, base, h, spread_h, First()).noting(_unknown_noise(plan, name))
     floor = effects.floor(found.poisson)
     if found.degree < 2:  # a linear φ has no curvature
         return _asymptotic(shared, base, h, spread_h, First(floor=floor))
@@ -312,6 +315,10 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
     return _asymptotic(shared, base, h, spread_h, First(slope, transient, floor))
+
+
+def _unknown_noise(plan: Plan, name: str) -> str:
+    return f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here"
 
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:

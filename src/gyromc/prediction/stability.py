@@ -5,22 +5,24 @@ Input: a plan. Output: a `Stability` with the contraction factor and the largest
 
 import dataclasses
 import enum
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.oracles import Batch, Exact, Gaussian
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, why_not_linear
-from gyromc.prediction.exact.mean_square import MeanSquare, largest_stable_step, limit_of_mean, radius_of_mean
+from gyromc.prediction.exact.mean_square import MeanSquare, limit_of_mean, radius_of_mean
 from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
 from gyromc.prediction.growth import growth
-from gyromc.targets import GeneralizedLinear
+from gyromc.targets import GeneralizedLinear, SumOverData
 
 MAX_DENSE = 1000
 MOST_PRODUCTS = 1e8  # N d² for noise that grows with the state: seconds
+SMALLER = 1 - 1e-3  # a limit away from the mode counts below this share of the limit at the mode
 
 
 class Linearisation(enum.StrEnum):
@@ -46,10 +48,11 @@ class Linearisation(enum.StrEnum):
         return _CAVEATS.get(self, "")
 
 
+_LEAVES = " From far enough away the chain diverges at every step size"
 _CAVEATS = {
     Linearisation.WITHOUT_NOISE: " Noise that grows with the state lowers the limit: take a step size well below it.",
     Linearisation.AT_MODE_WITH_NOISE: " This is the limit of the linear chain; curvature elsewhere may lower it.",
-    Linearisation.AT_EDGE: " From far enough away the chain diverges at every step size.",
+    Linearisation.AT_EDGE: f"{_LEAVES}; the oracle's noise may lower the limit.",
     **dict.fromkeys(
         (Linearisation.AT_MODE, Linearisation.FAR, Linearisation.AT_START),
         " This is the limit of the linear chain; curvature elsewhere and the oracle's noise may lower it.",
@@ -64,12 +67,19 @@ class Stability:
     radius: float
     largest_step_size: float
     how: Linearisation
-    rate: float = np.nan  # the slowest, per unit of time, of the linear dynamics
+    rate: float  # the slowest, per unit of time, of the linear dynamics
+    superlinear: bool  # whether ∇U grows faster than linearly: then the chain leaves from far enough away
 
     @property
     def stable(self) -> bool:
         """Whether the chain's second moments converge."""
         return self.radius < 1
+
+    @property
+    def caveat(self) -> str:
+        """Sentences on what the limit leaves out; empty where it leaves out nothing."""
+        elsewhere = self.superlinear and self.how is not Linearisation.AT_EDGE
+        return f"{self.how.caveat}{_LEAVES}." if elsewhere else self.how.caveat
 
     def __str__(self) -> str:
         return (
@@ -81,8 +91,8 @@ class Stability:
 def stability(plan: Plan) -> Stability | None:
     """Second-moment stability of a plan; None where its Hessian cannot be formed.
 
-    Exact for Gaussian targets, including the noise of mini-batches; for others linearised at the mode, or away from it where
-    that allows smaller steps only. A schedule is judged by its largest step size.
+    Exact for Gaussian targets, including the noise of mini-batches; for others the smallest limit of those linearised at the
+    mode, with that noise where it is known, and away from the mode, without it. A schedule is judged by its largest step size.
 
     ```python
     import gyromc as gm
@@ -98,12 +108,37 @@ def stability(plan: Plan) -> Stability | None:
         return None
     if known is None:
         return None
-    (A, how, noise), eta = known, _largest_step(plan)
-    if noise is None:
-        rates = np.linalg.eigvals(A)
-        return Stability(radius_of_mean(rates, eta), limit_of_mean(rates), how, float(np.min(np.real(rates))))
-    squares = MeanSquare(A, plan.dynamics.D + plan.dynamics.Q, noise)
-    return Stability(squares.radius(eta), squares.limit(), how, float(np.min(np.real(squares.rates))))
+    rate = float(np.min(np.real(known.rates)))
+    return Stability(known.radius(_largest_step(plan)), known.limit, known.how, rate, known.superlinear)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Linear:
+    """A linear chain z ← (I - ηA) z, where it comes from, and the noise that grows with the state, where it is known."""
+
+    A: np.ndarray
+    G: np.ndarray
+    how: Linearisation
+    noise: Noise | None = None
+    superlinear: bool = False
+
+    @functools.cached_property
+    def _squares(self) -> MeanSquare | None:
+        return None if self.noise is None or self.noise.additive else MeanSquare(self.A, self.G, self.noise)
+
+    @functools.cached_property
+    def rates(self) -> np.ndarray:
+        """The eigenvalues of A."""
+        return np.linalg.eigvals(self.A) if self._squares is None else self._squares.rates
+
+    @functools.cached_property
+    def limit(self) -> float:
+        """The largest step size at which second moments stay bounded; 0 where A does not contract."""
+        return limit_of_mean(self.rates) if self._squares is None else self._squares.limit()
+
+    def radius(self, step_size: float) -> float:
+        """The factor by which second moments change per step."""
+        return radius_of_mean(self.rates, step_size) if self._squares is None else self._squares.radius(step_size)
 
 
 def _largest_step(plan: Plan) -> float:
@@ -114,55 +149,65 @@ def _largest_step(plan: Plan) -> float:
         return max(float(plan.step_size(k)) for k in steps)
 
 
-def _linear(plan: Plan) -> tuple[np.ndarray, Linearisation, Noise | None] | None:
-    """A, where it comes from, and the noise that grows with the state; None where nothing can be formed."""
+def _linear(plan: Plan) -> _Linear | None:
+    """The linear chain that decides; None where nothing can be formed."""
     if plan.dynamics.size > MAX_DENSE:
         return None
     known = plan.flat_target.gaussian()
     if known is None:
         return _linearised(plan)
-    A = _drift(plan, known[0])
     if isinstance(plan.oracle, Exact | Gaussian):
-        return A, Linearisation.EXACT, None
+        return _chain(plan, known[0], Linearisation.EXACT)
     if why_not_linear(plan) is None and _affordable(plan):
-        return A, Linearisation.EXACT_WITH_NOISE, oracle_noise(plan, known[1])
-    return A, Linearisation.WITHOUT_NOISE, None
+        noise = oracle_noise(plan, known[1])
+        how = Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE
+        return _chain(plan, known[0], how, noise)
+    return _chain(plan, known[0], Linearisation.WITHOUT_NOISE)
 
 
-def _linearised(plan: Plan) -> tuple[np.ndarray, Linearisation, Noise | None] | None:
-    """At the mode, or away from it where that allows smaller steps only."""
+def _linearised(plan: Plan) -> _Linear | None:
+    """At the mode, with its noise where that is known; or away from it where that allows smaller steps only."""
     if plan.starts.theta is None:
         return None
     try:
         center = plan.model.laplace
     except InvalidInput:  # a target without a mode
         K = plan.flat_target.hessians(plan.model.start[None])[0]
-        return (_drift(plan, K), Linearisation.AT_START, None) if np.all(np.isfinite(K)) else None
+        return _chain(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
     if not np.all(np.isfinite(center.precision)):
         return None
     away = growth(plan.flat_target, center)
-    A = _drift(plan, center.precision)
-    limits = [(largest_stable_step(B), B) for B in (_drift(plan, K) for K in away.hessians)]
-    limit, B = min(((x, B) for x, B in limits if x > 0), key=lambda pair: pair[0], default=(np.inf, A))
-    if limit < (1 - 1e-3) * largest_stable_step(A):
-        return B, Linearisation.AT_EDGE if away.faster else Linearisation.FAR, None
-    noise = _noise_at(plan, center.mode)
-    return A, Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE, noise
+    noise, where = _noise_at(plan, center.mode), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
+    mode = _chain(plan, center.precision, how, noise, away.faster)
+    others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
+    found = min((other for other in others if other.limit > 0), key=lambda other: other.limit, default=mode)
+    return found if found.limit < SMALLER * mode.limit else mode
 
 
-def _drift(plan: Plan, K: np.ndarray) -> np.ndarray:
-    return (plan.dynamics.D + plan.dynamics.Q) @ augment(K, plan.augmented)
+def _chain(
+    plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
+) -> _Linear:
+    """The linear chain where U has the Hessian K."""
+    G = plan.dynamics.D + plan.dynamics.Q
+    return _Linear(G @ augment(K, plan.augmented), G, how, noise, superlinear)
 
 
 def _affordable(plan: Plan) -> bool:
     target = plan.flat_target
-    return target.num_data * target.dim**2 <= MOST_PRODUCTS  # type: ignore[attr-defined]
+    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= MOST_PRODUCTS
 
 
 def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
-    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where it is not known."""
+    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
+
+    A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
+    That of anchors that move depends on the past.
+    """
     oracle, target = plan.prepared_oracle, plan.flat_target
     if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
+        return None
+    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
         return None
     with jax.enable_x64(True):
         X, y = target.design

@@ -16,7 +16,7 @@ from gyromc.checks import coverage, flag, numbers, one_of, positive, require, sh
 from gyromc.engines.choice import ENGINES
 from gyromc.records import Column, Records, Renamed
 from gyromc.regression.draws import Predictions, WeightedDraws, weighted_quantiles
-from gyromc.regression.posing import pose
+from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import Sampled, sample
 from gyromc.results import Run
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
@@ -28,6 +28,7 @@ __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Monte Carlo errors aimed at, in posterior standard deviations."""
+Labels = tuple[tuple[str, ...], tuple[str, ...] | None]  # of the columns, and of the classes where there are any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Coefficient:
     @property
     def label(self) -> str:
         """The name, with the class it is for where there is one."""
-        return self.name if self.output is None else f"{self.name} ({self.output})"
+        return _label(self.name, self.output)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,41 +181,48 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
+    level, intercept = coverage(level), flag(intercept, "intercept")
+    one_of(engine, ("auto", *ENGINES), "engine")
+    options = {
+        "num_chains": whole(num_chains, "num_chains", least=2),
+        "num_draws": num_draws,
+        "seed": whole(seed, "seed", least=0),
+        "dynamics": dynamics,
+    }
+    posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
+    rows = _rows(labels, intercept)
+    sampled = sample(posed, [_label(*row) for row in rows], relative_error(effort), engine, progress, **options)
+    return _fit_of(sampled, posed, model, labels, _table(sampled, rows, level), level)
+
+
+def relative_error(effort: str | float) -> float:
+    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
+    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+
+
+def _posed(X, y, model: str, prior_scale: float, intercept: bool, names, classes) -> tuple[Posed, Labels]:
+    """The regression in standardised columns, and the names of its columns and classes."""
     names, classes = _texts(names, "names"), _texts(classes, "classes")
     X, y, likelihood = _data(X, y, model, None if classes is None else len(classes))
-    level, intercept = coverage(level), flag(intercept, "intercept")
-    prior_scale = positive(prior_scale, "prior_scale")
-    one_of(engine, ("auto", *ENGINES), "engine")
-    num_chains = whole(num_chains, "num_chains", least=2)
     labels = _labels(X, names, likelihood, classes)
-    posed = pose(X, y, likelihood, prior_scale, intercept)
-    sampled = sample(
-        posed,
-        [name if output is None else f"{name} ({output})" for name, output in _rows(labels, intercept)],
-        relative_error(effort),
-        engine,
-        progress,
-        num_chains=num_chains,
-        num_draws=num_draws,
-        seed=whole(seed, "seed", least=0),
-        dynamics=dynamics,
-    )
+    return pose(X, y, likelihood, prior_scale, intercept), labels
+
+
+def _fit_of(
+    sampled: Sampled, posed: Posed, model: str, labels: Labels, coefficients: tuple[Coefficient, ...], level: float
+) -> Fit:
+    """The `Fit` of a sampled posterior."""
     return Fit(
         model=model,
         names=labels[0],
         classes=labels[1],
-        coefficients=_table(sampled, _rows(labels, intercept), level),
+        coefficients=coefficients,
         posterior=sampled.posterior,
         target=posed.target,
         choice=sampled.choice,
         run=sampled.run,
         level=level,
     )
-
-
-def relative_error(effort: str | float) -> float:
-    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
-    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
 
 
 def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, Likelihood]:
@@ -254,7 +262,7 @@ def _texts(given, name: str) -> list[str] | None:
     return [str(text) for text in given]
 
 
-def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> Labels:
     """Names of columns and classes."""
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     require(
@@ -269,7 +277,12 @@ def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tupl
     return tuple(names), None
 
 
-def _rows(labels, intercept: bool) -> list[tuple[str, str | None]]:
+def _label(name: str, output: str | None) -> str:
+    """A coefficient's name, with the class it is for where there is one."""
+    return name if output is None else f"{name} ({output})"
+
+
+def _rows(labels: Labels, intercept: bool) -> list[tuple[str, str | None]]:
     """The coefficients' names and outputs, in the table's order."""
     one = [*(["intercept"] if intercept else []), *labels[0]]
     outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]

@@ -89,4 +89,5 @@ def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float, count: int 
     grid = np.linspace(np.log(1e-6), np.log(10.0), 100)
     best = int(np.argmin([misfit(x) for x in grid]))
     low, high = grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)]
-    return float(np.exp(optimize.minimize_scalar(misfit, bounds=(low, high), method="bounded").x))  # type: ignore[attr-defined]
+    found = optimize.minimize_scalar(misfit, bounds=(low, high), method="bounded")
+    return float(np.exp(found.x))  # type: ignore[attr-defined]  # SciPy's result takes its attributes from a dictionary

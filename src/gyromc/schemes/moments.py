@@ -15,6 +15,7 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
+from gyromc.oracle_moments import mean_covariance
 from gyromc.oracles import Exact
 from gyromc.targets.regressions import WithLikelihood
 
@@ -75,9 +76,7 @@ def _gradient_moments(plan: Any) -> GradientMoments:
 def _noise(plan: Any, rows: np.ndarray) -> np.ndarray:
     if isinstance(plan.oracle, Exact):
         return np.zeros((plan.dim, plan.dim))
-    from gyromc.prediction.oracle_moments import oracle_covariances
-
-    return oracle_covariances(plan, rows).mean(axis=0)
+    return mean_covariance(plan.flat_target, plan.prepared_oracle, rows)
 
 
 def _points(model: Any) -> np.ndarray | None:

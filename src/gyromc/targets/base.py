@@ -18,6 +18,8 @@ Params = Any
 Theta = Float[Array | np.ndarray, " d"]
 Scalar = Float[Array | np.ndarray, ""]
 
+MOST_PRODUCTS = 1_000_000  # data × directions in which gradients are differentiated at once
+
 
 class Target(eqx.Module):
     """A potential U(θ); the parameters may be a vector or any pytree of arrays."""
@@ -89,6 +91,27 @@ class SumOverData(Target):
         parts = self.batch_gradient(params, index), self.prior_gradient(params)
         return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)
 
+    def remainder(self, theta: Theta, center: Theta, index: Int[Array, " b"], order: int) -> Theta:
+        """Σ_{i ∈ index} of ∇ℓ_i(θ) less its Taylor polynomial around the center, for targets over vectors.
+
+        The polynomial is ∇ℓ_i(c) for order 1, ∇ℓ_i(c) + ∇²ℓ_i(c)(θ-c) for order 2.
+        """
+        here, terms = self.batch_gradient(theta, index), lambda c: self.batch_gradient(c, index)
+        if order == 1:
+            return here - terms(center)
+        there, along = jax.jvp(terms, (center,), (theta - center,))
+        return here - there - along
+
+    def data_product(self, theta: Theta, direction: Theta) -> Theta:
+        """Σ_i ∇²ℓ_i(θ) times a direction, from all the data, for targets over vectors."""
+        likelihood = lambda t: self.gradient(t) - self.prior_gradient(t)
+        return jax.jvp(likelihood, (theta,), (direction,))[1]
+
+    def data_hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i(θ) as a matrix, in float64, for targets over vectors."""
+        chunk = max(1, min(512, MOST_PRODUCTS // self.num_data))
+        return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=chunk)
+
 
 def _potential(target, theta):
     return target.potential(theta)
@@ -100,3 +123,7 @@ def _gradient(target, theta):
 
 def _hessian(target, theta):
     return jax.hessian(target.potential)(theta)
+
+
+def _data_product(target, theta, direction):
+    return target.data_product(theta, direction)

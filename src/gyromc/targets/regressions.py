@@ -9,6 +9,7 @@ import functools
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -137,6 +138,9 @@ class WithLikelihood(Regression):
                 K[b, :, a] = K[a, :, b]
         return K.reshape(q * p, q * p) + float(self.prior_precision) * np.eye(q * p)
 
+    def data_hessian(self, theta):
+        return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
+
 
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
@@ -163,6 +167,24 @@ class GeneralizedLinear(Regression):
 
     def slopes(self, params, X, y):
         return self.slope(X @ params, y) @ X
+
+    def curvatures(self, params, X, y):
+        """∂² loss/∂t² at t = xᵀθ, for the rows given."""
+        t = X @ params
+        return jax.jvp(lambda t: self.slope(t, y), (t,), (jnp.ones_like(t),))[1]
+
+    def remainder(self, theta, center, index, order):
+        X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
+        slope, t = (lambda t: self.slope(t, y)), X @ center
+        if order == 1:
+            return (slope(X @ theta) - slope(t)) @ X
+        there, along = jax.jvp(slope, (t,), (X @ (theta - center),))
+        return (slope(X @ theta) - there - along) @ X
+
+    def diagonal_product(self, center, direction, index):
+        """Σ_{i ∈ index} diag(∇²ℓ_i(c)) times a direction."""
+        X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
+        return self.curvatures(center, X, y) @ X**2 * direction
 
 
 class _KnownLinear(GeneralizedLinear, WithLikelihood):

@@ -79,7 +79,7 @@ class Separable(Target):
         if self.phi is not None:
             slopes = jax.vmap(jax.grad(private(self.phi)))(params)
         else:
-            one = np.vectorize(self.slope)  # type: ignore[arg-type]
+            one = np.vectorize(self.slope)  # type: ignore[arg-type]  # not None where there is no phi
             call = lambda t: np.asarray(one(np.asarray(t)), t.dtype)
             shape = jax.ShapeDtypeStruct(params.shape, params.dtype)
             slopes = jax.pure_callback(call, shape, params, vmap_method="expand_dims")

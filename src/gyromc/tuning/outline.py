@@ -17,7 +17,7 @@ __all__ = ["Outline", "Pilot", "Unsettled", "outline"]
 
 POINTS = 64
 QUANTILE = 0.95
-MILD = 5.0  # curvature in the bulk over that of the approximation: up to here the approximation serves
+SERVES = 5.0  # curvature in the bulk over that of the approximation: up to here the approximation serves
 STEEP = 50.0  # and beyond this no step size suits the whole law
 
 
@@ -63,7 +63,7 @@ def outline(model: Model, pilot: Callable[[], Pilot | None] | None = None) -> Ou
     else:
         noise = np.random.default_rng(0).standard_normal((POINTS, model.dim))
         usual, steepest = _curvature(model, center, center.mode + noise @ inverse_root(center.precision).T)
-        if steepest <= MILD or pilot is None:
+        if steepest <= SERVES or pilot is None:
             return Outline(center, usual, why=_varies(steepest))
     found = pilot()
     if found is None or len(found.unsettled):

@@ -29,7 +29,7 @@ from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.batches import choose_oracle
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, Block, merits
 from gyromc.tuning.outline import Outline, outline
-from gyromc.tuning.step_size import MILD, MOST_SMALLER, burn_in_steps, plan_step_size
+from gyromc.tuning.step_size import burn_in_steps, for_varying_curvature, plan_step_size
 
 __all__ = ["DYNAMICS", "Choice", "choose", "preconditioned_plan"]
 
@@ -98,7 +98,7 @@ def choose(
     )
     shape = model.nearest_gaussian(seed, refine=POINTS * target.X.size * target.likelihood.outputs**2 <= MOST_WORK)
     wanted = min(block.step_size(EXCESS), math.sqrt(8 * MOST_WEIGHT_VARIANCE / model.dim) / block.G[0, 0])
-    eta = wanted / max(1.0, min(shape.steepest / MILD, MOST_SMALLER))
+    eta = for_varying_curvature(wanted, shape.steepest)
     oracle, noise = choose_oracle(target, model.mode, shape, eta, EXCESS, seed)
     num_steps = math.ceil(block.linear / (eta * num_chains * relative_error**2))  # E6: Var ≈ V / (Nη)
     plan = Plan(
@@ -156,6 +156,24 @@ def preconditioned_plan(
     ```
     """
     shape = outline(model) if shape is None else shape
+    plan = Plan(
+        target=model.target,
+        observables=observables,
+        num_steps=1 if num_steps is None else num_steps,
+        num_chains=num_chains,
+        **_whitened(model, shape, oracle, num_chains, fields),
+    )
+    if fields.get("step_size") is None:
+        plan = plan.replace(step_size=plan_step_size(plan, budget, shape.center, shape.steepest))
+    if plan.scheduled:
+        return plan.replace(num_steps=STEPS) if num_steps is None else plan
+    return _with_lengths(plan, shape.center.precision, error if num_steps is None else None, "burn_in" not in fields)
+
+
+def _whitened(
+    model: Model, shape: Outline, oracle: Oracle | None, num_chains: int, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields of a plan with HFHR in coordinates where the outline is round; a step size that is not given is a small one."""
     precision = shape.center.precision
     chosen: dict[str, Any] = {
         "dynamics": ROTATING.dynamics(symmetric_inverse_root(precision)),
@@ -165,23 +183,18 @@ def preconditioned_plan(
     }
     if "start" not in fields:
         chosen["start"] = _start(model, shape, num_chains, int(fields.get("seed", 0)))
-    step_size = chosen.pop("step_size", None)
-    plan = Plan(
-        target=model.target,
-        observables=observables,
-        step_size=1e-3 if step_size is None else step_size,
-        num_steps=num_steps or 1,
-        num_chains=num_chains,
-        **chosen,
-    )
-    if step_size is None:
-        plan = plan.replace(step_size=plan_step_size(plan, budget, shape.center, shape.steepest))
-    if plan.scheduled:
-        return plan if num_steps else plan.replace(num_steps=STEPS)
+    if chosen.get("step_size") is None:
+        chosen["step_size"] = 1e-3
+    return chosen
+
+
+def _with_lengths(plan: Plan, precision: np.ndarray, error: float | None, burn_in: bool) -> Plan:
+    """The plan with the steps that `error` needs and, where wanted, a burn-in of ten relaxation times, on a Gaussian."""
     A = (plan.dynamics.D + plan.dynamics.Q) @ augment(precision, plan.augmented)
-    if num_steps is None:
-        plan = plan.replace(num_steps=math.ceil(_linear(A, plan, precision) / (plan.eta * num_chains * error**2)))  # E6
-    if "burn_in" not in fields:
+    if error is not None:
+        steps = _linear(A, plan, precision) / (plan.eta * plan.num_chains * error**2)  # E6
+        plan = plan.replace(num_steps=math.ceil(steps))
+    if burn_in:
         plan = plan.replace(burn_in=burn_in_steps(float(np.linalg.eigvals(A).real.min()), plan.eta, relaxations=10))
     return plan
 
@@ -219,7 +232,7 @@ def _over_modes(model: Model, num_chains: int, seed: int) -> Any:
         "approximation, not from the sampling. Compare chains by `run.r_hat`; remove the symmetry by an ordering or a sign "
         "constraint, or use a sampler made for several modes (parallel tempering).",
         GyromcWarning,
-        stacklevel=5,
+        stacklevel=6,  # the caller of `interop.numpyro.plan`
     )
     return _rows(model, model.modes.starts(num_chains, seed))
 

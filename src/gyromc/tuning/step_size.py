@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
+from gyromc.oracle_moments import mean_covariance
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
-from gyromc.prediction.oracle_moments import oracle_covariances
 from gyromc.shape.laplace import Laplace
 
-__all__ = ["MILD", "MOST_SMALLER", "burn_in_steps", "largest_root", "plan_step_size", "variance_excess"]
+__all__ = ["burn_in_steps", "for_varying_curvature", "largest_root", "plan_step_size", "variance_excess"]
 
 NOISE_POINTS = 16
 MILD, MOST_SMALLER = 1.2, 30.0  # how much curvature may vary before steps become smaller, and how much smaller at most
@@ -53,16 +53,23 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
 def plan_step_size(plan: Plan, budget: float, center: Laplace | None = None, steepest: float = 1.0) -> float:
     """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise.
 
-    `steepest` is the law's curvature in units of the Gaussian's (its root mean square): beyond `MILD`, η becomes smaller by as
-    much, up to a factor of `MOST_SMALLER`. `center` is the Gaussian; left out: the Laplace approximation.
+    `steepest` makes η smaller as in `for_varying_curvature`. `center` is the Gaussian; left out: the Laplace approximation.
     """
     center, D, Q = center or plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
     rng = np.random.default_rng(0)
     around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
-    noise = oracle_covariances(plan, center.mode + around.T).mean(axis=0)
+    noise = mean_covariance(plan.flat_target, plan.prepared_oracle, center.mode + around.T)
     limit = 0.99 * largest_stable_step((D + Q) @ augment(center.precision, plan.augmented))
     found = largest_root(lambda eta: variance_excess(D, Q, center.precision, noise, eta), budget, limit, tolerance=1e-3)
-    return float(f"{found / max(1.0, min(steepest / MILD, MOST_SMALLER)):.3g}")
+    return float(f"{for_varying_curvature(found, steepest):.3g}")
+
+
+def for_varying_curvature(step_size: float, steepest: float) -> float:
+    """A step size that suits a Gaussian, made smaller by `steepest / MILD`, at most `MOST_SMALLER` times, and never larger.
+
+    `steepest` is the law's curvature in units of the Gaussian's (its root mean square).
+    """
+    return step_size / max(1.0, min(steepest / MILD, MOST_SMALLER))
 
 
 def burn_in_steps(rate: float, step_size: float, relaxations: float) -> int:

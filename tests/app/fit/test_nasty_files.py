@@ -32,6 +32,11 @@ def csv(*columns, header="x,y", separator=","):
     return "\n".join([header, *rows]) + "\n"
 
 
+def lines(line, count, header="x,y"):
+    """A CSV file of the lines that a function gives for 0 … count - 1."""
+    return "\n".join([header, *map(line, range(count))]) + "\n"
+
+
 def read(path, **options):
     """What becomes of the columns of a file, as a text; with what warns of a copy of the target."""
     target = options.pop("target", "y")
@@ -77,8 +82,8 @@ TEXTS = {
     "octal": (csv(["0o17", "0o7", "0o1"]), "looks like a number"),
     "money": (csv(["$5", "$6", "$7"]), "looks like a number"),
     "per cent": (csv(["5 %", "6 %", "7 %"]), "looks like a number"),
-    "an underscored target": ("x,y\n" + "".join(f"{i},{i}_000\n" for i in range(9)), "target 'y' .* look like numbers"),
-    "a hexadecimal target": ("x,y\n" + "".join(f"{i},0x{i}F\n" for i in range(9)), "target 'y' .* look like numbers"),
+    "an underscored target": (lines(lambda i: f"{i},{i}_000", 9), "target 'y' .* look like numbers"),
+    "a hexadecimal target": (lines(lambda i: f"{i},0x{i}F", 9), "target 'y' .* look like numbers"),
     "one odd cell": (csv([1, 2, 3, 4, "five", 6]), "line 6: column 'x' is numeric in 10 rows, but holds 'five'"),
     "infinity": (csv([1, 2, "inf", 4]), "holds 'inf'"),
     "minus infinity": (csv([1, 2, "-Infinity", 4]), "holds '-Infinity'"),
@@ -92,7 +97,7 @@ TEXTS = {
     "far from zero": (csv([1e12 + 0.001, 1e12 + 0.002]), "only after its first nine digits"),
     "dates": (csv(["2024-01-01", "2024-02-01", "2024-03-01"]), "holds dates or times"),
     "times": (csv(["10:00", "11:30", "12:45"]), "holds dates or times"),
-    "a target of dates": ("x,y\n" + "".join(f"{i},2024-01-0{i}\n" for i in range(1, 9)), "holds dates"),
+    "a target of dates": (lines(lambda i: f"{i + 1},2024-01-0{i + 1}", 8), "holds dates"),
     "identifiers": (csv([f"id{i}x" for i in range(ROWS)]), "identifies rows"),
     "an index": (csv(range(ROWS)), "counts the rows|order of the target"),
     "codes": (csv([1, 2, 3]), "if these are codes"),
@@ -108,33 +113,33 @@ TEXTS = {
         csv([1, 2, 4], ["b", "c", "b", "b", "c"], header="a[c],a,y"),
         "Two coefficients would be called 'a\\[c\\]'",
     ),
-    "a copy of the target": ("x,y\n" + "".join(f"{i}.5,{i}.5\n" for i in range(9)), "'x' equals the target .*--drop x"),
+    "a copy of the target": (lines(lambda i: f"{i}.5,{i}.5", 9), "'x' equals the target .*--drop x"),
     "a rescaled copy": (
-        "x,y\n" + "".join(f"{3 - 2.5 * i * i},{i * i}\n" for i in range(12)),
+        lines(lambda i: f"{3 - 2.5 * i * i},{i * i}", 12),
         "'x' is the target, shifted or",
     ),
     "a rounded copy": (
-        "x,y\n" + "".join(f"{np.pi**i:.9g},{np.pi**i:.15g}\n" for i in range(12)),
+        lines(lambda i: f"{np.pi**i:.9g},{np.pi**i:.15g}", 12),
         "'x' is the target, shifted",
     ),
     "a logarithm of the target": (
-        "x,y\n" + "".join(f"{np.log(1 + i * 7 % 23):.12g},{i * 7 % 23}\n" for i in range(23)),
+        lines(lambda i: f"{np.log(1 + i * 7 % 23):.12g},{i * 7 % 23}", 23),
         "'x' is in the order of the target",
     ),
     "a recoded class": (
-        "x,y\n" + "".join(f"{'ab'[i % 2]},{('yes', 'no')[i % 2]}\n" for i in range(10)),
+        lines(lambda i: f"{'ab'[i % 2]},{('yes', 'no')[i % 2]}", 10),
         "'x' has only one value of the target .*--drop x",
     ),
     "a class as a number": (
-        "x,y\n" + "".join(f"{i % 3},{'uvw'[i % 3]}\n" for i in range(15)),
+        lines(lambda i: f"{i % 3},{'uvw'[i % 3]}", 15),
         "'x' has only one value of",
     ),
     "groups within classes": (
-        "x,y\n" + "".join(f"{'abcd'[i % 4]},{'uv'[i % 2]}\n" for i in range(40)),
+        lines(lambda i: f"{'abcd'[i % 4]},{'uv'[i % 2]}", 40),
         "'x' has only one",
     ),
     "parts of the target": (
-        "x,z,y\n" + "".join(f"{i * 7 % 11}.5,{i * i % 13},{i * 7 % 11 + i * i % 13}.5\n" for i in range(15)),
+        lines(lambda i: f"{i * 7 % 11}.5,{i * i % 13},{i * 7 % 11 + i * i % 13}.5", 15, header="x,z,y"),
         "a weighted sum of the columns equals the target .*--drop COLUMN",
     ),
     "no copy of the target": (csv([1, 5, 2, 8, 3]), "none is a copy or a recoding of 'y'"),

@@ -38,11 +38,12 @@ def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTabl
     return table.take(np.flatnonzero(~missing)), (note,)
 
 
-def recognise(table: DataTable, target: str, wishes: Wishes = Wishes(), train: np.ndarray | None = None) -> Encoding:  # noqa: B008
+def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
     """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
 
     Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
     """
+    wishes = Wishes() if wishes is None else wishes
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response = recognise_response(table, target, wishes)

@@ -63,6 +63,10 @@ def why_not(plan: Plan) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in SUPPORTED_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
+    if isinstance(oracle, ControlVariate) and oracle.order > 1:
+        return "it has control variates of order 1 only"
+    if oracle.memory(plan.dim):
+        return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
     if type(target) in (targets.Quadratic, targets.CosinePerturbed, *KNOWN):

@@ -5,7 +5,7 @@ results by site name (`summary`, `draws`, `predictive`). Needs the extra `numpyr
 """
 
 try:
-    import numpyro as _numpyro  # noqa: F401
+    import numpyro as _numpyro  # noqa: F401  # only to see whether it is installed
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "gyromc.interop.numpyro needs NumPyro, which is not installed: pip install 'gyromc[numpyro]'"

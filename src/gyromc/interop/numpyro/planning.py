@@ -70,11 +70,8 @@ def plan(
     assert plan.dynamics.name == "SGHFHRMC, preconditioned"
     ```
     """
-    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
-    bias, error = positive(bias, "bias"), positive(error, "error")
-    require(bias < 1, f"`bias` is a fraction of the posterior variance, below 1: got {bias:g}.")
-    require(error < 1, f"`error` is a fraction of posterior standard deviations, below 1: got {error:g}.")
-    _check_size(target)
+    _check_target(target)
+    bias, error = _fractions(bias, error)
     model = Model(target, target.start)
     shape = _outline(target, model)
     return preconditioned_plan(
@@ -90,13 +87,23 @@ def plan(
     )
 
 
-def _check_size(target: Posterior) -> None:
+def _check_target(target: Posterior) -> None:
+    """Raise where the target is no posterior of a model, or has too many parameters for a preconditioner."""
+    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
     require(
         target.dim <= MOST_PARAMETERS,
         f"This model has {target.dim} parameters: a preconditioner is formed for up to {MOST_PARAMETERS}. Build the plan "
         "yourself, for example `gm.Plan(target=target, start=target.start, dynamics=gm.dynamics.hfhr(target.dim, 1.0, 2.0), "
         "observables=gnp.observables(target), step_size=…)`.",
     )
+
+
+def _fractions(bias: float, error: float) -> tuple[float, float]:
+    """`bias` and `error`, checked to lie between 0 and 1."""
+    bias, error = positive(bias, "bias"), positive(error, "error")
+    require(bias < 1, f"`bias` is a fraction of the posterior variance, below 1: got {bias:g}.")
+    require(error < 1, f"`error` is a fraction of posterior standard deviations, below 1: got {error:g}.")
+    return bias, error
 
 
 def _outline(target: Posterior, model: Model) -> Outline:

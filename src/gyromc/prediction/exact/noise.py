@@ -77,6 +77,9 @@ def oracle_noise(plan: Plan, mean: np.ndarray) -> Noise:
     d, oracle, target = plan.dim, plan.prepared_oracle, plan.flat_target
     if isinstance(oracle, Batch) and isinstance(target, LinearRegression):
         X, y = target.design
+        if isinstance(oracle, ControlVariate) and oracle.order == 2:
+            assert oracle.complete  # rows' gradients are linear: nothing is left of them
+            return Noise(np.zeros((d, d)))
         if isinstance(oracle, ControlVariate):
             away = mean - np.asarray(oracle.center, float)
             e = len(X) * (X @ away)[:, None] * X - X.T @ (X @ away)  # T1: Δᵢ(mean - center), no noise at the center

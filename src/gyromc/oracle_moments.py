@@ -1,0 +1,139 @@
+"""Second and third moments of an oracle's noise δ = ĝ - ∇U at given points, for any target.
+
+Input: a target over vectors, an oracle prepared for it, and rows of θ. Output: arrays with one entry per row, or the mean of the
+covariance over the rows. For mini-batches they are averages over the data, at most `MOST_DATA` of them for each row. Where the
+noise is quadratic in θ, `prediction.exact.noise` knows more.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import require, require_memory
+from gyromc.evaluation import doubled, over_rows
+from gyromc.oracles import Batch, Exact, Gaussian, Oracle
+from gyromc.targets import SumOverData, Target
+
+MOST_DATA = 2000
+MOST_NUMBERS = 4_000_000  # in the gradients of single data that are held at once
+
+
+def why_no_moments(oracle: Oracle) -> str | None:
+    """Why the moments of an oracle's noise are not functions of θ, or None."""
+    if oracle.memory(1):
+        return f"the noise of {oracle.name} depends on where its anchor is, not on θ alone"
+    return None
+
+
+def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """Σ(θ) = E[δδᵀ | θ] at every row: rows × d × d."""
+    d = rows.shape[1]
+    if isinstance(oracle, Exact | Gaussian):
+        return np.broadcast_to(_additive(oracle, d), (len(rows), d, d))
+    return _over_data(target, oracle, rows, 2)
+
+
+def oracle_third_moments(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """E[δ⊗δ⊗δ | θ] at every row: rows × d × d × d, zero for noise that is symmetric."""
+    if isinstance(oracle, Exact | Gaussian):
+        return np.broadcast_to(0.0, (len(rows), *(rows.shape[1],) * 3))
+    return _over_data(target, oracle, rows, 3)
+
+
+def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """E[Σ(θ)] over weighted rows of θ: d × d.
+
+    Beyond `MOST_DATA` data each row has its own random subset of them, so that the error becomes smaller with the number of rows.
+    It takes rows × data × d² products, and the memory of a few rows × data × d numbers at a time.
+
+    **Arguments:**
+
+    - `target`: a target over vectors (`plan.flat_target`).
+    - `oracle`: an oracle prepared for it (`plan.prepared_oracle`).
+    - `rows`: points of θ.
+    - `weights`: one for each row; they need not sum to 1. Left out: all equal.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    from gyromc.oracle_moments import mean_covariance
+    target = gm.targets.LinearRegression([[1.0], [3.0]], [0.0, 0.0])
+    rows, oracle = np.array([[0.0], [1.0]]), gm.oracles.Minibatch(1)  # at θ = 1, ĝ is 2 or 18, and the prior's part
+    assert np.allclose(mean_covariance(target, oracle, rows), (0 + 8**2) / 2)
+    ```
+    """
+    rows = np.asarray(rows, float)
+    d = rows.shape[1]
+    each = np.ones(len(rows)) if weights is None else np.asarray(weights, float)
+    each = each / each.sum()
+    require_memory(3 * 8 * d**2, f"A covariance of {d:,} parameters", "Take fewer parameters.")
+    if isinstance(oracle, Exact | Gaussian):
+        return _additive(oracle, d)
+    _check(oracle)
+    assert isinstance(oracle, Batch)
+    assert isinstance(target, SumOverData)
+    N = target.num_data
+    count, rng, total = min(N, MOST_DATA), np.random.default_rng(0), np.zeros((d, d))
+    divisor = N if count == N else count - 1  # a random subset, with replacement, has its own mean
+    at_once = max(1, min(len(rows), MOST_NUMBERS // (count * d)))
+    with jax.enable_x64(True):
+        pieces = doubled((target, oracle))
+        for first in range(0, len(rows), at_once):
+            part, shares = rows[first : first + at_once], each[first : first + at_once]
+            missing = at_once - len(part)  # so that it is compiled once
+            part = np.concatenate([part, np.broadcast_to(part[:1], (missing, d))])
+            shares = np.concatenate([shares, np.zeros(missing)])
+            index = np.arange(N)[None] if count == N else rng.integers(0, N, (at_once, count))
+            index = np.broadcast_to(index, (at_once, count))
+            total += np.asarray(_summed(*pieces, *map(jnp.asarray, (part, index, shares))))
+    return oracle.noise_factor(N) * N**2 / (oracle.size * divisor) * total
+
+
+@eqx.filter_jit
+def _summed(target, oracle, rows, index, shares):
+    """Σ over rows of their share times the sum over the data of the squares of the deviations."""
+    terms = jax.vmap(lambda theta, own: _deviations(target, oracle, own, theta))(rows, index)
+    flat = (jnp.sqrt(shares)[:, None, None] * terms).reshape(-1, terms.shape[2])
+    return flat.T @ flat
+
+
+def _check(oracle: Oracle) -> None:
+    reason = why_no_moments(oracle)
+    require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
+
+
+def _additive(oracle: Exact | Gaussian, dim: int) -> np.ndarray:
+    tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
+    return tau**2 * np.eye(dim)
+
+
+def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int) -> np.ndarray:
+    """Moments of a mean of b draws from the data: those of one draw, divided by b^(order-1).
+
+    For distinct rows the second has the exact factor (N-b)/(N-1); the third has one that is smaller, so it is an upper bound.
+    """
+    _check(oracle)
+    assert isinstance(oracle, Batch)
+    assert isinstance(target, SumOverData)
+    N = target.num_data
+    picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
+    scale = np.asarray(oracle.noise_factor(N) * N**order / (oracle.size ** (order - 1) * len(picked)))
+    moment = _second if order == 2 else _third
+    return over_rows(moment, rows, target, oracle, picked, scale, chunk=256)
+
+
+def _second(target, oracle, picked, scale, theta):
+    terms = _deviations(target, oracle, picked, theta)
+    return scale * terms.T @ terms
+
+
+def _third(target, oracle, picked, scale, theta):
+    terms = _deviations(target, oracle, picked, theta)
+    return scale * jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
+
+
+def _deviations(target, oracle, picked, theta):
+    """What each datum adds to the estimate's varying part, minus the mean of that."""
+    terms = jax.vmap(lambda i: oracle.terms(target, theta, i[None]))(jnp.asarray(picked))
+    return terms - terms.mean(axis=0)
