@@ -14,6 +14,7 @@ from gyromc.engines import pallas
 from gyromc.engines.pallas import kernel, philox, recipe, rows
 from gyromc.engines.pallas.team import Team
 from gyromc.martingale import martingale
+from support import exact
 from support.kernels import ON_GPU, advanced, block, normals, reference_step, same
 from support.values import J1, U
 from support.zscores import largest, second_moment_scores, z_scores
@@ -49,8 +50,8 @@ def gaussian(name, **changes):
     return gm.Plan(**{**settings, **changes})
 
 
-def logistic(num_rows=40, d=3):
-    rng = np.random.default_rng(6)
+def logistic(num_rows=40, d=3, seed=6):
+    rng = np.random.default_rng(seed)
     X = np.c_[np.ones(num_rows), rng.normal(size=(num_rows, d - 1))]
     return T.LogisticRegression(X, rng.random(num_rows) < 1 / (1 + np.exp(-X @ rng.normal(size=d) / 2)))
 
@@ -84,7 +85,7 @@ def test_steps_are_the_matrices(name):
 @pytest.mark.parametrize("name", ["lm_ab2", pytest.param("hfhr_splitting", marks=pytest.mark.slow)])
 def test_rows_of_data_reach_the_memory_through_a_team(name):
     dynamics = D.hfhr(3, 0.5, 6.0) if name == "hfhr_splitting" else D.overdamped(3)
-    plan = anchored(O.Minibatch(8), dynamics=dynamics, scheme=name, step_size=0.01)
+    plan = anchored(O.ControlVariate(8), dynamics=dynamics, scheme=name, step_size=0.01)
     assert pallas.team_size(plan) == 2
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
@@ -267,6 +268,8 @@ def variates():
     return {
         "batch 8": O.ControlVariate(8),
         "a center elsewhere": O.ControlVariate(8, center=np.linspace(-1, 1, 3)),
+        "order 2": O.ControlVariate(8, order=2),
+        "order 2, a center elsewhere": O.ControlVariate(8, center=np.linspace(-1, 1, 3), order=2),
         "distinct rows": O.ControlVariate(8, replace=False),
         "all rows": O.ControlVariate(40, replace=False),
     }
@@ -279,8 +282,9 @@ def test_control_variates_are_the_oracle(name):
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-def test_a_control_variate_without_one_of_its_parts_is_seen(monkeypatch):
-    plan, right = anchored(O.ControlVariate(8)), rows._anchored
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
+    plan, right = anchored(O.ControlVariate(8, order=order)), rows._anchored
     expected = stepped(plan)
 
     def without_anchor(plan):
@@ -291,7 +295,11 @@ def test_a_control_variate_without_one_of_its_parts_is_seen(monkeypatch):
         anchor, add, columns = right(plan)
         return anchor, add, np.where(np.arange(len(columns))[:, None] == 4, 0, columns)
 
-    for wrong in (without_anchor, without_slopes):
+    def without_curvature(plan):
+        anchor, add, columns = right(plan)
+        return anchor._replace(curvature=0 * anchor.curvature), add, columns
+
+    for wrong in (without_anchor, without_slopes, without_curvature)[: 1 + order]:
         monkeypatch.setattr(rows, "_anchored", wrong)
         assert np.abs(advanced(plan).z - expected).max() > 100 * ROUNDING
 
@@ -303,9 +311,32 @@ def test_control_variates_of_other_sums_are_left_to_scan():
         target=target, dynamics=D.overdamped(2), oracle=O.ControlVariate(4), observables={"x": H.linear([1.0, 0.0])},
         step_size=0.01, num_steps=2, num_chains=2, start=np.zeros(2),
     )  # fmt: skip
-    said = pallas.why_not(plan)
-    assert said is not None
-    assert "control variates of a FiniteSum" in said
+    assert "control variates of a FiniteSum" in str(pallas.why_not(plan))
+
+
+def test_other_control_variates_are_left_to_scan():
+    for curvature in ("diagonal", "matrix-free"):
+        plan = anchored(O.ControlVariate(8, order=2, curvature=curvature))
+        assert "a diagonal or matrix-free `curvature`: `scan` can" in str(pallas.why_not(plan))
+    assert "keeps no anchors between steps" in str(pallas.why_not(anchored(O.ControlVariate(8, refresh=5))))
+
+
+def test_other_data_need_no_other_kernel():
+    plans = [anchored(O.ControlVariate(8, order=2), target=logistic(seed=seed)) for seed in (6, 7)]
+    assert len({recipe.make_recipe(plan, 1)[0] for plan in plans}) == 1
+
+
+def test_control_variates_on_linear_regression_have_their_exact_law():
+    """Mean and second moments over all batches, by the recursion that lists them."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-0.5, 0.5, (12, 3))
+    plan = anchored(
+        O.ControlVariate(2, center=np.array([0.3, -0.2, 0.1])), target=T.LinearRegression(X, X @ U + rng.normal(size=12)),
+        observables={"u": H.linear(U)}, step_size=0.2, num_steps=10, num_chains=2**12,
+    )  # fmt: skip
+    expected, state = exact.moments(plan), advanced(plan)
+    assert largest(z_scores(state.sums[:, 0] / plan.num_steps, expected.mean, expected.variance)) < K
+    assert largest(second_moment_scores(state.z, expected.second)) < 1.2 * K
 
 
 @pytest.mark.slow
@@ -329,7 +360,7 @@ def test_kernels_lower_for_cuda_without_one(name):
         "scheme": gaussian("lm_ab2", oracle=O.Gaussian(1.0)),
         "martingale": corrected("hfhr_splitting"),
         "many": corrected("balanced", observables=many),
-        "control variate": anchored(O.ControlVariate(32), martingale=True),
+        "control variate": anchored(O.ControlVariate(32, order=2), martingale=True),
     }[name]
     made, tables = recipe.make_recipe(plan, pallas.team_size(plan))
     layout = dataclasses.replace(pallas.default_layout(plan, made.team), interpret=False)

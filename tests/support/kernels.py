@@ -80,8 +80,8 @@ def _gradient(plan, theta, k) -> np.ndarray:
         return np.asarray(jax.vmap(plan.flat_target.gradient)(theta), float)
     drawn = words(plan, k, plan.oracle.size, philox.ROWS)[:, : plan.oracle.size]
     index = batches(plan.oracle, drawn, plan.target.num_data)
-    gradient = lambda t, i: plan.prepared_oracle.gradient(plan.flat_target, t, i)
-    return np.asarray(jax.vmap(gradient)(theta, index), float)
+    oracle, target = plan.prepared_oracle, plan.flat_target
+    return np.asarray(jax.jit(jax.vmap(lambda t, i: oracle.gradient(target, t, i)))(theta, index), float)
 
 
 def batches(oracle, drawn, num_rows):

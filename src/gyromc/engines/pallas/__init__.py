@@ -74,7 +74,7 @@ def _plain_reason(plan: Plan) -> str | None:
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
-        "its control variates keep their center and the plan's move it": bool(getattr(plan.oracle, "refresh", None)),
+        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
         f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
         f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
     }

@@ -193,7 +193,7 @@ class _Block:
         if self.recipe.anchor is None or self.recipe.center is None:
             return gradient
         away = [t - self.product(c, one) for t, c in zip(theta, self.recipe.center, strict=True)]
-        return [g + self.product(row, away + one) for g, row in zip(gradient, self.recipe.anchor, strict=True)]
+        return [g + self.product(row, away + one) for g, row in zip(gradient, self.recipe.anchor, strict=True)]  # T8
 
     def product(self, row: Row, x):
         """A row of a sparse matrix times a vector of tiles."""

@@ -94,9 +94,8 @@ def _ranges(kinds: list) -> list:
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
     step, data = _step(plan), read_data(plan)
-    matrices = {**step._asdict(), **_anchor_matrices(data.anchor)}
-    present = {name: matrix for name, matrix in matrices.items() if matrix is not None}
-    coefficients, sparse = _compress(*present.values())
+    coefficients, (drift, noise, kept, *oracle) = _compress(*(matrix for matrix in step if matrix is not None))
+    anchor, center, coefficients = _anchor(data.anchor, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
     corrections, increments = _increments(plan, martingale(plan), team) if plan.martingale else ((), _NOTHING)
@@ -112,7 +111,12 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         team=team,
         burns_in=plan.burn_in > 0,
         num_coefficients=len(coefficients),
-        **{**dict.fromkeys(matrices), **dict(zip(present, sparse, strict=True))},  # type: ignore[arg-type]  # by name
+        drift=drift,
+        noise=noise,
+        kept=kept,
+        oracle=oracle[0] if oracle else None,
+        anchor=anchor,
+        center=center,
         rows=data.rows,
         slots=slots,
         num_in_memory=in_memory,
@@ -179,10 +183,21 @@ def _root(covariance: np.ndarray) -> np.ndarray:
         return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
 
 
-def _anchor_matrices(anchor: Anchor | None) -> dict[str, np.ndarray | None]:
+def _anchor(anchor: Anchor | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
+    """[K, g] and c of a control variate, and the known coefficients with theirs behind them.
+
+    Each entry has a coefficient of its own: these are data, and other data must not lead to another kernel.
+    """
     if anchor is None:
-        return {"anchor": None, "center": None}
-    return {"anchor": np.column_stack([anchor.curvature, anchor.gradient]), "center": anchor.center[:, None]}
+        return None, None, known
+    d = len(anchor.center)
+    K = np.zeros((d, 0)) if anchor.curvature is None else anchor.curvature
+    columns = [*range(K.shape[1]), d]  # of (θ - c, 1)
+    first = len(known) + np.arange(d) * len(columns)
+    rows = tuple(tuple((i, int(n) + j, 1) for j, i in enumerate(columns)) for n in first)
+    center = tuple(((0, len(known) + d * len(columns) + i, 1),) for i in range(d))
+    parts = known, np.column_stack([K, anchor.gradient]).ravel(), anchor.center
+    return rows, center, np.concatenate(parts).astype(np.float32)
 
 
 def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:

@@ -6,7 +6,7 @@ variate the `Anchor`, which is added once per step.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ class Anchor(NamedTuple):
 
     center: np.ndarray
     gradient: np.ndarray
-    curvature: np.ndarray  # K; zeros at order 1
+    curvature: np.ndarray | None  # K; None at order 1
 
 
 class Data(NamedTuple):
@@ -104,8 +104,8 @@ def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
     if not isinstance(target, GeneralizedLinear):
         raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
     assert isinstance(oracle, ControlVariate)
-    second = getattr(oracle, "order", 1) == 2
-    K = _curvature(oracle) if second else np.zeros((plan.dim, plan.dim))
+    second = oracle.order == 2
+    K = _curvature(oracle) if second else None
     at_center = _at_center(target, np.asarray(oracle.center, float))
     columns = np.stack([*target.X.T, target.y, *(at_center if second else at_center[:1])])
     slope, d = unroll(target.slope, _SCALAR, _SCALAR), plan.dim
@@ -132,7 +132,7 @@ def _at_center(target: GeneralizedLinear, center: np.ndarray) -> tuple[np.ndarra
         return np.asarray(slope), np.asarray(change), t
 
 
-def _curvature(oracle: Any) -> np.ndarray:
+def _curvature(oracle: ControlVariate) -> np.ndarray:
     """K as a matrix, for a control variate of order 2 that uses the whole of it."""
     if not oracle.complete or oracle.operator is None:
         raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
