@@ -19,8 +19,9 @@ from gyromc.checks import require
 from gyromc.engines import scan
 from gyromc.show.tables import Table
 from speed.peers import COMPETITORS, GROWTH, WORK, Work
+from speed.schemes import gpu_work
 
-__all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
+__all__ = ["Measurement", "measure", "plot", "plot_growth", "ratios", "report", "table"]
 
 LARGE = 10**5  # parameters: memory is measured from here on
 
@@ -39,6 +40,7 @@ class Measurement:
     dim: int
     varied: str = ""  # chains, dimension or steps, where this is one of a series
     memory: float | None = None  # what a step holds over state + gradient + noise, for large states in engine scan
+    against: str = ""  # the work whose time this one's is divided by
 
     @property
     def chain_steps(self) -> float:
@@ -85,10 +87,11 @@ def measure(
     assert {m.work for m in results} == {"nonquadratic"}
     ```
     """
-    known = [w.name for w in WORK]
+    everything = (*WORK, *gpu_work())
+    known = [w.name for w in everything]
     unknown = [name for name in names if name not in known]
     require(not unknown, f"No work is named {', '.join(unknown)}. There is: {', '.join(known)}.")
-    chosen = [w for w in WORK if not names or w.name in names]
+    chosen = [w for w in everything if not names or w.name in names]
     if growth:
         chosen += GROWTH
     results = []
@@ -131,6 +134,7 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
             work.plan.dim,
             work.varied,
             _memory(work, name),
+            work.against,
         )
         for name, (_, steps, compiled) in ready.items()
     ]
@@ -176,7 +180,18 @@ def table(results: Sequence[Measurement]) -> Table:
     ]
     title = "Millions of chain-steps (gradient evaluations) per second, medians of one run"
     notes = ["memory: what a step holds, over state + gradient + noise"] if any(m.memory for m in results) else []
+    notes += [f"{pair}: {ratio:.2f} times as long per step" for pair, ratio in ratios(results).items()]
     return Table(columns, rows, title, notes, left=["work", "competitor"])
+
+
+def ratios(results: Sequence[Measurement]) -> dict[str, float]:
+    """The time of a step over that of the work it is compared with, for the same competitor."""
+    found = {}
+    for m in results:
+        for other in results:
+            if m.against and (other.work, other.competitor) == (m.against, m.competitor):
+                found[f"{m.competitor}, {m.work} against {other.work}"] = other.chain_steps / m.chain_steps
+    return found
 
 
 def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:
@@ -243,4 +258,5 @@ def report(results: Sequence[Measurement]) -> dict:
         "processor": platform.processor() or platform.machine(),
         "threads": num_threads(),
         "measurements": [m.as_dict() for m in results],
+        "ratios": ratios(results),
     }

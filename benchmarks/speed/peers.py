@@ -32,6 +32,7 @@ class Work:
     only: tuple[str, ...] = ()
     steps: int | None = None  # None: as many as the time allows
     varied: str = ""  # the quantity that varies in a series
+    against: str = ""  # the work whose time this one's is divided by
 
     @property
     def chains(self) -> int:
