@@ -57,6 +57,10 @@ def measure(label: str, plan: gm.Plan, spread: dict[str, float], truth: dict[str
         if truth is not None:
             off = [abs(run[name].mean - truth[name]) / math.sqrt(spread[name]) for name in names]
             row[kind]["bias_in_sd"] = float(max(off))
+    if truth is not None and "s0" in truth:
+        pairs = [(f"m{i}", f"s{i}") for i in range(plan.dim) if f"s{i}" in truth]
+        found = [(run.mean[s] - run.mean[m] ** 2) / (truth[s] - truth[m] ** 2) for m, s in pairs]
+        row["variance_error"] = float(max(abs(ratio - 1) for ratio in found))
     print(_line(row), flush=True)
     return row
 
@@ -226,8 +230,8 @@ def figure(setting: dict, path: Path) -> None:
 def table(rows: list[dict]) -> str:
     """The rows as Markdown."""
     lines = [
-        "| problem and sampler | η | rows per gradient | means | squares | predictive | largest bias of a mean, in sd |",
-        "|---|---|---|---|---|---|---|",
+        "| problem and sampler | η | rows per gradient | means | squares | predictive | error of a mean, in sd | of a variance |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         cells = [
@@ -239,7 +243,7 @@ def table(rows: list[dict]) -> str:
         bias = row["means"].get("bias_in_sd")
         lines.append(
             f"| {row['case']} | {row['step_size']:g} | {row['rows_per_gradient']} | {' | '.join(cells)} | "
-            f"{'–' if bias is None else f'{bias:.2g}'} |"
+            f"{'–' if bias is None else f'{bias:.2g}'} | {100 * row['variance_error']:.2g} % |"
         )
     return "\n".join(lines)
 
