@@ -197,7 +197,6 @@ def figure(setting: dict, path: Path) -> None:
         num_steps=250,
         burn_in=0,
         start=lambda key: fit.mean + np.linalg.cholesky(np.linalg.inv(fit.precision)) @ jax.random.normal(key, (d,)),
-        seed=4,
     )
     plans = {
         "Euler": base,
@@ -205,7 +204,7 @@ def figure(setting: dict, path: Path) -> None:
         "balanced\nnoise": base.replace(scheme="balanced", step_size=0.8),
         "balanced noise\n+ martingale": base.replace(scheme="balanced", step_size=0.8, martingale=True),
     }
-    runs = {label: gm.run(plan, progress=False) for label, plan in plans.items()}
+    runs = {label: gm.run(plan.replace(seed=k), progress=False) for k, (label, plan) in enumerate(plans.items())}
     drawn, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
     for axis, (name, title) in zip(axes, names.items(), strict=True):
         for k, (run, colour) in enumerate(zip(runs.values(), COLOURS, strict=True)):
