@@ -21,7 +21,7 @@ from support.zscores import largest, second_moment_scores, z_scores
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
 K = 4.0  # standard errors
-ROUNDING = 1e-3 if ON_GPU else 3e-5  # of sums of a few steps; the GPU's normals are off by up to 6e-4
+ROUNDING = 1e-3 if ON_GPU else 1e-5  # of sums of a few steps; the GPU's normals are off by up to 6e-4
 PRECISION, MEAN = np.array([[1.5, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 0.8]]), np.array([1.0, 0.0, -1.0])
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -145,10 +145,8 @@ def test_a_scheme_that_is_not_linear_is_refused():
 
 OBSERVABLES = {
     "u": H.linear(U),
-    "square": H.square([1.0, 0.0, 0.5]),
     "tanh": H.tanh([1.0, 1.0, 0.0]),
     "product": H.function(lambda t: t[0] * t[1]),
-    "first": H.linear([1.0, 0.0, 0.0]),
 }
 
 
@@ -188,8 +186,8 @@ def test_increments_beside_an_oracle_with_noise_of_its_own(team):
 
 @pytest.mark.parametrize("team", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_increments_whose_sums_stay_in_memory(team, monkeypatch):
-    monkeypatch.setattr(recipe, "MOST_HELD", 0)
-    plan = corrected("balanced", observables={name: OBSERVABLES[name] for name in ("u", "square")})
+    monkeypatch.setattr(recipe, "MOST_LOADS", 0)
+    plan = corrected("balanced", observables={name: OBSERVABLES[name] for name in ("u", "tanh")})
     assert recipe.make_recipe(plan, team)[0].num_in_memory == 2
     assert difference(plan, team) < ROUNDING
 
@@ -210,7 +208,7 @@ def boundary_error(plan) -> float:
 
 @pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", *SLOW))
 def test_only_the_boundary_is_left_with_exact_gradients(name):
-    assert boundary_error(corrected(name, num_steps=40)) < (1e-2 if ON_GPU else 2e-4)
+    assert boundary_error(corrected(name, num_steps=40)) < (1e-3 if ON_GPU else 2e-5)
 
 
 def test_wrong_increments_are_seen(monkeypatch):
@@ -228,14 +226,14 @@ def test_wrong_increments_are_seen(monkeypatch):
         for field, value in change.items():
             object.__setattr__(wrong, field, value)
         monkeypatch.setattr(recipe, "martingale", lambda plan, wrong=wrong: wrong)
-        assert difference(right) > 100 * ROUNDING
+        assert difference(right) > 0.03
 
 
 @pytest.mark.slow
 def test_a_team_that_does_not_share_its_normals_is_seen(monkeypatch):
     monkeypatch.setattr(Team, "everywhere", lambda self, xi: xi)
     kernel.compiled.cache_clear()
-    assert difference(corrected("hfhr_splitting"), 2) > 100 * ROUNDING
+    assert difference(corrected("euler", oracle=O.Gaussian(0.7)), 4) > 0.1
     kernel.compiled.cache_clear()
 
 
@@ -245,7 +243,7 @@ def test_memory_and_martingale_continue_exactly(name):
     whole = advanced(plan)
     assert same(whole, advanced(plan, chunks=[1, 7, 0, 4]))
     first = gm.run(plan.replace(num_steps=4), engine="pallas", progress=False)
-    assert first.state.high.shape == (6, 10)
+    assert first.state.high.shape == (6, 6)
     assert same(first.continue_(5).state, gm.run(plan, engine="pallas", progress=False).state)
 
 
@@ -275,16 +273,19 @@ def variates():
     }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if "rows" in n else []) for n in variates()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n.startswith("order 2") else [pytest.mark.slow]) for n in variates()]
+)
 def test_control_variates_are_the_oracle(name):
     """From the same rows the step is that of the oracle itself, which other tests enumerate."""
     plan = anchored(variates()[name])
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
-    plan, right = anchored(O.ControlVariate(8, order=order)), rows._anchored
+    center = np.linspace(-1, 1, 3)  # where ∇L is not small
+    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows._anchored
     expected = stepped(plan)
 
     def without_anchor(plan):
@@ -301,7 +302,7 @@ def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
 
     for wrong in (without_anchor, without_slopes, without_curvature)[: 1 + order]:
         monkeypatch.setattr(rows, "_anchored", wrong)
-        assert np.abs(advanced(plan).z - expected).max() > 100 * ROUNDING
+        assert np.abs(advanced(plan).z - expected).max() > 0.03
 
 
 def test_control_variates_of_other_sums_are_left_to_scan():
