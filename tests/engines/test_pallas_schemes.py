@@ -25,6 +25,14 @@ ROUNDING = 1e-3 if ON_GPU else 1e-5  # of sums of a few steps; the GPU's normals
 PRECISION, MEAN = np.array([[1.5, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 0.8]]), np.array([1.0, 0.0, -1.0])
 pytestmark = pytest.mark.usefixtures("kernels")
 
+
+def heavy_ball(dynamics, y, gradient, xi, eta):
+    """A scheme of a user's own, whose memory keeps half of itself."""
+    n = dynamics.size
+    moved = 0.5 * y[n:] - eta * dynamics.drift(gradient) + jnp.sqrt(2 * eta) * dynamics.noise(xi)
+    return jnp.concatenate([y[:n] + moved, moved])
+
+
 SCHEMES = {
     "euler": ("euler", D.nonreversible(J1)),
     "balanced": ("balanced", D.nonreversible(0.5 * J1)),
@@ -32,6 +40,7 @@ SCHEMES = {
     "leimkuhler_matthews": ("leimkuhler_matthews", D.overdamped(3)),
     "lm_ab2": ("lm_ab2", D.nonreversible(J1)),
     "lm_ab2, gaul": ("lm_ab2", D.gaul([0.5, 1.5, 2.0], 1.0, 2.0)),
+    "heavy ball": (gm.schemes.Scheme("heavy ball", heavy_ball, linear=True, memory=1), D.overdamped(3)),
     "hfhr_splitting": ("hfhr_splitting", D.hfhr(3, 0.5, 2.0)),
 }
 SLOW = ("euler", "balanced, hfhr", "lm_ab2, gaul")  # Euler has tests of its own
@@ -174,14 +183,14 @@ def difference(plan, team=None) -> float:
     )
 
 
-@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", *SLOW))
+@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", "heavy ball", *SLOW))
 def test_increments_are_the_formula(name):
     assert difference(corrected(name)) < ROUNDING
 
 
 @pytest.mark.parametrize("team", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_increments_beside_an_oracle_with_noise_of_its_own(team):
-    assert difference(corrected("euler", oracle=O.Gaussian(0.7)), team) < ROUNDING
+    assert difference(corrected("balanced, hfhr", oracle=O.Gaussian(0.7)), team) < ROUNDING
 
 
 @pytest.mark.parametrize("team", [1, pytest.param(4, marks=pytest.mark.slow)])
@@ -206,7 +215,7 @@ def boundary_error(plan) -> float:
     return float(np.abs(left - (start - end.z) @ v).max())
 
 
-@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", *SLOW))
+@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", "heavy ball", *SLOW))
 def test_only_the_boundary_is_left_with_exact_gradients(name):
     assert boundary_error(corrected(name, num_steps=40)) < (1e-3 if ON_GPU else 2e-5)
 
@@ -233,7 +242,7 @@ def test_wrong_increments_are_seen(monkeypatch):
 def test_a_team_that_does_not_share_its_normals_is_seen(monkeypatch):
     monkeypatch.setattr(Team, "everywhere", lambda self, xi: xi)
     kernel.compiled.cache_clear()
-    assert difference(corrected("euler", oracle=O.Gaussian(0.7)), 4) > 0.1
+    assert difference(corrected("balanced, hfhr", oracle=O.Gaussian(0.7)), 4) > 0.1
     kernel.compiled.cache_clear()
 
 
