@@ -156,7 +156,7 @@ def nonreversible(J) -> Dynamics:
 def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     """Hessian-free high-resolution dynamics, SGHFHRMC, on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
 
-    With a preconditioner C = EEᵀ it is the same dynamics in the coordinates E⁻¹θ: D = diag(αC, γI), Q = [[0, -E], [Eᵀ, 0]] (T5).
+    With a preconditioner C = EEᵀ it is the same dynamics in the coordinates E⁻¹θ: D = diag(αC, γI), Q = [[0, -E], [Eᵀ, 0]].
 
     **Arguments:**
 

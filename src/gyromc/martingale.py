@@ -16,8 +16,9 @@ from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.shape.gaussian import GaussianFit
 
-__all__ = ["Martingale", "martingale"]
+__all__ = ["HELPS", "Martingale", "martingale"]
 
+HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller than this share
 MOST_PARAMETERS = 1000
 POINTS = 256  # at which the gradients of a general observable are averaged
 NODES = 64  # of Gauss-Hermite quadrature

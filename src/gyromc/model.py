@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg
+from scipy import linalg, special
 
 from gyromc.checks import numbers, require
 from gyromc.dependence import indices_read
@@ -20,9 +20,9 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.shape.gaussian import GaussianApproximation, GaussianFit, nearest_gaussian
+from gyromc.shape.gaussian import GaussianApproximation, GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
-from gyromc.shape.laplace import Laplace, laplace
+from gyromc.shape.laplace import Laplace, inverse_root, laplace
 from gyromc.shape.modes import find_mode
 from gyromc.shape.search import Modes, find_modes
 from gyromc.targets import SumOverData, Target
@@ -31,10 +31,13 @@ __all__ = ["Model"]
 
 MOST_FOLLOWED = 2000  # parameters
 MOST_SAMPLED = 60  # parameters, for importance sampling
-FEWEST_DRAWS = 1000
 MOST_WORK = 4e9  # multiplications for an importance sample
 HEALTHY = 0.05  # share of its draws that an importance sample must be worth
 ENOUGH = 5000  # independent draws, whose covariance says more than a mean Hessian
+CHECKED, EVEN = (
+    200,
+    0.3,
+)  # draws of the Gaussian fit that get importance weights, and what they must be worth, as a share
 CURVATURES = 256  # points at which Hessians are averaged
 NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
 
@@ -134,14 +137,31 @@ class Model:
         """A weighted sample around the mode; look at its `effective_size` before believing it."""
         return self._once(importance_sample, draws, seed)
 
-    @functools.cached_property
-    def trusted_sample(self) -> Sample | None:
-        """An importance sample of as many draws as are quick to make; None where it is worth too little."""
+    @property
+    def _affordable_draws(self) -> int:
+        """How many points U may be computed at within seconds."""
         target = self.flat_target
         rows = target.num_data if isinstance(target, SumOverData) else 1
-        draws = 2 * int(max(FEWEST_DRAWS, min(DRAWS, MOST_WORK / (rows * self.dim))) / 2)
-        sample = self.importance_sample(draws)
-        return sample if sample.effective_size >= max(HEALTHY * draws, 20 * self.dim) else None
+        return int(MOST_WORK / (rows * self.dim))
+
+    @functools.cached_property
+    def trusted_sample(self) -> Sample | None:
+        """Draws that represent the law, made without a chain; None where there are none to be trusted.
+
+        An importance sample; with so many data that this would take long, draws of the Gaussian fit, if some of them have even
+        importance weights.
+        """
+        if self._affordable_draws >= ENOUGH:
+            sample = self.importance_sample(2 * (min(DRAWS, self._affordable_draws) // 2))
+            return sample if sample.effective_size >= max(HEALTHY * len(sample.weights), 20 * self.dim) else None
+        fit = self.gaussian_fit
+        away = np.random.default_rng(0).standard_normal((ENOUGH, self.dim)) @ inverse_root(fit.precision).T
+        checked = away[: max(50, min(CHECKED, self._affordable_draws // 4))]
+        exponents = 0.5 * np.sum((checked @ fit.precision) * checked, axis=1)
+        weights = special.softmax(exponents - self.flat_target.potentials(fit.mean + checked))
+        if not 1 / np.sum(weights**2) >= EVEN * len(checked):
+            return None
+        return Sample(fit.mean + away, np.full(ENOUGH, 1 / ENOUGH), float(ENOUGH), "the Gaussian fit")
 
     @functools.cached_property
     def gaussian_fit(self) -> GaussianFit:
@@ -149,12 +169,12 @@ class Model:
         known = self.flat_target.gaussian()
         if known is not None:
             return GaussianFit(known[1], known[0], "exact")
-        sample = self.trusted_sample if self.dim <= MOST_SAMPLED else None
+        sample = self.trusted_sample if self.dim <= MOST_SAMPLED and self._affordable_draws >= ENOUGH else None
         if sample is not None and sample.effective_size >= ENOUGH:
             mean, root = sample.moments()
             return GaussianFit(mean, linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
-        near = self.nearest_gaussian()
-        return GaussianFit(near.mean, self.flat_target.mean_hessian(near.draws(CURVATURES, 0)), "mean curvature")
+        points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
+        return self._once(mean_curvature_fit, points)
 
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""

@@ -18,6 +18,7 @@ import numpy as np
 from gyromc import extensions
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
+from gyromc.martingale import HELPS
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact.mehler import ridge_moments
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 MOST_ROWS = 20_000  # for the variance of an observable over the posterior
-HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller than this share
 ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
 
 
@@ -131,7 +131,7 @@ class Average(ChainAverages):
     name: str = ""
     time: float = math.nan  # over which each chain was averaged
     posterior: PosteriorSpread | None = None  # for `ess`
-    uncorrected: ChainAverages | None = None  # where the averages are less their martingale (T9)
+    uncorrected: ChainAverages | None = None  # where the averages are less their martingale
 
     @property
     def plain(self) -> ChainAverages:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,24 +48,29 @@ def test_over_all_batches_a_stale_anchor_is_unbiased(name, replace):
     assert np.allclose(np.cov(values.T, bias=True), covariance, rtol=1e-8)
 
 
+@eqx.filter_jit
+def renewed(oracle, target, theta):
+    return jax.vmap(lambda t: oracle.anchor_at(target, t))(theta)
+
+
+@eqx.filter_jit
+def estimates(oracle, target, theta, zeta, anchors):
+    return jax.vmap(lambda t, s, a: oracle.anchored(a).gradient(target, t, s))(theta, zeta, anchors)
+
+
 def by_hand(plan, steps, refreshed):
-    """The states after some Euler steps, one chain at a time; `refreshed(k)` says when anchors are renewed."""
+    """The states after some Euler steps by the plain formula; `refreshed(k)` says when anchors are renewed."""
     with jax.enable_x64(True):
-        oracle, target, z = plan.oracle, plan.flat_target, np.array(scan.initial_state(plan).z)
-        renew = jax.jit(lambda t: oracle.anchor_at(target, t))
-        gradient = jax.jit(lambda t, s, a: oracle.anchored(a).gradient(target, t, s))
-        D, Q, eta = plan.dynamics.D, plan.dynamics.Q, plan.step_size
-        anchors = [None] * len(z)
+        pieces, z = (plan.oracle, plan.flat_target), np.array(scan.initial_state(plan).z)
+        D, Q, eta, d = plan.dynamics.D, plan.dynamics.Q, plan.step_size, plan.dim
         for k in range(steps):
             key_noise, key_oracle = jax.random.split(jax.random.fold_in(keys(plan.seed).steps, k))
-            zeta = oracle.draw(key_oracle, target, len(z), plan.dim, jnp.float64)
+            zeta = plan.oracle.draw(key_oracle, plan.flat_target, len(z), d, jnp.float64)
             xi = np.asarray(jax.random.normal(key_noise, z.shape, jnp.float64))
-            for c in range(len(z)):
-                if refreshed(k):
-                    anchors[c] = renew(jnp.asarray(z[c, : plan.dim]))
-                g = np.asarray(gradient(jnp.asarray(z[c, : plan.dim]), zeta[c], anchors[c]))
-                g = np.concatenate([g, z[c, plan.dim :]])
-                z[c] = z[c] - eta * (D + Q) @ g + np.sqrt(2 * eta) * np.linalg.cholesky(D) @ xi[c]
+            theta = jnp.asarray(z[:, :d])
+            anchors = renewed(*pieces, theta) if refreshed(k) else anchors
+            g = np.concatenate([np.asarray(estimates(*pieces, theta, zeta, anchors)), z[:, d:]], axis=1)
+            z = z - eta * g @ (D + Q).T + np.sqrt(2 * eta) * xi @ np.linalg.cholesky(D).T
     return z
 
 

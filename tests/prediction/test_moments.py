@@ -89,10 +89,10 @@ def test_published_formula():
             start=[1.0, 2.0, 0.5],
         )
         chain = linear_chain(plan)
-        eta, N, w, z0 = plan.step_size, plan.num_steps, lift(U, chain.n), chain.starts[0]
-        B, power = np.linalg.inv(eta * chain.A), np.linalg.matrix_power(chain.M, N)
-        S = (np.eye(chain.n) - power) @ B
-        T, Gamma = S - np.eye(chain.n), B @ chain.W @ B.T
+        N, w, z0 = plan.num_steps, lift(U, chain.size), chain.starts[0]
+        B, power = np.linalg.inv(np.eye(chain.size) - chain.M), np.linalg.matrix_power(chain.M, N)
+        S = (np.eye(chain.size) - power) @ B
+        T, Gamma = S - np.eye(chain.size), B @ chain.W @ B.T
         X = linalg.solve_discrete_lyapunov(chain.M, Gamma)
         R = X - Gamma - power @ X @ power.T
         variance = w @ ((N - 1) * Gamma - T @ Gamma - Gamma @ T.T + R) @ w / N**2
@@ -179,8 +179,8 @@ def test_variance_approaches_v_over_eta_plus_floor():
             start=mean,
         )
         chain = linear_chain(plan)
-        w = np.linalg.solve(chain.A.T, lift(u, chain.n))
-        V = 2 * w @ chain.D @ w
+        w = np.linalg.solve((np.eye(chain.size) - chain.M).T / 0.004, lift(u, chain.size))
+        V = 2 * w @ dynamics.D @ w
         stationary = lifted.second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
         noise = np.einsum("iajb,ab->ij", chain.noise.tensor, stationary)
         s = np.linalg.solve(K, u) @ noise @ np.linalg.solve(K, u)

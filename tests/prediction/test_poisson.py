@@ -188,4 +188,5 @@ def test_stationary_covariance_slope_of_the_chain_matrix():
     """The matrices behind the exact route are those of the diffusion: A from D, Q and P."""
     plan = cosine(gm.dynamics.hfhr(2, 0.5, 3.0), gm.observables.tanh([1.0, 0.0]), dim=2, beta=0.0)
     chain = linear_chain(plan)
-    np.testing.assert_allclose(chain.A, np.block([[0.5 * np.eye(2), -np.eye(2)], [np.eye(2), 3 * np.eye(2)]]))
+    A = (np.eye(4) - chain.M) / plan.eta
+    np.testing.assert_allclose(A, np.block([[0.5 * np.eye(2), -np.eye(2)], [np.eye(2), 3 * np.eye(2)]]))

@@ -2,17 +2,18 @@
 
 Input: a plan with the Euler step, a constant step size and a linear observable. Output: mean and variance of a chain's average,
 the second moments of the last state, the mean of squares; or the joint law of all states. On a line also the mean of a chain's
-average for any force (`line_average`). No code is shared with
+average for any force (`line_average`). `written_out` takes every linear scheme and the martingale. No code is shared with
 `gyromc.prediction`: only the definitions of the step and of the average are.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from gyromc.martingale import martingale
 from gyromc.oracles import ControlVariate, Gaussian, Minibatch
 
 MOST_BATCHES = 300  # with more of them, their covariance is written down instead
@@ -183,3 +184,69 @@ def _batch_covariance(plan, Y: np.ndarray) -> np.ndarray:
     mean_gradient = X.T @ errors / N
     one_row = N**2 * ((X.T * squares) @ X / N - mean_gradient @ Y @ mean_gradient.T)
     return one_row / b * (1 if plan.oracle.replace else (N - b) / (N - 1))
+
+
+class Average(NamedTuple):
+    """Mean of a chain's average, and its variance without and with its martingale subtracted."""
+
+    mean: float
+    variance: float
+    corrected: float
+
+
+def written_out(plan, name: str) -> Average:
+    """One observable of a short plan with one start, linear or a square: every normal that is drawn is a column of a matrix.
+
+    For mini-batches every sequence of batches is listed; given one, all is linear and Gaussian.
+    """
+    steps = plan.burn_in + plan.num_steps
+    found = [_given(plan, name, sequence) for sequence in itertools.product(gradients(plan), repeat=steps)]
+    means = np.array([[one[0][0], one[1][0]] for one in found])
+    variances = np.array([[one[0][1], one[1][1]] for one in found]).mean(axis=0) + means.var(axis=0)
+    assert abs(means[:, 0].mean() - means[:, 1].mean()) < 1e-12 * (1 + np.abs(means).max())  # ψ has mean 0
+    return Average(float(means[:, 0].mean()), *map(float, variances))
+
+
+def _given(plan, name: str, sequence: Sequence[Gradient]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Mean and variance of the average and of the corrected average for given gradients."""
+    j, h = list(plan.observables).index(name), plan.observables[name]
+    found, size = martingale(plan), None
+    plain = corrected = 0.0
+    for k, (y, after, xi) in enumerate(_states(plan, sequence)):
+        if k < plan.burn_in:
+            continue
+        size, x = y.shape[1], h.direction @ y[: plan.dim]
+        one = np.eye(size)[0]
+        value = np.outer(x, x) if h.is_square else np.outer(one, x)
+        psi = np.outer(one, found.linear[j] @ xi)
+        for t in np.flatnonzero(found.owner == j):
+            q, p = found.noise[t] @ xi, found.direction[t] @ after - found.offset[t] * one
+            psi = psi + found.weight[t] * (np.outer(q, 2 * p - q) - found.spread[t] * np.outer(one, one))
+        plain, corrected = plain + value, corrected + value - psi
+    return _law(plain / plan.num_steps), _law(corrected / plan.num_steps)
+
+
+def _states(plan, sequence: Sequence[Gradient]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """y_k, y_{k+1} and ξ_k of every step, as maps of (1, all normals that are drawn)."""
+    step, n, d = plan.step_matrices, plan.dynamics.size, plan.dim
+    tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else 0.0
+    drawn = np.eye(1 + len(sequence) * (n + d))
+    y = np.zeros((plan.state_size, len(drawn)))
+    y[:d, 0] = plan.starts.theta[0]
+    if plan.starts.r is not None:
+        y[d:n, 0] = plan.starts.r[0]
+    for k, gradient in enumerate(sequence):
+        H, g = extended(plan, gradient)
+        first = 1 + k * (n + d)
+        xi, zeta = drawn[first : first + n], drawn[first + n : first + n + d]
+        ghat = H @ y[:n] + np.outer(g, drawn[0])
+        ghat[:d] += tau * zeta
+        after = step.A @ y + step.B @ ghat + step.C @ xi
+        yield y, after, xi
+        y = after
+
+
+def _law(form) -> tuple[float, float]:
+    """Mean and variance of ŵᵀFŵ, ŵ = (1, w), w standard normal."""
+    F = (form + form.T) / 2
+    return F[0, 0] + np.trace(F[1:, 1:]), 4 * F[0, 1:] @ F[0, 1:] + 2 * np.sum(F[1:, 1:] ** 2)

@@ -17,7 +17,7 @@ from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.methods import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
-from gyromc.prediction.routes import HEAVY, MOST_PARAMETERS
+from gyromc.prediction.shared import HEAVY, MOST_PARAMETERS
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS

@@ -206,6 +206,10 @@ def _step(stable: Stability | None) -> Verdict:
         )
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
+    limit += f" ({stable.where})" if stable.where != stable.how else ""
+    if not stable.drawable:
+        why = f"The step size exceeds {stable.noise_limit:.6g}: {stable.where}."
+        return Verdict("step size", FAILS, f"The scheme cannot draw its noise. {why}", numbers)
     if not stable.stable:
         grows = "Second moments grow without bound; a single chain may stay bounded for long."
         return Verdict("step size", FAILS, f"Unstable ({stable.how}): {limit}. {grows}{stable.caveat}", numbers)

@@ -1,8 +1,10 @@
-"""First effects of a finite step size: the bias of Euler-Maruyama to first order in η, and what the oracle's noise adds to V.
+"""First effects of a finite step size: the bias to first order in η, and what the oracle's noise adds to V.
 
 Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
 stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
-    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance.
+    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance,
+for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ; a scheme of second order has the last term only, with what it
+takes off its noise subtracted (`noise_drawn.first_order`).
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from gyromc.oracle_moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number
+from gyromc.prediction.noise_drawn import first_order, no_first_order
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.shape.importance import Sample
 
@@ -47,19 +50,28 @@ class StepEffects:
 
     @functools.cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """G∇²H Q∇H, and G∇²H D + GΣGᵀ."""
+        """G∇²H Q∇H, and G∇²H D + GΣGᵀ - less; without the parts of the drift for a scheme of second order."""
+        order = first_order(self.plan)
+        assert order is not None
+        if not order.drift:
+            return np.zeros_like(self._points), self._noise - order.less
         z, d, D, Q = self._points, self.plan.dim, self.plan.dynamics.D, self.plan.dynamics.Q
         K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
         K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
         turned = np.einsum("sjk,sk->sj", K, self.draws[1][: len(z)] @ Q.T) @ (D + Q).T
-        return turned, np.einsum("ij,sjk,kl->sil", D + Q, K, D, optimize=True) + self._noise
+        return turned, np.einsum("ij,sjk,kl->sil", D + Q, K, D, optimize=True) + self._noise - order.less
 
     def floor(self, poisson: Polynomial) -> float:
         """s: N·Var is V/η + s + …"""
         return floor_over(poisson, self._points, self._noise)
 
-    def slope(self, poisson: Polynomial) -> Number:
-        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
+    def slope(self, poisson: Polynomial) -> Number | None:
+        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error.
+
+        None where the scheme has no first order, or where it is not known.
+        """
+        if no_first_order(self.plan) or first_order(self.plan) is None:
+            return None
         turned, bending = self._factors
         rotated = np.sum(poisson.gradients(self._points) * turned, axis=1)
         bent = np.einsum("sij,sji->s", poisson.hessians(self._points), bending)

@@ -2,7 +2,8 @@
 
 Input: V, μ(h), the first effects of the step size, the stability. Output: an `Averaged`. Up to two coupled coordinates the
 chain's own stationary law is computed on a grid, or on grids at larger steps from which terms of second order follow. Otherwise
-bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian.
+bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian
+(for balanced noise, which has none there: times how far the target is from a Gaussian).
 """
 
 import contextlib
@@ -14,8 +15,10 @@ from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
+from gyromc.prediction.noise_drawn import no_first_order, not_gaussian
 from gyromc.prediction.stability import Stability
 
+OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 EXTRAPOLATED = 0.1  # error of the effect of the start at another step size, as a share
 LARGEST = 0.6  # of the stability limit: step sizes of grids from which smaller ones are extrapolated
@@ -29,7 +32,7 @@ class First:
 
     slope: Number | None = None
     transient: Number | None = None
-    floor: float = 0.0
+    floor: float | None = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,28 +89,34 @@ def _known(found: Averaged, spread: float) -> Averaged:
     return Averaged(found.std, how, bias_method=Method(Kind.UNKNOWN, why))
 
 
-def leading(plan: Plan, V: float, floor: float = 0.0) -> Averaged:
-    """The variance V/(Nη) + s/N alone, where nothing is known of the bias."""
+def leading(plan: Plan, V: float, floor: float | None = 0.0) -> Averaged:
+    """The variance V/(Nη) + s/N alone, where nothing is known of the bias; s = None: not known for this scheme."""
     eta, N = plan.eta, plan.num_steps
     text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-    return Averaged(math.sqrt(max(V, 0.0) / (N * eta) + floor / N), Method(Kind.ASYMPTOTIC, text))  # E6, and s of T1
+    if not plan.scheme.is_euler:
+        text = f"{text}, without what the scheme adds" if floor is None else f"asymptotic √(V/(Nη) + s/N){OF_GAUSSIAN}"
+    variance = max(V, 0.0) / (N * eta) + (floor or 0.0) / N  # E6, and s of T1
+    return Averaged(math.sqrt(max(variance, 0.0)), Method(Kind.ASYMPTOTIC, text))
 
 
 def first_order(asked: Asked, first: First) -> Averaged:
     """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
     plan, found = asked.plan, leading(asked.plan, asked.V, first.floor)
-    if first.slope is None or not plan.scheme.is_euler:
-        return found
+    if first.slope is None:
+        second = no_first_order(plan)
+        return dataclasses.replace(found, bias_method=Method(Kind.SECOND_ORDER)) if second else found
     eta, time = plan.eta, plan.num_steps * plan.eta
     bias, share = eta * first.slope.value, eta / asked.limit if asked.limit > eta else 1.0
-    error = math.hypot(eta * first.slope.error, SECOND_ORDER * (share * abs(bias) + share**2 * asked.spread))
+    second = share * abs(bias) + share**2 * asked.spread * not_gaussian(plan)
+    error = math.hypot(eta * first.slope.error, SECOND_ORDER * second)
     if first.transient is not None:
         start, still = first.transient.value / time, math.exp(-asked.rate * time)
         gone = math.exp(-asked.rate * plan.burn_in * eta)
         bias += start if not plan.burn_in else 0.0
         error = math.hypot(error, first.transient.error / time, start * (gone if plan.burn_in else still))
     law = Method(Kind.FIRST_ORDER, _described(Kind.FIRST_ORDER.value, error, first.transient is not None))
-    how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + s/N + bias²)")
+    source = "" if plan.scheme.is_euler else OF_GAUSSIAN
+    how = Method(Kind.ASYMPTOTIC, f"asymptotic √(V/(Nη) + s/N + bias²){source}")
     return Averaged(found.std, how, bias, law, error, first.transient is not None)
 
 

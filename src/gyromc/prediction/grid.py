@@ -1,10 +1,11 @@
-"""The Euler-Maruyama chain on a grid: its stationary law, bias and variance at the plan's own step size, nothing first order.
+"""The chain on a grid: its stationary law, bias and variance at the plan's own step size, nothing first order.
 
-Input: a plan and an observable whose coordinates couple with at most one other (`why_not_grid`). Output: a `GridChain`. One step
-from z is Gaussian with mean z - ηG∇H and covariance 2ηD + η²GΣ(θ)Gᵀ. Sums over a grid whose cells are one standard deviation of a
-step wide are exact to about 1e-8, so the stationary law and the Poisson equation of the chain are linear systems. The noise of
-mini-batches, with its own Σ(θ), is taken as Gaussian. The error counts what its skewness changes, what lies beyond the grid, and
-by how much the probabilities of a step do not add up to 1.
+Input: a plan of Euler-Maruyama or balanced noise, and an observable whose coordinates couple with at most one other
+(`why_not_grid`). Output: a `GridChain`. One step from z is Gaussian with mean z - ηG∇H and covariance W + η²GΣ(θ)Gᵀ; W = 2ηD for
+Euler, 2ηD - η²GSGᵀ for balanced noise. Sums over a grid whose cells are one standard deviation of a step wide are exact to about
+1e-8, so the stationary law and the Poisson equation of the chain are linear systems. The noise of mini-batches is taken as
+Gaussian. The error counts what its skewness changes, what lies beyond the grid, and by how much the probabilities of a step do
+not add up to 1.
 """
 
 import dataclasses
@@ -21,8 +22,11 @@ from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
 from gyromc.prediction.methods import Number
+from gyromc.prediction.noise_drawn import brought
+from gyromc.schemes import Balanced
 
 MOST_NODES = 1600
+LEAST_NOISE = 1e-6  # smallest variance of what a scheme draws, against its largest
 DEPTH = 24.0  # H above its minimum at which the grid ends, at first
 EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
 VISITED = 1e-6  # stationary mass of a node from which the width of its steps counts
@@ -87,13 +91,19 @@ class _Reduced:
         r = np.delete(z, self.inside, axis=1)
         return self.plan.flat_target.potentials(self.theta(z)) + 0.5 * np.sum(r**2, axis=1)
 
+    @functools.cached_property
+    def drawn(self) -> np.ndarray:
+        """W, the covariance of the scheme's own noise: that of the chosen coordinates does not depend on the others."""
+        eta = self.step_size
+        W = 2 * eta * self.plan.dynamics.D - eta**2 * brought(self.plan)
+        return W[np.ix_(self.chosen, self.chosen)]
+
     def covariances(self, z: np.ndarray) -> np.ndarray:
-        """2ηD + η²GΣ(θ)Gᵀ at rows of z."""
-        base = 2 * self.step_size * self.plan.dynamics.D[np.ix_(self.chosen, self.chosen)]
+        """W + η²GΣ(θ)Gᵀ at rows of z."""
         spread = self.step_size * self.G[:, self.inside]
         Sigma = oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.theta(z))
         Sigma = Sigma[:, self.kept][:, :, self.kept]
-        return base + np.einsum("ij,sjk,lk->sil", spread, Sigma, spread, optimize=True)
+        return self.drawn + np.einsum("ij,sjk,lk->sil", spread, Sigma, spread, optimize=True)
 
     def third_moments(self, z: np.ndarray) -> np.ndarray:
         """E of the third power of a step's noise at rows of z."""
@@ -107,8 +117,8 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     """Why the chain of these coordinates is not put on a grid, or None."""
     if len(chosen) > 2:
         return f"{len(chosen)} coordinates are coupled: at most 2 fit a grid"
-    if plan.scheduled or not plan.scheme.is_euler:
-        return "the scheme is not Euler-Maruyama with a constant step size"
+    if plan.scheduled or not (plan.scheme.is_euler or isinstance(plan.scheme, Balanced)):
+        return "the scheme is neither Euler-Maruyama nor balanced, or its step size is not constant"
     whole = sum(i < plan.dim for i in chosen) == plan.dim
     if not isinstance(plan.oracle, Exact | Gaussian) and not whole:
         return "the noise of mini-batches couples all parameters"
@@ -155,6 +165,8 @@ def _solved(plan: Plan, chosen: tuple[int, ...], step_size: float) -> "_Grid":
     if reason is not None:
         raise InvalidInput(reason)
     chain = _Reduced(plan, chosen, step_size)
+    if np.linalg.eigvalsh(chain.drawn)[0] < LEAST_NOISE * np.max(np.abs(chain.drawn)):
+        raise InvalidInput("too little noise is drawn at this step size")
     root = linalg.cholesky(chain.covariances(chain.mode[None])[0], lower=True)
     for _ in range(4):
         found = _grown(chain, root)

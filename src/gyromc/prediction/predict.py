@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.checks import require, require_memory, whole
-from gyromc.errors import GyromcWarning
+from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import leaves
 from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.reduction import Reduction
-from gyromc.prediction.routes import Answer, Shared, answer
+from gyromc.prediction.routes import answer
+from gyromc.prediction.shared import Answer, Shared
 from gyromc.prediction.stability import Stability, stability
 from gyromc.records import Column, Records, Renamed, plain_attributes
 from gyromc.show.numbers import duration, plain
@@ -26,11 +27,12 @@ from gyromc.show.tables import Shown, Table
 __all__ = ["Prediction", "predict"]
 
 COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
+GAIN = ("plain std", "gain")  # beside them where the plan has a martingale
 JUDGED = ("assumption", "verdict", "why")
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "bias", "bias_error", "bias_method"),
+    *("rmse", "rmse_method", "std", "plain_std", "gain", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
 OPERATIONS = 50  # times n³: two eigenvalue problems
@@ -64,7 +66,9 @@ class Prediction(Records[Answer], Shown):
     std_error = Column[float]("The standard deviation of the mean over all chains.")
     rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
     rmse_method = Column[Method]("How the error is known.")
-    std = Column[float]("The standard deviation of one chain's average.")
+    std = Column[float]("The standard deviation of one chain's average, less its martingale where a run subtracts it.")
+    plain_std = Column[float]("The same without the martingale; NaN where none is subtracted.")
+    gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
     bias_error = Column[float]("The error of the bias: 0 where it is exact.")
     bias_method = Column[Method]("How the bias is known.")
@@ -110,8 +114,11 @@ class Prediction(Records[Answer], Shown):
         plan = self.plan
         title = f"{plan.dynamics.name} on {type(plan.target).__name__}, {plan.oracle.name} gradients"
         title += f", η = {plan.eta_text}, N = {plan.num_steps}"
-        left = [name for name in COLUMNS if name == "observable" or name.endswith("by")]
-        numbers = Table(COLUMNS, [_cells(name, row) for name, row in self.items()], title, left=left)
+        title += "" if plan.scheme.is_euler else f", scheme {plan.scheme}"
+        columns = (*COLUMNS, *GAIN) if plan.martingale else COLUMNS
+        left = [name for name in columns if name == "observable" or name.endswith("by")]
+        cells = [_cells(name, row)[: len(columns)] for name, row in self.items()]
+        numbers = Table(columns, cells, title, left=left)
         steady = "stability: not known" if self.stability is None else str(self.stability)
         judged = [(v.name, (v.status, COLOURS[v.status]), v.sentence) for v in self.verdicts]
         assumptions = Table(JUDGED, judged, "Assumptions", left=JUDGED)
@@ -139,10 +146,15 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
     _check_size(plan.dynamics.size)
-    steady = stability(plan)
-    shared = Shared(plan, None if sample is None else plan.model.sample_of(sample), digits, steady)
+    steady, impossible = stability(plan), _why_no_noise(plan)
+    asked = plan if impossible is None else plan.replace(scheme="euler", martingale=False)  # V and μ(h) stay
+    shared = Shared(asked, None if sample is None else plan.model.sample_of(sample), digits, steady)
     rows = {name: answer(shared, name) for name in plan.observables}
-    if steady is not None and not steady.stable:
+    if impossible is not None:
+        rows = {
+            name: _without_error(row, math.nan, Method(Kind.NO_NOISE)).noting(impossible) for name, row in rows.items()
+        }
+    elif steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
     elif steady is not None and steady.superlinear and plan.scheme.is_euler and leaves(plan):
         note = (
@@ -172,11 +184,24 @@ def _check_size(n: int) -> None:
 
 def _unstable(found: Answer, text: str | None = None) -> Answer:
     """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain whose second moments grow."""
-    if found.rmse_method.exact:
-        return found
-    grows = Method(Kind.UNSTABLE, text)
-    nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False}
-    return dataclasses.replace(found, std=math.inf, rmse_method=grows, **nothing)
+    return found if found.rmse_method.exact else _without_error(found, math.inf, Method(Kind.UNSTABLE, text))
+
+
+def _without_error(found: Answer, std: float, how: Method) -> Answer:
+    """The answer for V and μ(h) alone."""
+    nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
+    return dataclasses.replace(found, std=std, rmse_method=how, **nothing)
+
+
+def _why_no_noise(plan: Plan) -> str | None:
+    """Why the scheme cannot draw its noise for this plan, or None."""
+    if plan.scheduled:
+        return None
+    try:
+        _ = plan.prepared_scheme
+    except InvalidInput as error:
+        return str(error)
+    return None
 
 
 def _plain_row(row: Answer) -> dict[str, Any]:
@@ -198,6 +223,8 @@ def _cells(name: str, row: Answer) -> list[str]:
         _with_error(row.bias, row.bias_error, 5),
         f"{row.std:.5g}",
         row.rmse_method,
+        "" if math.isnan(row.plain_std) else f"{row.plain_std:.5g}",
+        f"{row.gain:.3g} ×",
     ]
 
 

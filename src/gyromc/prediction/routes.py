@@ -5,154 +5,33 @@ behind each. A route that cannot answer raises `InvalidInput` with the reason or
 """
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.model import Model
+from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
 from gyromc.oracle_moments import why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
-from gyromc.prediction.exact.moments import Moments, exact_moments, why_not_exact
-from gyromc.prediction.finite_step import Asked, First, averaged, leading
-from gyromc.prediction.grid import Grids
-from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
+from gyromc.prediction.exact.moments import Moments, why_not_exact
+from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, averaged, leading
+from gyromc.prediction.methods import Kind, Method, Number
+from gyromc.prediction.noise_drawn import gaussian_variance
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
-from gyromc.prediction.stability import Stability
-from gyromc.shape.importance import Sample
+from gyromc.prediction.shared import MOST_PARAMETERS, Answer, Shared
 
-MOST_PARAMETERS = 60  # for an importance sample
-HEALTHY = 0.1  # effective size, as a share of the draws
-HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
-BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
 SHORT = 5.0  # relaxation times V/(2 Var h)
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What is predicted for one observable; what is not known is NaN or None."""
-
-    variance: float = math.nan  # V
-    reversible_variance: float = math.nan  # V_0
-    method: Method = UNKNOWN
-    variance_error: float = math.nan  # of V: 0 where it is exact to rounding
-    reversible_variance_error: float = math.nan  # of V_0
-    expectation: float | None = None  # μ(h)
-    expectation_method: Method = UNKNOWN
-    expectation_error: float = math.nan
-    bias: float | None = None  # of one chain's average
-    bias_method: Method = UNKNOWN
-    bias_error: float = 0.0  # of the bias: 0 where it is exact
-    start_counted: bool = False  # whether bias and error contain the effect of the start
-    std: float = math.nan  # of one chain's average
-    rmse_method: Method = UNKNOWN
-    strict_reduction: Reduction | None = None
-    notes: tuple[str, ...] = ()
-    num_chains: int = 1  # of the plan
-
-    @property
-    def mean(self) -> float:
-        """The expected value of an average: μ(h) plus the bias; NaN where either is unknown."""
-        return math.nan if self.expectation is None or self.bias is None else self.expectation + self.bias
-
-    @property
-    def rmse(self) -> float:
-        """The root mean squared error of one chain's average about μ(h); an unknown bias counts as none."""
-        return math.hypot(self.bias or 0.0, self.std)
-
-    @property
-    def std_error(self) -> float:
-        """The standard deviation of the mean over all chains of the plan."""
-        return self.std / math.sqrt(self.num_chains)
-
-    def noting(self, *notes: str) -> "Answer":
-        """The answer with more notes."""
-        return dataclasses.replace(self, notes=(*self.notes, *notes))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Shared:
-    """What several observables of one plan share, computed when first asked for."""
-
-    plan: Plan
-    sample: Sample | None  # the user's
-    digits: int
-    steady: Stability | None = None
-    _fitted: dict = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def effects(self) -> StepEffects:
-        """First effects of the step size, from the pilot sample."""
-        return StepEffects(self.plan, self.pilot)
-
-    @functools.cached_property
-    def grids(self) -> Grids:
-        """The chain on grids."""
-        return Grids(self.plan)
-
-    def fitted(self, degree: int | None = None) -> plugin.Fitted:
-        """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
-        if degree not in self._fitted:
-            self._fitted[degree] = plugin.Fitted(self.pilot, self.plan.dynamics.D, self.plan.dynamics.Q, degree)
-        return self._fitted[degree]
-
-    @functools.cached_property
-    def pilot(self) -> Sample:
-        """The user's sample, or one drawn around the mode; `InvalidInput` where neither can be trusted."""
-        if self.sample is not None:
-            return self.sample
-        if self.plan.dim > MOST_PARAMETERS:
-            raise InvalidInput(f"{self.plan.dim} parameters are too many for importance sampling: pass `sample`")
-        drawn = self.plan.model.importance_sample()
-        reason = _why_not_trusted(self.plan.model, drawn)
-        if reason is not None:
-            raise InvalidInput(f"the Laplace approximation is too far off: {reason}; pass `sample`")
-        return drawn
-
-    @functools.cached_property
-    def exact(self):
-        """Exact finite-step moments, where there are any."""
-        return exact_moments(self.plan)
-
-
-def _why_not_trusted(model: Model, drawn: Sample) -> str | None:
-    """Why an importance sample does not represent the target, or None."""
-    count = len(drawn.weights)
-    if not drawn.effective_size >= HEALTHY * count:
-        return f"{count} draws are worth {drawn.effective_size:.0f}"
-    if (index := drawn.tail_index) > HEAVY:
-        return f"a few draws decide, the tail index of the weights is {index:.2g}"
-    if (share := _beyond(model, drawn)) > BEYOND:
-        return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
-    (mean, root), d, modes = drawn.moments(), model.dim, [center.mode for center in model.modes.found]
-    away = [float(np.sum(np.linalg.solve(root, mode - mean) ** 2)) for mode in modes]
-    if max(away) > d + 4 * math.sqrt(2 * d):
-        return f"the target has {len(modes)} modes, and the draws miss one of them"
-    return None
-
-
-def _beyond(model: Model, drawn: Sample) -> float:
-    """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
-    mean, root = drawn.moments()
-    reach = float(np.max(np.linalg.norm(np.linalg.solve(root, (drawn.theta - mean).T), axis=0)))
-    r = reach * np.linspace(-8, 8, 321)
-    energy = model.flat_target.potentials((mean + r[:, None, None] * root.T).reshape(-1, model.dim)).reshape(len(r), -1)
-    energy = np.where(np.isfinite(energy), energy, np.inf)
-    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
-    return float(np.max(mass[np.abs(r) > reach].sum(axis=0) / mass.sum(axis=0)))
 
 
 def answer(shared: Shared, name: str) -> Answer:
@@ -165,8 +44,26 @@ def answer(shared: Shared, name: str) -> Answer:
             notes.append(f"{name}: {error}")
             continue
         if found is not None:
-            return dataclasses.replace(found, num_chains=shared.plan.num_chains).noting(*notes)
+            found = dataclasses.replace(found, num_chains=shared.plan.num_chains).noting(*notes)
+            return _less_martingale(shared, name, found) if shared.plan.martingale else found
     return Answer(method=Method(Kind.UNKNOWN, "unknown: no route serves")).noting(*notes)
+
+
+def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
+    """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
+    plan, how = shared.plan, found.rmse_method
+    if name in shared.exact:
+        variance = shared.exact[name].corrected
+    else:
+        try:
+            values = plan.model.values(plan.observables[name], shared.pilot.theta)
+            variance = shared.residuals.left(name, values, shared.fitted()).total / plan.num_steps  # T9
+        except InvalidInput as error:
+            return found.noting(f"{name}: what the martingale takes off is not known: {error}")
+        how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")
+    if variance is None or not variance < HELPS * found.std**2:
+        return found
+    return dataclasses.replace(found, std=math.sqrt(variance), plain_std=found.std, rmse_method=how)
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -222,12 +119,14 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     if why_not_linear(plan) is not None:
         return found
     chain = linear_chain(plan)
-    if not chain.additive and chain.n > MOST_STATE:
+    if not chain.additive and chain.size > MOST_STATE:
         return found
     assert found.expectation is not None
     mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
     law = Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW
     how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)")
+    if not plan.scheme.is_euler:
+        how = Method(Kind.ASYMPTOTIC, f"asymptotic √(V/(Nη) + s/N + bias²){OF_GAUSSIAN}")
     known = {"bias": mean - found.expectation, "bias_error": error + found.expectation_error, "start_counted": True}
     return dataclasses.replace(found, **known, bias_method=Method(law), rmse_method=how)
 
@@ -306,12 +205,13 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
     if why_no_moments(plan.oracle) is not None:
         return _asymptotic(shared, base, h, spread_h, First()).noting(_unknown_noise(plan, name))
-    floor = effects.floor(found.poisson)
+    floor = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
     if found.degree < 2:  # a linear φ has no curvature
         return _asymptotic(shared, base, h, spread_h, First(floor=floor))
     slope = effects.slope(found.poisson)
-    if found.degree > 2:  # what the basis misses, as far as two degrees less can tell
+    if slope is not None and found.degree > 2:  # what the basis misses, as far as two degrees less can tell
         lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
+        assert lower is not None
         slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
     return _asymptotic(shared, base, h, spread_h, First(slope, transient, floor))
@@ -358,16 +258,29 @@ def _asymptotic(
     plan = shared.plan
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
+    floor = (0.0 if first is None else first.floor) if plan.scheme.is_euler else _floor(plan, h, base.variance)
     if first is None or base.expectation is None:
-        found = leading(plan, base.variance)
+        found = leading(plan, base.variance, floor)
     else:
         mean, chosen = (
             Number(base.expectation, base.expectation_error),
             galerkin.active(plan, plan.model.coordinates_of(h)),
         )
-        found = averaged(Asked(plan, h, base.variance, mean, spread, chosen, shared.steady), first, shared.grids)
+        asked = Asked(plan, h, base.variance, mean, spread, chosen, shared.steady)
+        found = averaged(asked, dataclasses.replace(first, floor=floor), shared.grids)
     length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
     notes = (
         (f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)",) if length < SHORT else ()
     )
     return dataclasses.replace(base, **vars(found)).noting(*notes)
+
+
+def _floor(plan: Plan, h: Observable, V: float) -> float | None:
+    """s in N·Var = V/η + s for a scheme other than Euler-Maruyama, as on the nearest Gaussian; None where that is not known."""
+    if not plan.scheme.linear:
+        return None
+    try:
+        found = gaussian_variance(plan, h)
+    except InvalidInput:  # no Gaussian, or a step size beyond its limit
+        return None
+    return None if found is None else found.floor(V, plan.eta)

@@ -1,11 +1,13 @@
-"""Stability of a step size: z ← (I - ηA) z must contract, A = (D+Q)P, and so must the second moments of z.
+"""Stability of a step size: y ← My must contract, for Euler M = I - ηA, A = (D+Q)P, and so must the second moments of y.
 
-Input: a plan. Output: a `Stability` with the contraction factor and the largest stable step size; `advice` returns a sentence.
+Input: a plan. Output: a `Stability` with the contraction factor and the largest stable step size, from the scheme's own M; for
+balanced noise also the step size up to which there is noise left to draw. `advice` returns a sentence.
 """
 
 import dataclasses
 import enum
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +17,15 @@ from gyromc.errors import InvalidInput
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment, why_not_linear
-from gyromc.prediction.exact.mean_square import MeanSquare, limit_of_mean, radius_of_mean
+from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
 from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
 from gyromc.prediction.growth import growth
+from gyromc.prediction.noise_drawn import noise_limit
 from gyromc.targets import GeneralizedLinear, SumOverData
 
 MAX_DENSE = 1000
+ROUNDING = 1e-12
+NO_NOISE_LEFT = "beyond it balanced noise has a negative variance, W = 2ηD - η²GSGᵀ"
 MOST_PRODUCTS = 1e8  # N d² for noise that grows with the state: seconds
 SMALLER = 1 - 1e-3  # a limit away from the mode counts below this share of the limit at the mode
 
@@ -69,11 +74,20 @@ class Stability:
     how: Linearisation
     rate: float  # the slowest, per unit of time, of the linear dynamics
     superlinear: bool  # whether ∇U grows faster than linearly: then the chain leaves from far enough away
+    noise_limit: float = (
+        math.inf
+    )  # the largest step size at which the scheme can draw its noise: W ⪰ 0 for balanced noise
+    drawable: bool = True  # whether it can at this one
 
     @property
     def stable(self) -> bool:
-        """Whether the chain's second moments converge."""
-        return self.radius < 1
+        """Whether the chain's second moments converge, and its noise can be drawn."""
+        return self.radius < 1 and self.drawable
+
+    @property
+    def where(self) -> str:
+        """What the limit is that of."""
+        return NO_NOISE_LEFT if self.noise_limit <= self.largest_step_size else str(self.how)
 
     @property
     def caveat(self) -> str:
@@ -82,9 +96,10 @@ class Stability:
         return f"{self.how.caveat}{_LEAVES}." if elsewhere else self.how.caveat
 
     def __str__(self) -> str:
+        verdict = "stable" if self.stable else "UNSTABLE" if self.drawable else "IMPOSSIBLE"
         return (
-            f"{'stable' if self.stable else 'UNSTABLE'}: second moments × {self.radius:.6g} per step, "
-            f"largest step size {self.largest_step_size:.4g} ({self.how})"
+            f"{verdict}: second moments × {self.radius:.6g} per step, "
+            f"largest step size {self.largest_step_size:.4g} ({self.where})"
         )
 
 
@@ -108,37 +123,42 @@ def stability(plan: Plan) -> Stability | None:
         return None
     if known is None:
         return None
-    rate = float(np.min(np.real(known.rates)))
-    return Stability(known.radius(_largest_step(plan)), known.limit, known.how, rate, known.superlinear)
+    rate, eta = float(np.min(np.real(known.steps.rates))), _largest_step(plan)
+    try:
+        noise = noise_limit(plan)
+    except InvalidInput:  # S cannot be had
+        noise = math.inf
+    limit = min(known.limit, noise)
+    drawable = eta <= noise * (1 + ROUNDING)
+    return Stability(known.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Linear:
-    """A linear chain z ← (I - ηA) z, where it comes from, and the noise that grows with the state, where it is known."""
+    """A linear chain y ← My, where it comes from, and the noise that grows with the state, where it is known."""
 
-    A: np.ndarray
-    G: np.ndarray
+    steps: EulerSteps | SchemeSteps
     how: Linearisation
     noise: Noise | None = None
     superlinear: bool = False
 
     @functools.cached_property
     def _squares(self) -> MeanSquare | None:
-        return None if self.noise is None or self.noise.additive else MeanSquare(self.A, self.G, self.noise)
+        return None if self.noise is None or self.noise.additive else MeanSquare(self.steps, self.noise)
 
-    @functools.cached_property
-    def rates(self) -> np.ndarray:
-        """The eigenvalues of A."""
-        return np.linalg.eigvals(self.A) if self._squares is None else self._squares.rates
+    @property
+    def limit_of_euler(self) -> float:
+        """The largest step size of Euler-Maruyama without noise: quick to compute."""
+        return limit_of_mean(self.steps.rates)
 
     @functools.cached_property
     def limit(self) -> float:
         """The largest step size at which second moments stay bounded; 0 where A does not contract."""
-        return limit_of_mean(self.rates) if self._squares is None else self._squares.limit()
+        return self.steps.limit() if self._squares is None else self._squares.limit()
 
     def radius(self, step_size: float) -> float:
         """The factor by which second moments change per step."""
-        return radius_of_mean(self.rates, step_size) if self._squares is None else self._squares.radius(step_size)
+        return self.steps.radius(step_size) if self._squares is None else self._squares.radius(step_size)
 
 
 def _largest_step(plan: Plan) -> float:
@@ -181,7 +201,8 @@ def _linearised(plan: Plan) -> _Linear | None:
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, away.faster)
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
-    found = min((other for other in others if other.limit > 0), key=lambda other: other.limit, default=mode)
+    steepest = [other for other in others if other.limit_of_euler > 0]
+    found = min(steepest, key=lambda other: other.limit_of_euler, default=mode)
     return found if found.limit < SMALLER * mode.limit else mode
 
 
@@ -189,8 +210,7 @@ def _chain(
     plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
-    G = plan.dynamics.D + plan.dynamics.Q
-    return _Linear(G @ augment(K, plan.augmented), G, how, noise, superlinear)
+    return _Linear(steps_of(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
 
 
 def _affordable(plan: Plan) -> bool:
@@ -225,7 +245,7 @@ def advice(plan: Plan) -> str:
         found = None
     if found is None:
         return "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
-    limit, where, eta = found.largest_step_size, found.how, plan.eta
+    limit, where, eta = found.largest_step_size, found.where, plan.eta
     if limit == 0:
         return f"Likely cause: the drift is not contracting there ({where}, A = (D+Q)P has an eigenvalue with real part ≤ 0)."
     if eta >= limit:

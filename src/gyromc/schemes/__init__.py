@@ -1,4 +1,4 @@
-"""Integration schemes as values (E3, T5, T7): what moves a chain from one state to the next.
+"""Integration schemes as values: what moves a chain from one state to the next.
 
 To add a scheme, write its step (see `base`), and an entry in `SCHEMES`. A scheme with `linear=True` runs in every engine and its
 exact moments on Gaussian targets follow by themselves.

@@ -57,7 +57,7 @@ class Balanced(Scheme):
 
 
 def balanced(S: Any = None) -> Scheme:
-    """Euler's step with only the noise that the gradients do not already bring (T7).
+    """Euler's step with only the noise that the gradients do not already bring.
 
     **Arguments:**
 

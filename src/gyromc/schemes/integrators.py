@@ -23,7 +23,7 @@ MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off 
 class LeimkuhlerMatthews(Scheme):
     """z⁺ = z - ηDĝ + ½(w_k + w_{k+1}), w = √(2ηD)ξ less the oracle's part; the memory is ½w_k.
 
-    On a Gaussian with exact gradients the covariance of z is exact at every step size (T5). With gradient noise of covariance Σ
+    On a Gaussian with exact gradients the covariance of z is exact at every step size. With gradient noise of covariance Σ
     the covariance N of w solves N - ¼η(DPN + NPD) = 2ηD - η²DPD - η²DΣD, P the mean Hessian, and it is exact again.
     """
 
@@ -56,7 +56,7 @@ class LeimkuhlerMatthews(Scheme):
 
 
 class LmAb2(Scheme):
-    """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q (T5).
+    """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q.
 
     z⁺ = z - η[Dĝ_k + Q(1.5 ĝ_k - 0.5 ĝ_{k-1})] + ½√(2ηD)(ξ_k + ξ_{k+1}). The memory is half of the noise and ĝ_{k-1}, which is 0
     before the first step.
@@ -80,7 +80,7 @@ class HfhrSplitting(Scheme):
 
     O: r ← e^{-γη}r + √(1-e^{-2γη})ζ; A½: θ ← θ + ½ηEr; N½: θ ← θ + ½√(2αη)Eξ, the same ξ on both sides; then θ is recorded and
     the gradient taken, and G: θ ← θ - ηαEEᵀĝ, r ← r - ηEᵀĝ. The memory is what N½ adds. On a Gaussian the covariance of θ is
-    exact (T5), and where whitening is incomplete it needs √κ steps for what takes κ steps without momentum (T10).
+    exact, and where whitening is incomplete it needs √κ steps for what takes κ steps without momentum.
 
     With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact.
     """
@@ -139,7 +139,7 @@ class HfhrSplitting(Scheme):
 
 
 def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
-    """The covariance that O draws so that θ keeps P⁻¹ under gradient noise of covariance Σ (T10).
+    """The covariance that O draws so that θ keeps P⁻¹ under gradient noise of covariance Σ.
 
     In the eigenbasis of P each pair (i, j) of coordinates is a chain of its own: with M_i the map of (θ_i, r_i), noise enters
     Cov((θ_i, r_i), (θ_j, r_j)) through the kick, at (α, 1)η before A½ O A½, and through O. One number per pair makes the θθ entry
@@ -159,7 +159,7 @@ def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta
             kicks, draws = np.linalg.solve(propagate, np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1))[0]
             share[i, j] = share[j, i] = kicks / draws
     taken = basis @ (share * (basis.T @ Sigma @ basis)) @ basis.T
-    return (1 - decay**2) * np.eye(d) - taken
+    return (1 - decay**2) * np.eye(d) - taken  # T10
 
 
 def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
@@ -193,10 +193,10 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
 
 
 leimkuhler_matthews = LeimkuhlerMatthews()
-"""Leimkuhler-Matthews, for Q = 0 (T5)."""
+"""Leimkuhler-Matthews, for Q = 0."""
 
 lm_ab2 = LmAb2()
-"""Leimkuhler-Matthews with an Adams-Bashforth step for the rotation, for any D and Q (T5)."""
+"""Leimkuhler-Matthews with an Adams-Bashforth step for the rotation, for any D and Q."""
 
 hfhr_splitting = HfhrSplitting()
-"""The splitting of HFHR, with or without preconditioner (T5, T10)."""
+"""The splitting of HFHR, with or without preconditioner."""

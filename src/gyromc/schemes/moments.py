@@ -20,6 +20,7 @@ from gyromc.oracles import Exact
 from gyromc.targets.regressions import WithLikelihood
 
 MOST_PARAMETERS = 60  # for importance sampling
+MOST_CURVED = 4e8  # multiplications for a mean curvature
 POINTS = 512  # at which curvature and noise are averaged
 MOST_DENSE = 512  # parameters: above, the pilot keeps diagonals
 PILOT_CHAINS, PILOT_STEPS = 8, 500
@@ -68,9 +69,18 @@ def _gradient_moments(plan: Any) -> GradientMoments:
     if model.dim <= MOST_PARAMETERS:
         rows = _points(model)
         if rows is not None:
-            curved = target.mean_hessian(rows) if isinstance(target, WithLikelihood) else model.gradient_second_moment
-            return GradientMoments(curved, _noise(plan, rows), "an importance sample")
+            return GradientMoments(_curvature(model, rows), _noise(plan, rows), model.trusted_sample.source)
     return _pilot(plan)
+
+
+def _curvature(model: Any, rows: np.ndarray) -> np.ndarray:
+    """E[∇²U]: of a regression by its own formula; of others E[∇U∇Uᵀ] over all draws, which is the same without Hessians."""
+    target = model.flat_target
+    if isinstance(target, WithLikelihood):
+        return target.mean_hessian(rows[: max(16, int(MOST_CURVED / (target.num_data * model.dim)))])
+    sample = model.trusted_sample
+    slopes = target.gradients(sample.theta)
+    return (slopes.T * sample.weights) @ slopes
 
 
 def _noise(plan: Any, rows: np.ndarray) -> np.ndarray:

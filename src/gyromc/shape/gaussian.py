@@ -13,7 +13,7 @@ from scipy import linalg
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import Target
 
-__all__ = ["GaussianApproximation", "GaussianFit", "nearest_gaussian"]
+__all__ = ["GaussianApproximation", "GaussianFit", "mean_curvature_fit", "nearest_gaussian"]
 
 POINTS, INSPECTED = 256, 2  # points to average over; the curvature of every second one is looked at by itself
 ROUNDS = 30
@@ -67,3 +67,14 @@ def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: boo
     R = inverse_root(K)
     tops = [np.linalg.eigvalsh(R.T @ curvature @ R)[-1] for curvature in target.hessians(m + x[::INSPECTED] @ R.T)]
     return GaussianApproximation(m, K, R, max(1.0, float(np.sqrt(np.mean(np.square(tops))))))
+
+
+def mean_curvature_fit(target: Target, center: Laplace, points: int) -> GaussianFit:
+    """The Gaussian whose precision is the law's mean curvature over it, from an even number of points."""
+    half = np.random.default_rng(0).standard_normal((points // 2, len(center.mode)))
+    x, m, K = np.concatenate([half, -half]), center.mode, center.precision
+    for _ in range(2):
+        at = m + x @ inverse_root(K).T
+        K = target.mean_hessian(at)
+        m = m - linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
+    return GaussianFit(m, K, f"mean curvature over {points} points")

@@ -1,7 +1,7 @@
-"""The chain on a Gaussian target is linear: z⁺ = Mz - ηG_θδ + √(2ηD)ξ, M = I - ηA, A = GP, G = D+Q (T1).
+"""The chain of a linear scheme on a Gaussian target is linear: y⁺ = My + B_θδ + Cξ, for Euler M = I - ηA, A = GP, G = D+Q (T1).
 
-Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise and the starts; all centred at
-the target's mean. `why_not_linear` returns the reason where a plan is not linear.
+Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise δ and the starts, all centred
+at the target's mean. The state y is z and the scheme's memory. `why_not_linear` returns the reason where a plan is not linear.
 """
 
 import dataclasses
@@ -23,41 +23,26 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearChain:
-    """The matrices of a plan on a Gaussian target; n is the size of the state, d that of θ."""
+    """The matrices of a plan on a Gaussian target; m is the size of the state y, n that of ξ, d that of θ."""
 
-    D: np.ndarray
-    Q: np.ndarray
-    P: np.ndarray
+    M: np.ndarray  # m × m, the map of the mean in one step
+    spread: np.ndarray  # m × d, B_θ: what the oracle's noise is multiplied by
+    C: np.ndarray  # m × n, what ξ is multiplied by
+    drawn: np.ndarray  # m × m, CCᵀ
     mean: np.ndarray  # of θ
-    step_size: float
     noise: Noise
-    starts: np.ndarray  # rows of z₀, centred
+    starts: np.ndarray  # rows of y₀, centred
     _doubled: list = dataclasses.field(default_factory=list)  # M^k and the covariance of k steps, k = 1, 2, 4, …
 
     @property
-    def n(self) -> int:
-        """The size of the state z."""
-        return self.D.shape[0]
+    def size(self) -> int:
+        """The size of the state y."""
+        return self.M.shape[0]
 
     @property
     def d(self) -> int:
         """The size of θ."""
         return self.mean.shape[0]
-
-    @property
-    def G(self) -> np.ndarray:
-        """D+Q."""
-        return self.D + self.Q
-
-    @functools.cached_property
-    def A(self) -> np.ndarray:
-        """(D+Q)P."""
-        return self.G @ self.P
-
-    @functools.cached_property
-    def M(self) -> np.ndarray:
-        """The map of the mean in one step."""
-        return np.eye(self.n) - self.step_size * self.A  # T1
 
     @property
     def additive(self) -> bool:
@@ -67,8 +52,7 @@ class LinearChain:
     @functools.cached_property
     def W(self) -> np.ndarray:
         """The covariance of one step's noise when it is additive; at the target's mean otherwise."""
-        eta, spread = self.step_size, self.G[:, : self.d]
-        return 2 * eta * self.D + eta**2 * spread @ self.noise.constant @ spread.T  # T1
+        return self.drawn + self.spread @ self.noise.constant @ self.spread.T  # T1
 
     def ahead(self, w: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
         """(M^k)ᵀw, and the variance of wᵀz after k steps from a fixed state, under additive noise."""
@@ -85,7 +69,7 @@ class LinearChain:
 
 
 def lift(u: np.ndarray, size: int) -> np.ndarray:
-    """A vector over θ as one over a state z of the given size: zeros on r."""
+    """A vector over θ as one over a state of the given size: zeros on r and on a memory."""
     return np.concatenate([u, np.zeros(size - len(u))])
 
 
@@ -93,8 +77,8 @@ def why_not_linear(plan: Plan) -> str | None:
     """Why the chain of a plan is not linear with known noise, or None."""
     if plan.flat_target.gaussian() is None:
         return f"{type(plan.target).__name__} is not Gaussian"
-    if not plan.scheme.is_euler:
-        return f"the scheme '{plan.scheme}' is not Euler-Maruyama"
+    if not plan.scheme.linear:
+        return f"the scheme '{plan.scheme}' is not linear in state, gradient and noise"
     if plan.scheduled:
         return "the step size is a schedule"
     on_batches = isinstance(plan.oracle, Minibatch | ControlVariate) and isinstance(plan.flat_target, LinearRegression)
@@ -106,17 +90,22 @@ def why_not_linear(plan: Plan) -> str | None:
 
 
 def linear_chain(plan: Plan) -> LinearChain:
-    """The matrices of a plan for which `why_not_linear` returns None."""
-    K, mean = plan.flat_target.gaussian()  # type: ignore[misc]
-    return LinearChain(
-        D=plan.dynamics.D,
-        Q=plan.dynamics.Q,
-        P=augment(K, plan.augmented),
-        mean=mean,
-        step_size=plan.eta,
-        noise=oracle_noise(plan, mean),
-        starts=start_rows(plan) - lift(mean, plan.dynamics.size),
-    )
+    """The matrices of a plan for which `why_not_linear` returns None; `InvalidInput` where its scheme does not fit the plan."""
+    K, mean = plan.flat_target.gaussian()  # type: ignore[misc]  # a Gaussian: the chain is linear
+    return chain_around(plan, K, mean, oracle_noise(plan, mean), memory_rows(plan) - lift(mean, plan.state_size))
+
+
+def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, starts: np.ndarray) -> LinearChain:
+    """The chain of a plan's linear scheme on N(mean, K⁻¹), with the oracle's noise and centred starts as given."""
+    P, d = augment(K, plan.augmented), len(mean)
+    if plan.scheme.is_euler:
+        D, eta = plan.dynamics.D, plan.eta
+        G = D + plan.dynamics.Q
+        M = np.eye(len(G)) - eta * (G @ P)  # T1
+        C = np.sqrt(2 * eta) * plan.dynamics.root.dense()
+        return LinearChain(M, -eta * G[:, :d], C, 2 * eta * D, mean, noise, starts)
+    step = plan.step_matrices
+    return LinearChain(step.transition(P), step.B[:, :d], step.C, step.C @ step.C.T, mean, noise, starts)
 
 
 def augment(K: np.ndarray, augmented: bool) -> np.ndarray:
@@ -139,6 +128,12 @@ def start_rows(plan: Plan) -> np.ndarray:
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
     rows = max(theta.shape[0], r.shape[0])
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
+
+
+def memory_rows(plan: Plan) -> np.ndarray:
+    """y₀, one row for each different start: z₀ and an empty memory."""
+    rows = start_rows(plan)
+    return np.concatenate([rows, np.zeros((len(rows), plan.state_size - rows.shape[1]))], axis=1)
 
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:

@@ -29,7 +29,7 @@ def ridge_mean(
 
     The error is what every second node changes; with starts that were drawn, their standard error too.
     """
-    w, shift = lift(h.direction, chain.n), float(h.direction @ chain.mean)
+    w, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
     steps = _nodes(num_steps)
     found = np.array([_at(chain, w, shift, h.rho, burn_in + int(k)) for k in steps])
     mean, spread = (_sum(steps, column) / num_steps for column in found.T)

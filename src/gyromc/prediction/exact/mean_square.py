@@ -1,25 +1,32 @@
-"""Stability of second moments under noise that grows with the state: Y ← MYMᵀ + η²G_θΓ(Y)G_θᵀ for Y = E[zzᵀ], M = I - ηA (T1).
+"""Stability of second moments under noise that grows with the state: Y ← MYMᵀ + B_θΓ(Y)B_θᵀ for Y = E[yyᵀ] (T1).
 
-Input: A, G and the oracle's noise Γ, for a state of any size. Output: the factor by which second moments change per step, and
-the largest step size at which they stay bounded. The map is Φ₀ + Φ₁ with Φ₀(Y) = MYMᵀ, and both parts keep matrices positive, so
-Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on d × d matrices, has radius 1. Memory is O(n²).
+Input: a scheme's M and B_θ as functions of η (for Euler I - ηA and -ηG_θ) and the oracle's noise Γ, for a state of any size.
+Output: the factor by which second moments change per step, and the largest step size at which they stay bounded. The map is
+Φ₀ + Φ₁ with Φ₀(Y) = MYMᵀ, and both parts keep matrices positive, so Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on
+d × d matrices, has radius 1. Memory is O(m²).
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import linalg, optimize
 from scipy.sparse import linalg as sparse
 
+from gyromc.dynamics import Dynamics
 from gyromc.prediction.exact.noise import Noise
+from gyromc.schemes import Scheme
 
 SMALL = 6  # parameters: the map is formed as a matrix
 SAME = 1e-8  # relative change of the power iteration at which it stops
 MOST_TURNS = 100
-DEFECTIVE = 1e6  # condition number of the eigenvectors of A, above which they are not used
+DEFECTIVE = 1e6  # condition number of the eigenvectors of M, above which they are not used
+LONGER = 1.25  # factor between step sizes that are tried on the way to the limit
+MOST_TRIED = 120
 
 
 def largest_stable_step(A: np.ndarray) -> float:
@@ -38,18 +45,140 @@ def radius_of_mean(rates: np.ndarray, step_size: float) -> float:
     return float(np.max(np.abs(1 - step_size * rates)) ** 2)
 
 
+class Eigenmodes(NamedTuple):
+    """M of one step size, and its eigenvalues and eigenvectors; the inverse of these is None where M has none, or nearly so."""
+
+    M: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+    inverse: np.ndarray | None
+
+
+def _inverse(vectors: np.ndarray) -> np.ndarray | None:
+    return None if np.linalg.cond(vectors) > DEFECTIVE else np.linalg.inv(vectors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EulerSteps:
+    """z ← (I - ηA) z - ηGδ: the eigenvalues of A are enough for every η."""
+
+    A: np.ndarray
+    G: np.ndarray
+
+    @functools.cached_property
+    def _eigen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        rates, vectors = np.linalg.eig(self.A)
+        return rates, vectors, _inverse(vectors)
+
+    @functools.cached_property
+    def rates(self) -> np.ndarray:
+        """The eigenvalues of A."""
+        return np.linalg.eigvals(self.A)
+
+    def modes(self, step_size: float) -> Eigenmodes:
+        """M and its eigenvectors."""
+        rates, vectors, inverse = self._eigen
+        return Eigenmodes(np.eye(len(self.A)) - step_size * self.A, 1 - step_size * rates, vectors, inverse)
+
+    def spread(self, step_size: float, d: int) -> np.ndarray:
+        """B_θ, up to its sign."""
+        return step_size * self.G[:, :d]
+
+    def radius(self, step_size: float) -> float:
+        """ρ(M)²."""
+        return radius_of_mean(self.rates, step_size)
+
+    def limit(self) -> float:
+        """The largest step size with ρ(M) < 1."""
+        return limit_of_mean(self.rates)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SchemeSteps:
+    """y ← M(η)y + B(η)δ of a linear scheme that makes steps without being prepared; on H with the Hessian P."""
+
+    scheme: Scheme
+    dynamics: Dynamics
+    P: np.ndarray
+    _last: dict = dataclasses.field(default_factory=dict)  # of the step size looked at last
+
+    @functools.cached_property
+    def rates(self) -> np.ndarray:
+        """The eigenvalues of A, the drift of the diffusion."""
+        return np.linalg.eigvals((self.dynamics.D + self.dynamics.Q) @ self.P)
+
+    @functools.cached_property
+    def _images(self) -> Callable:
+        n = self.dynamics.size
+        m = self.scheme.state_size(n)
+
+        def images(eta):
+            step = lambda y, g: self.scheme(self.dynamics, y, g, jnp.zeros(n), eta)
+            A = jax.vmap(lambda y: step(y, jnp.zeros(n)))(jnp.eye(m))
+            return A.T, jax.vmap(lambda g: step(jnp.zeros(m), g))(jnp.eye(n)).T
+
+        return jax.jit(images)
+
+    def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray]:
+        """M and B."""
+        if self._last.get("at") != step_size:
+            with jax.enable_x64(True):
+                A, B = (np.array(x, float) for x in self._images(jnp.asarray(step_size, float)))
+            A[:, : len(self.P)] += B @ self.P
+            self._last.update(at=step_size, matrices=(A, B), modes=None)
+        return self._last["matrices"]
+
+    def modes(self, step_size: float) -> Eigenmodes:
+        """M and its eigenvectors."""
+        M, _ = self._matrices(step_size)
+        if self._last["modes"] is None:
+            values, vectors = np.linalg.eig(M)
+            self._last["modes"] = Eigenmodes(M, values, vectors, _inverse(vectors))
+        return self._last["modes"]
+
+    def spread(self, step_size: float, d: int) -> np.ndarray:
+        """B_θ."""
+        return self._matrices(step_size)[1][:, :d]
+
+    def radius(self, step_size: float) -> float:
+        """ρ(M)²."""
+        return float(np.max(np.abs(np.linalg.eigvals(self._matrices(step_size)[0]))) ** 2)
+
+    def limit(self) -> float:
+        """The step size up to which ρ(M) < 1: tried in growing steps from where it is, then by bisection."""
+        low = limit_of_mean(self.rates)
+        for _ in range(MOST_TRIED):
+            if low == 0 or self.radius(low) < 1:
+                break
+            low /= 2
+        if low == 0:
+            return 0.0
+        for _ in range(MOST_TRIED):
+            if self.radius(LONGER * low) >= 1:
+                return _root(lambda eta: np.log(self.radius(eta)), low, LONGER * low)
+            low *= LONGER
+        return float("inf")
+
+
+def steps_of(scheme: Scheme, dynamics: Dynamics, P: np.ndarray) -> "EulerSteps | SchemeSteps":
+    """The steps of a scheme on H with the Hessian P; Euler's for one that is not linear, and for balanced noise."""
+    if scheme.linear and not scheme.is_euler and not scheme.needs_prepared:
+        return SchemeSteps(scheme, dynamics, P)
+    G = dynamics.D + dynamics.Q
+    return EulerSteps(G @ P, G)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanSquare:
     """Second moments of a linear chain whose noise grows with the state."""
 
-    A: np.ndarray
-    G: np.ndarray
+    steps: EulerSteps | SchemeSteps
     noise: Noise
     _last: dict = dataclasses.field(default_factory=dict)  # where the next power iteration begins
 
     def radius(self, step_size: float) -> float:
         """The factor by which second moments change per step: stable below 1."""
-        least = radius_of_mean(self.rates, step_size) + 1e-14
+        least = self.steps.radius(step_size) + 1e-14
         if self._gain(step_size, least * (1 + 1e-9)) <= 1:
             return least
         most = 2 * least
@@ -60,28 +189,13 @@ class MeanSquare:
 
     def limit(self) -> float:
         """The largest step size at which second moments stay bounded."""
-        mean = limit_of_mean(self.rates)
+        mean = self.steps.limit()
         if mean == 0 or self._gain(mean * (1 - 1e-9), 1.0) <= 1:
             return mean
         low = mean / 2
         while self._gain(low, 1.0) > 1:
             low /= 2
         return _root(lambda eta: 1 / self._gain(eta, 1.0) - 1, low, min(2 * low, mean * (1 - 1e-9)))
-
-    @functools.cached_property
-    def _eigen(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.linalg.eig(self.A)
-
-    @property
-    def rates(self) -> np.ndarray:
-        """The eigenvalues of A."""
-        return self._eigen[0]
-
-    @functools.cached_property
-    def _inverse(self) -> np.ndarray | None:
-        """The inverse of the matrix of eigenvectors; None where A has none, or nearly so."""
-        V = self._eigen[1]
-        return None if np.linalg.cond(V) > DEFECTIVE else np.linalg.inv(V)
 
     def _gain(self, step_size: float, r: float) -> float:
         """The radius of (r - Φ₀)⁻¹Φ₁."""
@@ -105,13 +219,13 @@ class MeanSquare:
         return float(np.abs(sparse.eigs(map_, 1, v0=Y.ravel(), return_eigenvectors=False)[0]))
 
     def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
-        spread = step_size * self.G[:, : len(Y)]
+        spread, modes = self.steps.spread(step_size, len(Y)), self.steps.modes(step_size)
         added = spread @ self.noise.growth((Y + Y.T) / 2) @ spread.T  # T1
-        if self._inverse is None:
-            M = np.eye(len(self.A)) - step_size * self.A
-            return linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")[: len(Y), : len(Y)]
-        V, m = self._eigen[1], 1 - step_size * self.rates
-        inner = (self._inverse @ added @ self._inverse.conj().T) / (r - m[:, None] * m.conj())
+        if modes.inverse is None:
+            M = modes.M / np.sqrt(r)
+            return linalg.solve_discrete_lyapunov(M, added / r, method="bilinear")[: len(Y), : len(Y)]
+        V, m = modes.vectors, modes.values
+        inner = (modes.inverse @ added @ modes.inverse.conj().T) / (r - m[:, None] * m.conj())
         return (V @ inner @ V.conj().T).real[: len(Y), : len(Y)]
 
 

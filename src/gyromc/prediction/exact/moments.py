@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gyromc.errors import InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact import lifted, quadratic
 from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power, why_not_linear
+from gyromc.prediction.exact.increments import increments, linear_change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Moments:
     mean: float
     variance: float
     start_error: float = 0.0  # of the mean, where the start is random: it was drawn a number of times
+    corrected: float | None = None  # the variance less the martingale, where the plan has one
 
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
@@ -54,12 +57,42 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
             if average is None or h.is_square:
                 mean, variance, by_start = quadratic.square_moments(chain, u, shift, *steps)
             else:
-                w = lift(u, chain.n)
+                w = lift(u, chain.size)
                 mean, variance = shift + w @ average.mean, w @ average.covariance @ w
                 by_start = chain.starts @ (average.of_start.T @ w)
             overflow = not (np.isfinite(mean) and np.isfinite(variance))
             error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
             found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0), error)
+    return _corrected(plan, chain, known, found) if known and plan.martingale and _settles(chain) else found
+
+
+def _settles(chain: LinearChain) -> bool:
+    """Whether the chain is stable: a martingale can be computed for no other."""
+    return bool(np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1)
+
+
+def _corrected(
+    plan: Plan, chain: LinearChain, known: dict[str, Ridge], found: dict[str, Moments]
+) -> dict[str, Moments]:
+    """The moments with the variances of the averages less their martingale, which change no mean."""
+    try:
+        less = increments(plan, chain)
+    except InvalidInput:  # another observable of the plan has no martingale
+        return found
+    linear = {name: h for name, h in known.items() if not h.is_square}
+    changes = {}
+    if linear:
+        U = np.stack([lift(h.direction, chain.size) for h in linear.values()])
+        change = linear_change(chain, U, np.stack([less[name].linear for name in linear]), plan.num_steps)
+        changes = dict(zip(linear, change, strict=True))
+    for name, h in known.items():
+        if name in changes:
+            variance = found[name].variance + float(changes[name])
+        else:
+            shift = float(h.direction @ chain.mean)
+            steps = plan.num_steps, plan.burn_in
+            variance = quadratic.square_moments(chain, h.direction, shift, *steps, less[name])[1]
+        found[name] = dataclasses.replace(found[name], corrected=max(float(variance), 0.0))
     return found
 
 
@@ -72,11 +105,11 @@ def _why_not(chain: LinearChain, h: Observable) -> str | None:
     if not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return "the observable is neither linear nor a square"
     if chain.additive:
-        too_large = h.is_square and chain.n > quadratic.MAX_STATE
+        too_large = h.is_square and chain.size > quadratic.MAX_STATE
         return f"squares need a state of at most {quadratic.MAX_STATE} numbers" if too_large else None
     if h.is_square:
         return "the variance of a square under noise that depends on the state needs fourth moments"
-    too_large = chain.n > lifted.MAX_STATE
+    too_large = chain.size > lifted.MAX_STATE
     return f"the lifted second moments need a state of at most {lifted.MAX_STATE} numbers" if too_large else None
 
 
@@ -103,13 +136,13 @@ def _compose(p: _Steps, q: _Steps) -> _Steps:
 
 
 def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> lifted.StateAverage:
-    """Mean and covariance of the average of z under additive noise."""
+    """Mean and covariance of the average of y under additive noise."""
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
     M_b, W_b = stretch(chain.M, chain.W, burn_in)
     mean, covariance = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
-    zero = np.zeros((chain.n, chain.n))
-    total = power(_compose, _Steps(chain.M, np.eye(chain.n), chain.W, zero, zero), num_steps)
+    zero = np.zeros((chain.size, chain.size))
+    total = power(_compose, _Steps(chain.M, np.eye(chain.size), chain.W, zero, zero), num_steps)
     moments = (total.A @ covariance @ total.A.T + total.C) / num_steps**2  # T1: S_N
     return lifted.StateAverage(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
 

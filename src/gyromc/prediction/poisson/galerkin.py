@@ -21,6 +21,7 @@ from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.methods import Number
+from gyromc.prediction.noise_drawn import FirstOrder, first_order, no_first_order
 from gyromc.prediction.poisson.basis import SPACING, Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.explicit import solve_line
@@ -146,6 +147,11 @@ def noise_covariance(plan: Plan) -> np.ndarray:
     return tau**2 * G @ G.T
 
 
+def _order(plan: Plan) -> FirstOrder | None:
+    """The first order of the bias; None where it is not known, or where there is none."""
+    return None if no_first_order(plan) else first_order(plan)
+
+
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
     potential, around = potentials(plan)[k], guessed_scales(plan)[k]
@@ -153,13 +159,16 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
     slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    start, bias_slope = float(np.mean(found.at(starts))), float(-(D**2 * with_curvature + noise * bend) / 2)
+    order, start, bias_slope = _order(plan), float(np.mean(found.at(starts))), None
+    if order is not None:
+        value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
+        bias_slope = Number(float(value), SLOPE_ERROR * abs(value))
     return Galerkin(
         variance=found.variance,
         reversible_variance=found.variance,
         expectation=found.expectation,
         strictness=0.0,
-        bias_slope=Number(bias_slope, SLOPE_ERROR * abs(bias_slope)),
+        bias_slope=bias_slope,
         transient=None if math.isnan(start) else Number(-start, 0.0),
         floor=float(noise * found.mean(found.slope**2)),
         spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
@@ -248,9 +257,10 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes = noise_covariance(plan), None
-    if plan.flat_target.separable() is not None:
-        slopes = [_bias_slope(plan, x.moving, x.axes, covariance) for x in (final, levels[-2])]
+    covariance, slopes, order = noise_covariance(plan), None, _order(plan)
+    separable = plan.flat_target.separable() is not None
+    if separable and order is not None:
+        slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
     mu_error = spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
     return Galerkin(
         variance=Number(final.moving.variance, float(errors[0])),
@@ -258,7 +268,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         expectation=Number(final.expectation, mu_error),
         strictness=final.still.strictness(plan.dynamics.Q),
         bias_slope=None if slopes is None else Number(slopes[0], abs(slopes[0] - slopes[1])),
-        transient=None if slopes is None else _transient(plan, h, final),
+        transient=_transient(plan, h, final) if separable else None,
         floor=final.moving.floor(covariance),
         spread=math.sqrt(seconds.mean()),
         how=f"galerkin (degree {last.degree}",
@@ -300,8 +310,12 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     return np.array(parts), np.array(seconds)
 
 
-def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray) -> float:
-    """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)) for Euler-Maruyama, H separable."""
+def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray, order: FirstOrder) -> float:
+    """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ (GΣGᵀ - less))), H separable.
+
+    The first two terms are Euler's and those of balanced noise; a scheme of second order has the last one only.
+    """
+    noise = noise - order.less
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, generator = D + Q, solution.generator
     place = {axis.coordinates[0]: number for number, axis in enumerate(axes)}
@@ -314,6 +328,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         points = np.repeat(t[:, None], plan.dim, axis=1)
         curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
     total = 0.0
+    G = G if order.drift else np.zeros_like(G)
     for j, first in solution.gradient.items():
         for k in place:
             for l in place:
