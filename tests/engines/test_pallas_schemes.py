@@ -14,7 +14,7 @@ from gyromc.engines import pallas
 from gyromc.engines.pallas import kernel, philox, recipe, rows
 from gyromc.engines.pallas.team import Team
 from gyromc.martingale import martingale
-from support import exact
+from support import exact, recursion
 from support.kernels import ON_GPU, advanced, block, normals, reference_step, same
 from support.values import J1, U
 from support.zscores import largest, second_moment_scores, z_scores
@@ -99,19 +99,15 @@ def test_rows_of_data_reach_the_memory_through_a_team(name):
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-def exact_moments(plan):
-    """Of s = Σ uᵀθ_k and y after the last step: E[s], Var[s], E[yyᵀ], by the recursion of w = (y, s, 1)."""
-    n, d, m, step = plan.dynamics.size, plan.dim, plan.state_size, plan.step_matrices
-    P, shift = np.eye(n), np.zeros(n)
-    P[:d, :d], shift[:d] = PRECISION, -PRECISION @ MEAN
-    F = np.eye(m + 2)
-    F[:m, :m], F[:m, -1], F[m, :d] = step.transition(P), step.B @ shift, U
-    spread = float(plan.oracle.tau) * step.B[:, :d]
-    W, Y = np.zeros((m + 2, m + 2)), np.zeros((m + 2, m + 2))
-    W[:m, :m], Y[-1, -1] = step.C @ step.C.T + spread @ spread.T, 1.0
+def second_moments(plan) -> np.ndarray:
+    """E[yyᵀ] after the last step."""
+    (M, b), step = recursion.affine_step(plan), plan.step_matrices
+    spread = float(plan.oracle.tau) * step.B[:, : plan.dim]
+    mean, covariance = recursion.start(plan), np.zeros_like(M)
     for _ in range(plan.num_steps):
-        Y = F @ Y @ F.T + W
-    return Y[m, -1], Y[m, m] - Y[m, -1] ** 2, Y[:m, :m]
+        mean = M @ mean + b
+        covariance = M @ covariance @ M.T + step.C @ step.C.T + spread @ spread.T
+    return covariance + np.outer(mean, mean)
 
 
 @pytest.mark.parametrize("name", schemes(*SLOW))
@@ -128,9 +124,9 @@ def test_many_chains_have_their_exact_moments(name):
 
 
 def check_moments(plan):
-    (mean, variance, second), state = exact_moments(plan), advanced(plan)
-    assert largest(z_scores(state.sums[:, 0], mean, variance)) < K
-    assert largest(second_moment_scores(state.z, second)) < 1.2 * K
+    state = advanced(plan)
+    assert largest(z_scores(state.sums[:, 0] / plan.num_steps, *recursion.moments(plan, U))) < K
+    assert largest(second_moment_scores(state.z, second_moments(plan))) < 1.2 * K
 
 
 @pytest.mark.parametrize("name", ["balanced", "lm_ab2"])
