@@ -219,17 +219,33 @@ def observe(p, products, sums, at, counted, sizes):
 
 
 @kernel
+def term(products, u_at, v_at, cross, square, linear, total):
+    """total + u (cross · v - square · u + linear)."""
+    u = load(products, u_at)
+    return fma(u, fma(load(products, v_at), cross, linear - u * square), total)  # T9
+
+
+@kernel
 def add_increments(p, products, sums, at):
     """Add weight · ψ to the sums of the martingales: ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant."""
     for q in range(p.constant.size):
+        t0 = t1 = t2 = t3 = zeros_like(products) - number(p.constant, q)
+        for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
+            u, v = number(p.term_noise, t), number(p.term_state, t)
+            cross, square = (
+                zeros_like(products) + number(p.term_cross, t),
+                zeros_like(products) + number(p.term_square, t),
+            )
+            linear = zeros_like(products) + number(p.term_linear, t)
+            t0 = term(products, u, v, cross, square, linear, t0)
+            t1 = term(products, u + LANES, v + LANES, cross, square, linear, t1)
+            t2 = term(products, u + 2 * LANES, v + 2 * LANES, cross, square, linear, t2)
+            t3 = term(products, u + 3 * LANES, v + 3 * LANES, cross, square, linear, t3)
         place = at + (p.profile.size + q) * WIDTH
-        for w in range(0, WIDTH, LANES):
-            psi = zeros_like(products) - number(p.constant, q)
-            for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
-                u, v = load(products, number(p.term_noise, t) + w), load(products, number(p.term_state, t) + w)
-                rest = zeros_like(products) + number(p.term_linear, t) - u * number(p.term_square, t)
-                psi = fma(u, fma(v, number(p.term_cross, t), rest), psi)  # T9
-            store(sums, place + w, fma(widened(psi), p.weight, load(sums, place + w)))
+        store(sums, place, fma(widened(t0), p.weight, load(sums, place)))
+        store(sums, place + LANES, fma(widened(t1), p.weight, load(sums, place + LANES)))
+        store(sums, place + 2 * LANES, fma(widened(t2), p.weight, load(sums, place + 2 * LANES)))
+        store(sums, place + 3 * LANES, fma(widened(t3), p.weight, load(sums, place + 3 * LANES)))
 
 
 @kernel
