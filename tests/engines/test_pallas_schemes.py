@@ -14,16 +14,24 @@ from gyromc.engines import pallas
 from gyromc.engines.pallas import kernel, philox, recipe, rows
 from gyromc.engines.pallas.team import Team
 from gyromc.martingale import martingale
-from support import exact
+from support import exact, recursion
 from support.kernels import ON_GPU, advanced, block, normals, reference_step, same
 from support.values import J1, U
 from support.zscores import largest, second_moment_scores, z_scores
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
 K = 4.0  # standard errors
-ROUNDING = 1e-3 if ON_GPU else 3e-5  # of sums of a few steps; the GPU's normals are off by up to 6e-4
+ROUNDING = 1e-3 if ON_GPU else 1e-5  # of sums of a few steps; the GPU's normals are off by up to 6e-4
 PRECISION, MEAN = np.array([[1.5, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 0.8]]), np.array([1.0, 0.0, -1.0])
 pytestmark = pytest.mark.usefixtures("kernels")
+
+
+def heavy_ball(dynamics, y, gradient, xi, eta):
+    """A scheme of a user's own, whose memory keeps half of itself."""
+    n = dynamics.size
+    moved = 0.5 * y[n:] - eta * dynamics.drift(gradient) + jnp.sqrt(2 * eta) * dynamics.noise(xi)
+    return jnp.concatenate([y[:n] + moved, moved])
+
 
 SCHEMES = {
     "euler": ("euler", D.nonreversible(J1)),
@@ -32,6 +40,7 @@ SCHEMES = {
     "leimkuhler_matthews": ("leimkuhler_matthews", D.overdamped(3)),
     "lm_ab2": ("lm_ab2", D.nonreversible(J1)),
     "lm_ab2, gaul": ("lm_ab2", D.gaul([0.5, 1.5, 2.0], 1.0, 2.0)),
+    "heavy ball": (gm.schemes.Scheme("heavy ball", heavy_ball, linear=True, memory=1), D.overdamped(3)),
     "hfhr_splitting": ("hfhr_splitting", D.hfhr(3, 0.5, 2.0)),
 }
 SLOW = ("euler", "balanced, hfhr", "lm_ab2, gaul")  # Euler has tests of its own
@@ -90,19 +99,15 @@ def test_rows_of_data_reach_the_memory_through_a_team(name):
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-def exact_moments(plan):
-    """Of s = Σ uᵀθ_k and y after the last step: E[s], Var[s], E[yyᵀ], by the recursion of w = (y, s, 1)."""
-    n, d, m, step = plan.dynamics.size, plan.dim, plan.state_size, plan.step_matrices
-    P, shift = np.eye(n), np.zeros(n)
-    P[:d, :d], shift[:d] = PRECISION, -PRECISION @ MEAN
-    F = np.eye(m + 2)
-    F[:m, :m], F[:m, -1], F[m, :d] = step.transition(P), step.B @ shift, U
-    spread = float(plan.oracle.tau) * step.B[:, :d]
-    W, Y = np.zeros((m + 2, m + 2)), np.zeros((m + 2, m + 2))
-    W[:m, :m], Y[-1, -1] = step.C @ step.C.T + spread @ spread.T, 1.0
+def second_moments(plan) -> np.ndarray:
+    """E[yyᵀ] after the last step."""
+    (M, b), step = recursion.affine_step(plan), plan.step_matrices
+    spread = float(plan.oracle.tau) * step.B[:, : plan.dim]
+    mean, covariance = recursion.start(plan), np.zeros_like(M)
     for _ in range(plan.num_steps):
-        Y = F @ Y @ F.T + W
-    return Y[m, -1], Y[m, m] - Y[m, -1] ** 2, Y[:m, :m]
+        mean = M @ mean + b
+        covariance = M @ covariance @ M.T + step.C @ step.C.T + spread @ spread.T
+    return covariance + np.outer(mean, mean)
 
 
 @pytest.mark.parametrize("name", schemes(*SLOW))
@@ -119,9 +124,9 @@ def test_many_chains_have_their_exact_moments(name):
 
 
 def check_moments(plan):
-    (mean, variance, second), state = exact_moments(plan), advanced(plan)
-    assert largest(z_scores(state.sums[:, 0], mean, variance)) < K
-    assert largest(second_moment_scores(state.z, second)) < 1.2 * K
+    state = advanced(plan)
+    assert largest(z_scores(state.sums[:, 0] / plan.num_steps, *recursion.moments(plan, U))) < K
+    assert largest(second_moment_scores(state.z, second_moments(plan))) < 1.2 * K
 
 
 @pytest.mark.parametrize("name", ["balanced", "lm_ab2"])
@@ -145,10 +150,8 @@ def test_a_scheme_that_is_not_linear_is_refused():
 
 OBSERVABLES = {
     "u": H.linear(U),
-    "square": H.square([1.0, 0.0, 0.5]),
     "tanh": H.tanh([1.0, 1.0, 0.0]),
     "product": H.function(lambda t: t[0] * t[1]),
-    "first": H.linear([1.0, 0.0, 0.0]),
 }
 
 
@@ -176,20 +179,20 @@ def difference(plan, team=None) -> float:
     )
 
 
-@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", *SLOW))
+@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", "heavy ball", *SLOW))
 def test_increments_are_the_formula(name):
     assert difference(corrected(name)) < ROUNDING
 
 
 @pytest.mark.parametrize("team", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_increments_beside_an_oracle_with_noise_of_its_own(team):
-    assert difference(corrected("euler", oracle=O.Gaussian(0.7)), team) < ROUNDING
+    assert difference(corrected("balanced, hfhr", oracle=O.Gaussian(0.7)), team) < ROUNDING
 
 
 @pytest.mark.parametrize("team", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_increments_whose_sums_stay_in_memory(team, monkeypatch):
-    monkeypatch.setattr(recipe, "MOST_HELD", 0)
-    plan = corrected("balanced", observables={name: OBSERVABLES[name] for name in ("u", "square")})
+    monkeypatch.setattr(recipe, "MOST_LOADS", 0)
+    plan = corrected("balanced", observables={name: OBSERVABLES[name] for name in ("u", "tanh")})
     assert recipe.make_recipe(plan, team)[0].num_in_memory == 2
     assert difference(plan, team) < ROUNDING
 
@@ -208,9 +211,9 @@ def boundary_error(plan) -> float:
     return float(np.abs(left - (start - end.z) @ v).max())
 
 
-@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", *SLOW))
+@pytest.mark.parametrize("name", schemes("leimkuhler_matthews", "hfhr_splitting", "heavy ball", *SLOW))
 def test_only_the_boundary_is_left_with_exact_gradients(name):
-    assert boundary_error(corrected(name, num_steps=40)) < (1e-2 if ON_GPU else 2e-4)
+    assert boundary_error(corrected(name, num_steps=40)) < (1e-3 if ON_GPU else 2e-5)
 
 
 def test_wrong_increments_are_seen(monkeypatch):
@@ -228,14 +231,14 @@ def test_wrong_increments_are_seen(monkeypatch):
         for field, value in change.items():
             object.__setattr__(wrong, field, value)
         monkeypatch.setattr(recipe, "martingale", lambda plan, wrong=wrong: wrong)
-        assert difference(right) > 100 * ROUNDING
+        assert difference(right) > 0.03
 
 
 @pytest.mark.slow
 def test_a_team_that_does_not_share_its_normals_is_seen(monkeypatch):
     monkeypatch.setattr(Team, "everywhere", lambda self, xi: xi)
     kernel.compiled.cache_clear()
-    assert difference(corrected("hfhr_splitting"), 2) > 100 * ROUNDING
+    assert difference(corrected("balanced, hfhr", oracle=O.Gaussian(0.7)), 4) > 0.1
     kernel.compiled.cache_clear()
 
 
@@ -245,7 +248,7 @@ def test_memory_and_martingale_continue_exactly(name):
     whole = advanced(plan)
     assert same(whole, advanced(plan, chunks=[1, 7, 0, 4]))
     first = gm.run(plan.replace(num_steps=4), engine="pallas", progress=False)
-    assert first.state.high.shape == (6, 10)
+    assert first.state.high.shape == (6, 6)
     assert same(first.continue_(5).state, gm.run(plan, engine="pallas", progress=False).state)
 
 
@@ -275,16 +278,19 @@ def variates():
     }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if "rows" in n else []) for n in variates()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n.startswith("order 2") else [pytest.mark.slow]) for n in variates()]
+)
 def test_control_variates_are_the_oracle(name):
     """From the same rows the step is that of the oracle itself, which other tests enumerate."""
     plan = anchored(variates()[name])
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
-    plan, right = anchored(O.ControlVariate(8, order=order)), rows._anchored
+    center = np.linspace(-1, 1, 3)  # where ∇L is not small
+    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows._anchored
     expected = stepped(plan)
 
     def without_anchor(plan):
@@ -301,7 +307,7 @@ def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
 
     for wrong in (without_anchor, without_slopes, without_curvature)[: 1 + order]:
         monkeypatch.setattr(rows, "_anchored", wrong)
-        assert np.abs(advanced(plan).z - expected).max() > 100 * ROUNDING
+        assert np.abs(advanced(plan).z - expected).max() > 0.03
 
 
 def test_control_variates_of_other_sums_are_left_to_scan():

@@ -202,7 +202,10 @@ def test_runs_have_these_moments(scheme, dynamics, oracle):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("oracle", ["exact", "gaussian", gm.oracles.Minibatch(2), gm.oracles.ControlVariate(2)])
+@pytest.mark.parametrize(
+    "oracle",
+    ["exact", "gaussian", gm.oracles.Minibatch(2), gm.oracles.ControlVariate(2), gm.oracles.ControlVariate(2, order=2)],
+)
 @pytest.mark.parametrize(("scheme", "dynamics"), CASES)
 def test_long_runs_have_these_moments(scheme, dynamics, oracle):
     rng = np.random.default_rng(8)

@@ -231,7 +231,7 @@ class _Block:
 
         if terms:
             value = value - numbers(n, 1)[0]
-        if terms * (m + n) > UNROLLED_LOADS:
+        if terms > 1 and terms * (m + n) > UNROLLED_LOADS:
             return jax.lax.fori_loop(0, terms, one, value)
         for t in range(terms):
             value = one(t, value)

@@ -25,7 +25,9 @@ from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear
 
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
-MOST_HELD = 16  # tiles of increments whose sums stay in registers
+MOST_LOADS = (
+    256  # numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory
+)
 
 Row = tuple[tuple[int, int, int], ...]
 """One row of a sparse matrix: (column, number of the coefficient, sign)."""
@@ -100,7 +102,8 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     slots, directions = _slots(plan, team)
     corrections, increments = _increments(plan, martingale(plan), team) if plan.martingale else ((), _NOTHING)
     in_memory = sum(slot.profile is not None for slot in slots)
-    if len(corrections) > MOST_HELD:
+    loads = sum(plan.dynamics.size + (slot.terms or 0) * (plan.state_size + plan.dynamics.size) for slot in corrections)
+    if loads > MOST_LOADS:
         slots, in_memory = (*slots[:in_memory], *corrections, *slots[in_memory:]), in_memory + len(corrections)
     else:
         slots = (*slots, *corrections)
