@@ -209,7 +209,9 @@ def test_runs_have_these_moments(scheme, dynamics, oracle):
 @pytest.mark.parametrize(("scheme", "dynamics"), CASES)
 def test_long_runs_have_these_moments(scheme, dynamics, oracle):
     rng = np.random.default_rng(8)
-    X = rng.standard_normal((6, 2))
+    X = 0.4 * rng.standard_normal(
+        (6, 2)
+    )  # with larger rows the noise has heavy tails, and z-scores of variances say little
     target = (
         TARGET if isinstance(oracle, str) else gm.targets.LinearRegression(X, rng.standard_normal(6), prior_scale=1.0)
     )
