@@ -19,8 +19,9 @@ from gyromc.checks import require
 from gyromc.engines import scan
 from gyromc.show.tables import Table
 from speed.peers import COMPETITORS, GROWTH, WORK, Work
+from speed.schemes import scheme_work
 
-__all__ = ["Measurement", "measure", "plot", "plot_growth", "report", "table"]
+__all__ = ["Measurement", "measure", "plot", "plot_growth", "ratios", "report", "table"]
 
 LARGE = 10**5  # parameters: memory is measured from here on
 
@@ -39,6 +40,7 @@ class Measurement:
     dim: int
     varied: str = ""  # chains, dimension or steps, where this is one of a series
     memory: float | None = None  # what a step holds over state + gradient + noise, for large states in engine scan
+    against: str = ""  # the work whose time this one's is divided by
 
     @property
     def chain_steps(self) -> float:
@@ -85,21 +87,62 @@ def measure(
     assert {m.work for m in results} == {"nonquadratic"}
     ```
     """
-    known = [w.name for w in WORK]
+    everything = (*WORK, *scheme_work())
+    known = [w.name for w in everything]
     unknown = [name for name in names if name not in known]
     require(not unknown, f"No work is named {', '.join(unknown)}. There is: {', '.join(known)}.")
-    chosen = [w for w in WORK if not names or w.name in names]
+    chosen = [w for w in everything if not names or w.name in names]
     if growth:
         chosen += GROWTH
-    results = []
-    for work in chosen:
-        say(f"{work.name}: {work.description}")
-        results += _side_by_side(work, repeats, seconds, say)
+    results: list[Measurement] = []
+    for together in _compared(chosen):
+        results += _side_by_side(together, repeats, seconds, say)
     return results
 
 
-def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str], None]) -> list[Measurement]:
-    ready: dict[str, tuple[Callable[[int], None], int, float]] = {}
+def _compared(works: Sequence[Work]) -> list[list[Work]]:
+    """The work in groups: what is compared with each other takes turns."""
+    groups: list[list[Work]] = []
+    for work in works:
+        if groups and work.against in [other.name for other in groups[-1]]:
+            groups[-1].append(work)
+        else:
+            groups.append([work])
+    return groups
+
+
+def _side_by_side(works: list[Work], repeats: int, seconds: float, say: Callable[[str], None]) -> list[Measurement]:
+    ready = [entry for work in works for entry in _prepared(work, seconds, say)]
+    timings: list[list[float]] = [[] for _ in ready]
+    for _ in range(repeats):
+        for spent, (_, _, go, steps, _) in zip(timings, ready, strict=True):
+            began = time.perf_counter()
+            go(steps)
+            spent.append(time.perf_counter() - began)
+    return [
+        Measurement(
+            work.name,
+            name,
+            work.chains,
+            steps,
+            work.terms,
+            compiled,
+            tuple(spent),
+            work.plan.dim,
+            work.varied,
+            _memory(work, name),
+            work.against,
+        )
+        for spent, (work, name, _, steps, compiled) in zip(timings, ready, strict=True)
+    ]
+
+
+def _prepared(
+    work: Work, seconds: float, say: Callable[[str], None]
+) -> list[tuple[Work, str, Callable[[int], None], int, float]]:
+    """The competitors that can do the work, compiled: a function of the number of steps, how many to make, compile time."""
+    say(f"{work.name}: {work.description}")
+    ready = []
     for name, competitor in COMPETITORS.items():
         if competitor.needs and importlib.util.find_spec(competitor.needs) is None:
             say(f"  {name}: left out, {competitor.needs} is not installed")
@@ -111,29 +154,9 @@ def _side_by_side(work: Work, repeats: int, seconds: float, say: Callable[[str],
         go(work.first_steps)
         compiled = time.perf_counter() - began
         steps = work.steps or _enough_steps(go, work.first_steps, seconds)
-        ready[name] = (go, steps, compiled)
+        ready.append((work, name, go, steps, compiled))
         say(f"  {name}: {steps} steps")
-    timings: dict[str, list[float]] = {name: [] for name in ready}
-    for _ in range(repeats):
-        for name, (go, steps, _) in ready.items():
-            began = time.perf_counter()
-            go(steps)
-            timings[name].append(time.perf_counter() - began)
-    return [
-        Measurement(
-            work.name,
-            name,
-            work.chains,
-            steps,
-            work.terms,
-            compiled,
-            tuple(timings[name]),
-            work.plan.dim,
-            work.varied,
-            _memory(work, name),
-        )
-        for name, (_, steps, compiled) in ready.items()
-    ]
+    return ready
 
 
 def _memory(work: Work, competitor: str) -> float | None:
@@ -176,7 +199,19 @@ def table(results: Sequence[Measurement]) -> Table:
     ]
     title = "Millions of chain-steps (gradient evaluations) per second, medians of one run"
     notes = ["memory: what a step holds, over state + gradient + noise"] if any(m.memory for m in results) else []
+    notes += [f"{pair}: {ratio:.2f} times as long per step" for pair, ratio in ratios(results).items()]
     return Table(columns, rows, title, notes, left=["work", "competitor"])
+
+
+def ratios(results: Sequence[Measurement]) -> dict[str, float]:
+    """The time of a step over that of the work it is compared with, for the same competitor: medians over the turns they took."""
+    found = {}
+    for m in results:
+        for other in results:
+            if m.against and (other.work, other.competitor) == (m.against, m.competitor):
+                turns = [(a / m.steps) / (b / other.steps) for a, b in zip(m.seconds, other.seconds, strict=True)]
+                found[f"{m.competitor}, {m.work} against {other.work}"] = statistics.median(turns)
+    return found
 
 
 def _ratio(m: Measurement, results: Sequence[Measurement], peer: str) -> str:
@@ -243,4 +278,5 @@ def report(results: Sequence[Measurement]) -> dict:
         "processor": platform.processor() or platform.machine(),
         "threads": num_threads(),
         "measurements": [m.as_dict() for m in results],
+        "ratios": ratios(results),
     }

@@ -32,6 +32,7 @@ class Work:
     only: tuple[str, ...] = ()
     steps: int | None = None  # None: as many as the time allows
     varied: str = ""  # the quantity that varies in a series
+    against: str = ""  # the work whose time this one's is divided by
 
     @property
     def chains(self) -> int:
@@ -255,7 +256,8 @@ def _limit(work: Work):
 
     from gyromc.engines.lanes import Session, initial_state
     from gyromc.engines.lanes.gradients import WIDTH, draw_rows
-    from gyromc.engines.lanes.kernel import LANES, OPTIONS, draw_normals
+    from gyromc.engines.lanes.kernel import LANES, draw_normals
+    from gyromc.engines.lanes.storage import OPTIONS
 
     @njit(**OPTIONS)
     def random_numbers(p, c, task, workspace):
@@ -265,7 +267,7 @@ def _limit(work: Work):
             generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
             spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
             for k in range(step, step + num_steps):
-                draw_normals(p, generator, floats, (p.n + p.d) * WIDTH, spare, k)
+                draw_normals(p, generator, floats, (p.m + p.d) * WIDTH, spare, k)
                 for w in range(0, WIDTH, LANES):
                     draw_rows(p, generator, w, words, p.row_width)
 

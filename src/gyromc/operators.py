@@ -174,6 +174,26 @@ class LowRank(Operator):
         return (1 - sign) * float(np.abs(self.diagonal).max()), (0, 0)
 
 
+class Product(Operator):
+    """`outer` after `inner`."""
+
+    outer: Operator
+    inner: Operator
+
+    @property
+    def size(self) -> int:
+        return self.outer.size
+
+    def __call__(self, v):
+        return self.outer(self.inner(v))
+
+    def dense(self):
+        return self.outer.dense() @ self.inner.dense()
+
+    def cholesky(self):
+        return Dense(self.dense()).cholesky()
+
+
 class Dense(Operator):
     """A full matrix."""
 

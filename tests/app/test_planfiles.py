@@ -125,3 +125,14 @@ def test_an_experiment_by_name():
     assert planfiles.find("nld-quadratic", 0.1).num_steps == 100
     with pytest.raises(gm.InvalidInput, match=r"neither a plan file .* Did you mean nld-quadratic"):
         planfiles.find("nld-quadratc")
+
+
+def test_schemes_and_the_martingale():
+    plan = planfiles.loads(BASE.replace("step_size = 0.05", 'step_size = 0.05\nscheme = "balanced"\nmartingale = true'))
+    assert plan.scheme.name == "balanced"
+    assert plan.martingale
+    plan = planfiles.loads(BASE + 'scheme = {kind = "balanced", S = [1.0, 2.0]}')
+    assert plan.scheme.second_moment.size == 2
+    assert planfiles.loads(BASE + 'scheme = {kind = "leimkuhler_matthews"}').scheme is gm.schemes.leimkuhler_matthews
+    with pytest.raises(gm.InvalidInput, match="Did you mean 'balanced'"):
+        planfiles.loads(BASE + 'scheme = {kind = "balancd"}')

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines.lanes import kernel, num_threads
+from gyromc.engines.lanes import num_threads, storage
 from gyromc.prediction.predict import _check_size
 
 CHILD = """
@@ -56,21 +56,21 @@ def test_engines_run_where_nothing_can_be_written(tmp_path):
 @pytest.fixture
 def base(tmp_path, monkeypatch):
     """A fresh place for the cache."""
-    monkeypatch.setattr(kernel.numba.config, "CACHE_DIR", str(tmp_path / "base"))
-    kernel.private_folder.cache_clear()
+    monkeypatch.setattr(storage.numba.config, "CACHE_DIR", str(tmp_path / "base"))
+    storage.private_folder.cache_clear()
     yield tmp_path / "base"
-    kernel.private_folder.cache_clear()
+    storage.private_folder.cache_clear()
 
 
 def test_kernels_are_stored_in_a_folder_of_the_user_alone(base):
-    folder = kernel.private_folder()
+    folder = storage.private_folder()
     assert folder is not None
     assert Path(folder).parent == base
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
-    loop = kernel._stored(lambda x: x + 1)
+    loop = storage.stored(lambda x: x + 1)
     assert loop(1) == 2
     assert list(Path(folder).rglob("*.nbi"))
-    assert str(base) == kernel.numba.config.CACHE_DIR
+    assert str(base) == storage.numba.config.CACHE_DIR
 
 
 @pytest.mark.parametrize("fault", ["open", "link", "parent", "foreign"])
@@ -89,8 +89,8 @@ def test_kernels_are_not_stored_where_others_can_write(base, fault, monkeypatch)
     if fault == "foreign":
         monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     with pytest.warns(gm.GyromcWarning, match="others can write"):
-        assert kernel.private_folder() is None
-    assert kernel._stored(lambda x: x + 1)(1) == 2
+        assert storage.private_folder() is None
+    assert storage.stored(lambda x: x + 1)(1) == 2
     assert not list(base.rglob("*.nbi"))
 
 

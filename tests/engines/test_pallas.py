@@ -10,24 +10,17 @@ import pytest
 import gyromc as gm
 from gyromc.engines import pallas, scan
 from gyromc.engines.pallas import kernel, philox, unrolled
-from gyromc.engines.pallas.kernel import Layout
 from gyromc.engines.pallas.recipe import make_recipe
+from gyromc.engines.pallas.team import Layout
 from gyromc.paper.catalogue import CATALOGUE
 from support import exact
+from support.kernels import ON_GPU, advanced, block, reference_step, same
 from support.values import J1, U, skew
 from support.zscores import largest, mean_score, score, second_moment_scores, two_sample_scores, z_scores
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
-ON_GPU = jax.default_backend() == "gpu"
 K = 4.0  # standard errors
-
-
-@pytest.fixture(autouse=True)
-def _exact_and_interpreted(monkeypatch):
-    if not ON_GPU:
-        monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
-    with jax.default_matmul_precision("highest"):  # a GPU's own choice, tf32, has three digits: too few for a reference
-        yield
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def regression(rows=128, d=3, seed=5):
@@ -40,22 +33,6 @@ def heart_like(rows=202, d=14):
     rng = np.random.default_rng(6)
     X = np.c_[np.ones(rows), rng.normal(size=(rows, d - 1))]
     return X, (rng.random(rows) < 1 / (1 + np.exp(-X @ rng.normal(size=d) / 2))).astype(float)
-
-
-def block(plan, team=None) -> Layout:
-    """On the CPU one large block (interpreting costs per block), on the GPU the default."""
-    team = team or pallas.team_size(plan)
-    if ON_GPU:
-        return pallas.default_layout(plan, team)
-    return Layout(min(2**15, 1 << (plan.num_chains - 1).bit_length()), 1, interpret=True)
-
-
-def advanced(plan, chunks=None, team=None, layout=None, bound=1e8):
-    """The state after the plan's steps, made in the given chunks."""
-    session = pallas.Session(plan, pallas.initial_state(plan), bound, None, 0, team, layout or block(plan, team))
-    for steps in chunks or [plan.num_steps + plan.burn_in]:
-        session.advance(steps)
-    return session.state()
 
 
 # --- random numbers
@@ -144,50 +121,6 @@ def test_unrolled_functions_agree_with_jax():
 
 
 # --- one step, from the same random numbers
-
-
-def reference_step(plan, z, k):
-    """(E3) for all chains with the kernel's random numbers, by the plan's own oracle and dynamics in float64."""
-    R, n, d, eta = plan.num_chains, plan.dynamics.size, plan.dim, plan.step_size
-    key = jnp.uint32(plan.seed & 0xFFFFFFFF), jnp.uint32(plan.seed >> 32)
-
-    def words(count, stream):
-        blocks = -(-count // 4)
-        chain, draw = jnp.indices((R, blocks), jnp.uint32)
-        step, streams = jnp.full_like(chain, k), jnp.full_like(chain, stream)
-        result = philox.random_words(key, (step, chain, draw, streams), native=False)
-        return jnp.stack(result, -1).reshape(R, -1)
-
-    drawn = words(n, philox.NOISE)
-    xi = np.stack(philox.normals([drawn[:, i] for i in range(drawn.shape[1])], native=False), 1)[:, :n]
-    gradient = plan.flat_target.gradient
-    if isinstance(plan.oracle, O.Minibatch):
-        drawn = words(plan.oracle.size, philox.ROWS)[:, : plan.oracle.size]
-        index = batches(plan.oracle, drawn, plan.target.num_data)
-        g = jax.vmap(lambda t, i: plan.oracle.gradient(plan.flat_target, t, i))(
-            jnp.asarray(z[:, :d], jnp.float32), index
-        )
-    else:
-        g = jax.vmap(gradient)(jnp.asarray(z[:, :d], jnp.float32))
-    g = np.concatenate([np.asarray(g, float), z[:, d:]], 1)
-    G, cov = plan.dynamics.D + plan.dynamics.Q, 2 * eta * plan.dynamics.D
-    if isinstance(plan.oracle, O.Gaussian):
-        cov = cov + (eta * float(plan.oracle.tau)) ** 2 * G[:, :d] @ G[:, :d].T
-    return z - eta * g @ G.T + xi @ np.linalg.cholesky(cov).T
-
-
-def batches(oracle, words, num_rows):
-    """Row numbers from words; distinct ones by Floyd's rule, one chain at a time."""
-    if oracle.replace:
-        return philox.row_numbers(words, num_rows)
-    rows = []
-    for row in np.asarray(words).astype(object):
-        taken = []
-        for last, word in zip(range(num_rows - oracle.size, num_rows), row, strict=True):
-            drawn = word * (last + 1) >> 32
-            taken.append(last if drawn in taken else drawn)
-        rows.append(taken)
-    return jnp.asarray(np.array(rows, np.int32))
 
 
 def finite_sum():
@@ -330,10 +263,6 @@ def small(**changes):
         observables={"t": H.tanh(U)}, step_size=0.1, num_steps=20, num_chains=70, seed=4,
     )  # fmt: skip
     return plan.replace(**changes)
-
-
-def same(a, b) -> bool:
-    return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in ("z", "high", "low", "failed_at"))
 
 
 def test_numbers_do_not_depend_on_blocks_or_chunks():

@@ -135,6 +135,8 @@ def test_a_schedule_needs_euler():
         ),  # not structured: full matrices
         (gm.dynamics.overdamped(4), LowRank(np.full(4, 0.5), np.arange(8.0).reshape(4, 2) / 8)),
         (gm.dynamics.overdamped(4), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
+        (gm.dynamics.general([1.0, 2.0, 0.5, 1.0], 0), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
+        (gm.dynamics.nonreversible(gm.dynamics.rotations(4)), LowRank(np.arange(1.0, 5.0), np.ones((4, 1)))),
         (gm.dynamics.hfhr(4, 0.5, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
         (gm.dynamics.gaul([0.5, 0.8, 1.0, 1.5], 1.0, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
     ],
@@ -164,6 +166,24 @@ def test_large_states_stay_structured():
         num_chains=1,
     )
     assert np.isfinite(gm.run(plan).mean["x"])
+
+
+@pytest.mark.parametrize("eta", [0.5, 0.7])
+def test_low_rank_noise_says_the_largest_step(eta):
+    """λ_max of diag(1, 2, 3) + 11ᵀ by hand: the root of Σ 1/(λ - s_i) = 1 above 3 is 5.2143."""
+    S, dynamics = LowRank([1.0, 2.0, 3.0], np.ones((3, 1))), gm.dynamics.overdamped(3)
+    with pytest.raises(gm.InvalidInput, match=r"at most 0\.3836"):
+        noise_root(dynamics, S, eta)
+    noise_root(dynamics, S, 0.3835)
+
+
+@pytest.mark.parametrize("scheme", gm.schemes.SCHEMES)
+def test_a_continued_run_is_one_longer_run(scheme):
+    dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr"}.get(scheme, "general")
+    plan = plan_of(scheme, dynamics, gm.oracles.Gaussian(0.2))
+    whole, part = gm.run(plan, "scan"), gm.run(plan.replace(num_steps=20), "scan", chunk_size=3).continue_(30)
+    np.testing.assert_array_equal(whole.state.z, part.state.z)
+    assert whole.mean == part.mean
 
 
 @pytest.mark.parametrize("oracle", [gm.oracles.Exact(), gm.oracles.Minibatch(5), gm.oracles.ControlVariate(5)])

@@ -22,6 +22,7 @@ from gyromc.targets.regressions import Regression
 
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
+VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
@@ -58,6 +59,13 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
         yield (
             f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. "
             "The intervals hold for the mean of the chain's own law."
+        )
+    predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
+    vague = [row.name for row in predicted if row.bias_error > VAGUE * row.std_error]
+    if vague:
+        yield (
+            f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
+            '`bias="richardson"` to measure it with pairs of chains that share their noise.'
         )
     if run.plan.dim > MOST_PARAMETERS and run.plan.flat_target.gaussian() is None:
         yield f"The target's tails are not looked at with more than {MOST_PARAMETERS} parameters (here {run.plan.dim})."

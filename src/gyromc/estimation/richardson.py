@@ -27,7 +27,7 @@ from gyromc.targets.separable import why_not_in_jax
 
 CHUNK = 4096  # coarse steps between two looks at Ctrl-C
 FEWEST, MOST = 8, 512  # pairs
-NEXT_TERM = 0.5  # what extrapolation makes of the next term of the expansion
+NEXT_TERM = 2.0  # the next term of the expansion against this one, per η over the largest stable step size
 
 
 class _Pairs(NamedTuple):
@@ -71,14 +71,13 @@ def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
         observables={name: plan.observables[name] for name in names},
         num_chains=count,
         seed=(plan.seed + 0x9E3779B97F4A7C15) % 2**63,  # other random numbers than the run's
-        martingale=False,
         start=_start(plan, count),
     )
     half = plan.replace(step_size=plan.eta / 2)
     with jax.enable_x64(plan.dtype == "float64"):
         coarse, fine = (scan.make_pieces(p, math.inf, None) for p in (plan, half))
         start = initial_state(plan)
-        z, sums = jnp.asarray(start.z), jnp.asarray(start.high)
+        z, sums = jnp.asarray(start.z), jnp.zeros((count, len(names)), start.high.dtype)
         pairs = _Pairs(jnp.asarray(0, jnp.int32), z, z, sums, sums)
         with interruptible("stopping; no bias is estimated") as interrupted:
             left = plan.num_steps + plan.burn_in
@@ -118,8 +117,14 @@ def _step(coarse: scan.Pieces, fine: scan.Pieces, pairs: _Pairs) -> _Pairs:
     one, two, rows, others = jax.random.split(jax.random.fold_in(coarse.key, k), 4)
     xi = [threefry.normal(key, (R, n), dtype) for key in (one, two)]
     zeta = [coarse.oracle.draw(key, coarse.target, R, coarse.dim, dtype) for key in (rows, others)]
-    values, after = scan.moved(coarse, pairs.coarse, zeta[0], (xi[0] + xi[1]) / math.sqrt(2), coarse.step_size)
-    first, middle = scan.moved(fine, pairs.fine, zeta[0], xi[0], fine.step_size)
-    second, last = scan.moved(fine, middle, zeta[1], xi[1], fine.step_size)
+    values, after = _moved(coarse, pairs.coarse, zeta[0], (xi[0] + xi[1]) / math.sqrt(2))
+    first, middle = _moved(fine, pairs.fine, zeta[0], xi[0])
+    second, last = _moved(fine, middle, zeta[1], xi[1])
     counted = jnp.where(k >= coarse.burn_in, values - (first + second) / 2, 0)
     return _Pairs(k + 1, last, after, *two_sum(pairs.high, pairs.low, counted))
+
+
+def _moved(pieces: scan.Pieces, y, zeta, xi):
+    """The observables, less their martingale where there is one, and the state after one step."""
+    values, after = scan.moved(pieces, y, zeta, xi, pieces.step_size)
+    return values if pieces.martingale is None else values - pieces.martingale.increments(after, xi), after

@@ -9,11 +9,23 @@ from typing import Any
 
 import numpy as np
 from scipy import linalg
+from scipy.sparse import linalg as sparse
 
 from gyromc.checks import require
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
-from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
+from gyromc.operators import (
+    Blocks,
+    Dense,
+    Diagonal,
+    LowRank,
+    Operator,
+    Product,
+    Rotations,
+    Scaled,
+    as_operator,
+    symmetrised,
+)
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import gradient_moments
 
@@ -96,7 +108,7 @@ def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
     require(
         n <= MOST_DENSE,
         f"Balanced noise with full matrices takes at most {MOST_DENSE} numbers in the state: this one has {n}. Give D, Q and S "
-        "as diagonals, or S as `gyromc.operators.LowRank` with D a number.",
+        "as diagonals, or S as `gyromc.operators.LowRank` with D diagonal and Q = 0.",
     )
     D, G = dynamics.D, dynamics.D + dynamics.Q
     W = 2 * eta * D - eta**2 * G @ S.dense() @ G.T  # T7
@@ -152,18 +164,32 @@ def _in_pairs(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
 
 
 def _low_rank(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
-    """Where D is a number, Q = 0 and S is a constant diagonal plus low rank: eigenvectors of the low-rank part."""
-    D, Q = dynamics.diffusion, dynamics.rotation
-    if not isinstance(S, LowRank) or not isinstance(D, Scaled) or not Q.is_zero() or np.ptp(S.diagonal) > 0:
+    """Where D is diagonal, Q = 0 and S is a diagonal plus FFᵀ: W = A - UUᵀ, A diagonal, U = ηDF, in O(nk) memory.
+
+    With A^{-1/2}U = BΣCᵀ a root of W is A^{1/2}(I - B(I - √(I - Σ²))Bᵀ).
+    """
+    d = _diagonal(dynamics.diffusion)
+    if not isinstance(S, LowRank) or d is None or not dynamics.rotation.is_zero() or np.any(S.signs != 1):
         return None
-    d, s = float(D.scale), float(S.diagonal[0])
-    basis, values, _ = np.linalg.svd(S.factor, full_matrices=False)
-    top = s + values**2
-    if 2 - eta * d * float(np.max(top)) < 0:
-        _too_large(eta, 2 / (d * float(np.max(top))))
-    rest = np.sqrt(2 * eta * d - (eta * d) ** 2 * s)
-    along = np.sqrt(2 * eta * d - (eta * d) ** 2 * top) - rest
-    return LowRank(np.full(dynamics.size, rest), basis * np.sqrt(np.abs(along)), np.sign(along))
+    A = 2 * eta * d - (eta * d) ** 2 * S.diagonal
+    largest = lambda: 2 / _top_eigenvalue(d * S.diagonal, np.sqrt(d)[:, None] * S.factor)
+    if np.min(A) <= 0:
+        _too_large(eta, largest())
+    basis, sizes, _ = np.linalg.svd((eta * d / np.sqrt(A))[:, None] * S.factor, full_matrices=False)
+    if sizes[0] > 1 + 1e-12:
+        _too_large(eta, largest())
+    shrink = 1 - np.sqrt(np.maximum(1 - sizes**2, 0.0))
+    return Product(Diagonal(np.sqrt(A)), LowRank(np.ones(len(d)), basis * np.sqrt(shrink), -np.ones(len(sizes))))
+
+
+def _top_eigenvalue(diagonal: np.ndarray, factor: np.ndarray) -> float:
+    """The largest eigenvalue of diag(diagonal) + factor factorᵀ, by the Lanczos method."""
+    n = len(diagonal)
+    if n <= factor.shape[1] + 2:
+        return float(np.linalg.eigvalsh(np.diag(diagonal) + factor @ factor.T)[-1])
+    apply: Any = lambda v: diagonal * v + factor @ (factor.T @ v)
+    shape: Any = sparse.LinearOperator((n, n), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
+    return float(sparse.eigsh(shape, 1, v0=np.ones(n), return_eigenvectors=False)[0])
 
 
 def _diagonal(operator: Operator) -> np.ndarray | None:

@@ -91,7 +91,8 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        floats = (3 * p.n + p.d + 1) * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
+        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift)
+        floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if not p.replace and p.batch > gradients.MOST_COMPARED:
             offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])

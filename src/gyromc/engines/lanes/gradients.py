@@ -136,7 +136,7 @@ def draw_rows(p, generator, w, offsets, width):
 
 @kernel
 def slopes(p, scratch, weights, offsets, slope):
-    """Replace each linear predictor t = xᵀθ by slope(t, y) - centre."""
+    """Replace each linear predictor t = xᵀθ by slope(t, y) - centre - curvature · t, the last two with control variates."""
     for c in range(LANES):
         for j in range(0, p.padded_batch, LANES):
             place = weights + c * p.padded_batch + j
@@ -147,6 +147,8 @@ def slopes(p, scratch, weights, offsets, slope):
             g = slope(p.slope_code, t, y)
             if p.uses_centre:
                 g = g - column_of_rows(p.table, offsets, j * LANES + c, p.d + 1)
+            if p.curvature_column > 0:
+                g = g - t * column_of_rows(p.table, offsets, j * LANES + c, p.curvature_column)  # T8
             store(scratch, place, g)
 
 

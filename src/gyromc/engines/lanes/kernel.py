@@ -3,21 +3,19 @@
 The input is a `Program` (what to compute, as arrays) and `Chains` (their state, changed in place). One chain is one lane, and
 a step is
 
-    z⁺ = z + shift + [B E L] (z, s, ξ),   s from `gradients`, ξ standard normal,
+    y⁺ = (z, 0) + shift + [B E L] (y, s, ξ),   s from `gradients`, ξ standard normal,
 
-with one sparse matrix for drift and noise: B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus,
-for a Gaussian oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
+with one sparse matrix for drift and noise, which `program` makes from the scheme's matrices; y is z and the scheme's memory. For
+Euler's step B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus, for a Gaussian oracle,
+η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
+
+A second sparse matrix is applied to (y⁺, s, ξ): the linear predictors of the observables, and what the increments of their
+martingales (T9) need of y⁺ and ξ.
 """
 
 import functools
-import hashlib
-import os
-import stat
-import warnings
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numba import njit
 
@@ -45,26 +43,38 @@ from gyromc.engines.lanes.gradients import (
     store_generator,
 )
 from gyromc.engines.lanes.random import normal_pair
+from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
-from gyromc.errors import GyromcWarning
 
-OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 
 
 class Program(NamedTuple):
     """What one step reads. Arrays have the run's precision unless noted; matrices are stored by rows of nonzero entries."""
 
-    n: int
-    d: int
+    n: int  # entries of z
+    d: int  # entries of θ
+    m: int  # entries of y: z, and the scheme's memory
+    draws: int  # standard normals of a step
     row_start: np.ndarray  # int64: where the rows of [B E L] begin
+    row_pair: np.ndarray  # int64: 1 for a row that is computed with the next, whose columns are the same
     column: np.ndarray  # int64: offset of the source's row
     entry: np.ndarray
     shift: np.ndarray
-    h_start: np.ndarray  # int64: the same for the observables' directions
+    h_start: np.ndarray  # int64: the same for the observables' directions and the rows of `increments`
+    h_pair: np.ndarray  # int64
     h_column: np.ndarray  # int64
     h_entry: np.ndarray
+    h_shift: np.ndarray  # zeros
     profile: np.ndarray  # int64: index into PROFILES
+    columns: int  # sums of a chain: the observables', then those of their increments, if any
+    term_start: np.ndarray  # int64: where the terms of an observable's increment begin
+    term_noise: np.ndarray  # int64: offset of u among the products
+    term_state: np.ndarray  # int64: offset of v
+    term_cross: np.ndarray  # of u·v
+    term_square: np.ndarray  # of u²
+    term_linear: np.ndarray  # of u
+    constant: np.ndarray  # of an increment
     weight: float
     burn_in: int
     thin: int
@@ -75,6 +85,7 @@ class Program(NamedTuple):
     slope_code: int
     uses_response: bool
     uses_centre: bool
+    curvature_column: int  # of a row, for control variates of second order; 0: none
     table: np.ndarray
     num_rows: int
     row_width: int
@@ -86,10 +97,10 @@ class Program(NamedTuple):
 class Chains(NamedTuple):
     """The state of the chains, in blocks of WIDTH; lanes past the last chain are computed and ignored."""
 
-    z: np.ndarray  # blocks × n × WIDTH
+    z: np.ndarray  # blocks × m × WIDTH
     generator: np.ndarray  # uint32, blocks × 4 × WIDTH
-    spare: np.ndarray  # blocks × WIDTH: the unused half of a pair of normals, when n is odd
-    sums: np.ndarray  # float64, blocks × observables × WIDTH
+    spare: np.ndarray  # blocks × WIDTH: the unused half of a pair of normals, when `draws` is odd
+    sums: np.ndarray  # float64, blocks × columns × WIDTH
     failed_at: np.ndarray  # int64, blocks × WIDTH
     kept: np.ndarray  # slots × blocks × d × WIDTH
 
@@ -133,35 +144,108 @@ def state_size(p, source, w):
 
 
 @kernel
-def combine(source, start, column, entry, i, initial):
-    """initial + Σ_j M_ij source_j for row i of a sparse matrix M and the four vectors of a block."""
+def one_row(source, column, entry, first, last, initial, out, at):
+    """initial + Σ_j M_ij source_j for one row of a sparse matrix M, with entries first … last, and a block of chains."""
     t0 = t1 = t2 = t3 = zeros_like(source) + initial
-    for e in range(number(start, i), number(start, i + 1)):
-        at, m = number(column, e), zeros_like(source) + number(entry, e)
-        t0 = fma(load(source, at), m, t0)
-        t1 = fma(load(source, at + LANES), m, t1)
-        t2 = fma(load(source, at + 2 * LANES), m, t2)
-        t3 = fma(load(source, at + 3 * LANES), m, t3)
-    return t0, t1, t2, t3
+    for e in range(first, last):
+        place, m = number(column, e), zeros_like(source) + number(entry, e)
+        t0 = fma(load(source, place), m, t0)
+        t1 = fma(load(source, place + LANES), m, t1)
+        t2 = fma(load(source, place + 2 * LANES), m, t2)
+        t3 = fma(load(source, place + 3 * LANES), m, t3)
+    store(out, at, t0)
+    store(out, at + LANES, t1)
+    store(out, at + 2 * LANES, t2)
+    store(out, at + 3 * LANES, t3)
 
 
 @kernel
-def observe(p, source, buffer, sums, at, counted, sizes):
+def two_rows(source, column, entry, first, last, initial, second, out, at):
+    """The same for two rows with entries in the same columns: the source is read once for both."""
+    t0 = t1 = t2 = t3 = zeros_like(source) + initial
+    s0 = s1 = s2 = s3 = zeros_like(source) + second
+    count = last - first
+    for e in range(first, last):
+        place = number(column, e)
+        x0, x1 = load(source, place), load(source, place + LANES)
+        x2, x3 = load(source, place + 2 * LANES), load(source, place + 3 * LANES)
+        m = zeros_like(source) + number(entry, e)
+        t0, t1, t2, t3 = fma(x0, m, t0), fma(x1, m, t1), fma(x2, m, t2), fma(x3, m, t3)
+        m = zeros_like(source) + number(entry, e + count)
+        s0, s1, s2, s3 = fma(x0, m, s0), fma(x1, m, s1), fma(x2, m, s2), fma(x3, m, s3)
+    store(out, at, t0)
+    store(out, at + LANES, t1)
+    store(out, at + 2 * LANES, t2)
+    store(out, at + 3 * LANES, t3)
+    at += WIDTH
+    store(out, at, s0)
+    store(out, at + LANES, s1)
+    store(out, at + 2 * LANES, s2)
+    store(out, at + 3 * LANES, s3)
+
+
+@kernel
+def multiply(source, start, pair, column, entry, initial, out):
+    """out = initial + M source for a sparse matrix M and a block of chains; `pair` marks a row computed with the next."""
+    i = 0
+    while i < initial.size:
+        first, last, at = number(start, i), number(start, i + 1), i * WIDTH
+        if number(pair, i) > 0:
+            two_rows(source, column, entry, first, last, number(initial, i), number(initial, i + 1), out, at)
+            i += 2
+        else:
+            one_row(source, column, entry, first, last, number(initial, i), out, at)
+            i += 1
+
+
+@kernel
+def predict(p, source, products):
+    """The products of (y, s, ξ) that observables and increments use."""
+    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
+
+
+@kernel
+def observe(p, products, sums, at, counted, sizes):
     """Add weight · h(z) of every observable to the sums; `sizes` becomes the bits of each chain's largest |h(z)|."""
     for w in range(0, WIDTH, LANES):
-        store(sizes, w, bits(zeros_like(source)))
+        store(sizes, w, bits(zeros_like(products)))
     for q in range(p.profile.size):
-        t0, t1, t2, t3 = combine(source, p.h_start, p.h_column, p.h_entry, q, 0.0)
-        store(buffer, 0, t0)
-        store(buffer, LANES, t1)
-        store(buffer, 2 * LANES, t2)
-        store(buffer, 3 * LANES, t3)
         code, place = number(p.profile, q), at + q * WIDTH
         for w in range(0, WIDTH, LANES):
-            value = profile(code, load(buffer, w))
+            value = profile(code, load(products, q * WIDTH + w))
             store(sizes, w, maximum(load(sizes, w), bits(value) & p.magnitude_bits))
             if counted:
                 store(sums, place + w, fma(widened(value), p.weight, load(sums, place + w)))  # E4: z_0 counts
+
+
+@kernel
+def term(products, u_at, v_at, cross, square, linear, total):
+    """total + u (cross · v - square · u + linear)."""
+    u = load(products, u_at)
+    return fma(u, fma(load(products, v_at), cross, linear - u * square), total)  # T9
+
+
+@kernel
+def add_increments(p, products, sums, at):
+    """Add weight · ψ to the sums of the martingales: ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant."""
+    for q in range(p.constant.size):
+        t0 = t1 = t2 = t3 = zeros_like(products) - number(p.constant, q)
+        for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
+            u, v = number(p.term_noise, t), number(p.term_state, t)
+            cross, square = (
+                zeros_like(products) + number(p.term_cross, t),
+                zeros_like(products) + number(p.term_square, t),
+            )
+            linear = zeros_like(products) + number(p.term_linear, t)
+            t0 = term(products, u, v, cross, square, linear, t0)
+            t1 = term(products, u + LANES, v + LANES, cross, square, linear, t1)
+            t2 = term(products, u + 2 * LANES, v + 2 * LANES, cross, square, linear, t2)
+            t3 = term(products, u + 3 * LANES, v + 3 * LANES, cross, square, linear, t3)
+        place = at + (p.profile.size + q) * WIDTH
+        store(sums, place, fma(widened(t0), p.weight, load(sums, place)))
+        store(sums, place + LANES, fma(widened(t1), p.weight, load(sums, place + LANES)))
+        store(sums, place + 2 * LANES, fma(widened(t2), p.weight, load(sums, place + 2 * LANES)))
+        store(sums, place + 3 * LANES, fma(widened(t3), p.weight, load(sums, place + 3 * LANES)))
 
 
 @kernel
@@ -174,52 +258,52 @@ def note_failures(sizes, w, limit, failed_at, at, step):
 
 @kernel
 def draw_normals(p, generator, source, first, spare, step):
-    """n standard normals for each chain; if n is odd, the one left over is used in the next step."""
+    """The standard normals of a step, for each chain; if their number is odd, the one left over is used in the next step."""
     for w in range(0, WIDTH, LANES):
         s = load_generator(generator, w)
         i = 0
-        if p.n % 2 == 1 and step % 2 == 1:
+        if p.draws % 2 == 1 and step % 2 == 1:
             store(source, first + w, load(spare, w))
             i = 1
-        while i < p.n:
+        while i < p.draws:
             s, a, b = normal_pair(s, source)
             store(source, first + i * WIDTH + w, a)
             store(source, first + (i + 1) * WIDTH + w, b)
             i += 2
-        if p.n % 2 == 1 and step % 2 == 0:
-            store(spare, w, load(source, first + p.n * WIDTH + w))
+        if p.draws % 2 == 1 and step % 2 == 0:
+            store(spare, w, load(source, first + p.draws * WIDTH + w))
         store_generator(generator, w, s)
 
 
 @kernel
 def move(p, source, moved):
-    """z ← z + shift + [B E L] (z, s, ξ)."""
-    for i in range(p.n):
-        t0, t1, t2, t3 = combine(source, p.row_start, p.column, p.entry, i, number(p.shift, i))
-        at = i * WIDTH
-        store(moved, at, load(source, at) + t0)  # E3
-        store(moved, at + LANES, load(source, at + LANES) + t1)
-        store(moved, at + 2 * LANES, load(source, at + 2 * LANES) + t2)
-        store(moved, at + 3 * LANES, load(source, at + 3 * LANES) + t3)
+    """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
+    multiply(source, p.row_start, p.row_pair, p.column, p.entry, p.shift, moved)
     for at in range(0, p.n * WIDTH, LANES):
+        store(source, at, load(source, at) + load(moved, at))  # E3
+    for at in range(p.n * WIDTH, p.m * WIDTH, LANES):
         store(source, at, load(moved, at))
 
 
 @kernel
-def step_block(p, c, block, step, source, moved, generator, spare, scratch, offsets, sizes, gradient, width, slope):
-    """One step of the chains of a block; z is the first rows of `source`."""
-    sums_at, failed_at = block * p.profile.size * WIDTH, block * WIDTH
-    observe(p, source, moved, c.sums, sums_at, step >= p.burn_in, sizes)
+def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope):
+    """One step of the chains of a block; y is the first rows of `source`, and `products` belong to it."""
+    source, moved, products, scratch = floats
+    sums_at, failed_at = block * p.columns * WIDTH, block * WIDTH
+    observe(p, products, c.sums, sums_at, step >= p.burn_in, sizes)
     for w in range(0, WIDTH, LANES):
         size, value = state_size(p, source, w), load(sizes, w)
         if any_above(size, p.bound_bits) or any_above(value, p.infinity_bits - 1):
             note_failures(sizes, w, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
             store(sizes, w, size)
             note_failures(sizes, w, p.bound_bits, c.failed_at, failed_at + w, step)
-    draw_normals(p, generator, source, (p.n + p.d) * WIDTH, spare, step)
+    draw_normals(p, generator, source, (p.m + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
-        gradient(p, generator, source, p.n * WIDTH, w, scratch, offsets, width, slope)
+        gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
     move(p, source, moved)
+    predict(p, source, products)
+    if step >= p.burn_in:
+        add_increments(p, products, c.sums, sums_at)
 
 
 @kernel
@@ -230,83 +314,27 @@ def advance(p, c, task, workspace, gradient, width, slope):
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
-    n, d = p.n, p.d
-    source, floats = floats[: (2 * n + d + 1) * WIDTH], floats[(2 * n + d + 1) * WIDTH :]
-    moved, scratch = floats[: n * WIDTH], floats[n * WIDTH :]
+    m, d, rows = p.m, p.d, p.h_shift.size
+    source, floats = floats[: (m + d + p.draws + 1) * WIDTH], floats[(m + d + p.draws + 1) * WIDTH :]
+    moved, floats = floats[: m * WIDTH], floats[m * WIDTH :]
+    products, scratch = floats[: rows * WIDTH], floats[rows * WIDTH :]
     for block in range(first_block, last_block):
-        z = c.z[block * n * WIDTH : (block + 1) * n * WIDTH]
+        z = c.z[block * m * WIDTH : (block + 1) * m * WIDTH]
         generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
-        for i in range(0, n * WIDTH, LANES):
+        for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
+        predict(p, source, products)  # those of the noise are not read before there is any
         for k in range(step, step + num_steps):
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
                 kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH
                 for i in range(0, d * WIDTH, LANES):
                     store(c.kept, kept_at + i, load(source, i))
-            step_block(p, c, block, k, source, moved, generator, spare, scratch, words, sizes, gradient, width, slope)
-        for i in range(0, n * WIDTH, LANES):
+            buffers = source, moved, products, scratch
+            step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope)
+        for i in range(0, m * WIDTH, LANES):
             store(z, i, load(source, i))
-
-
-def _stamp() -> int:
-    """A number that changes when any file of this package does."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest()[:6], "little")
-
-
-STAMP = _stamp()
-
-
-@functools.cache
-def private_folder() -> str | None:
-    """Where compiled loops are stored, made if needed; None, with one warning, where there is no safe place that can be written.
-
-    They are pickles, which run code when loaded: the folder must be the user's own, and nobody else may write or replace it.
-    """
-    base = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # type: ignore[attr-defined]
-    folder = Path(os.path.abspath(os.path.expanduser(base)), "gyromc-kernels")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = folder / f"probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-        fault = None if _only_mine(folder) else "it belongs to someone else, or others can write to it"
-    except OSError as error:
-        fault = f"it cannot be written ({error.strerror})"
-    if fault is None:
-        return str(folder)
-    warnings.warn(
-        f"Compiled loops are not stored in {folder}: {fault}. Every process compiles them anew, a few seconds each. Set "
-        "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
-        GyromcWarning,
-        stacklevel=2,
-    )
-    return None
-
-
-def _only_mine(folder: Path) -> bool:
-    """Whether nobody but this user can write to a folder, or put another in its place."""
-    if not hasattr(os, "getuid"):
-        return True  # Windows: folders of a user are private
-    own, above = folder.lstat(), [parent.stat().st_mode for parent in folder.parents]
-    replaceable = any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in above)
-    return stat.S_ISDIR(own.st_mode) and own.st_uid == os.getuid() and not own.st_mode & 0o022 and not replaceable
-
-
-def _stored(loop):
-    """A compiled function that is stored on disk where that is possible."""
-    folder, before = private_folder(), numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    if folder is None:
-        return njit(**OPTIONS)(loop)
-    try:
-        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]  # read when the function is made
-        return njit(cache=True, **OPTIONS)(loop)
-    finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -339,7 +367,7 @@ def loop_for(part: int):
 
     # A name, and so a cache file, for each part: two processes that add to one file can mix up its entries.
     loop.__qualname__ = f"loop_{part}"
-    return _stored(loop)
+    return stored(loop)
 
 
 @functools.lru_cache(maxsize=64)

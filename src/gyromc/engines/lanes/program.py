@@ -1,4 +1,4 @@
-"""A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions.
+"""A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions and increments.
 
 `compile_program` takes a plan and returns a `Program`; `why_not` returns the reason why a plan has none. The nonlinear part of a
 target's gradient is one of the parts of `gradients`. Everything is computed in float64 and rounded once, to the run's precision.
@@ -7,14 +7,18 @@ target's gradient is one of the parts of `gradients`. Everything is computed in 
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import llvmlite.binding
 import numpy as np
 
 from gyromc import targets
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import PROFILES, Program
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
+from gyromc.evaluation import doubled
 from gyromc.flat import identity
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
@@ -29,6 +33,8 @@ KNOWN = {
     targets.PoissonRegression: gradients.POISSON,
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
+MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
+IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
@@ -42,6 +48,7 @@ class Form(NamedTuple):
     slope_code: int = 0
     uses_response: bool = False
     uses_centre: bool = False
+    curvature_column: int = 0
     table: np.ndarray = np.zeros((1, LANES))
     batch: int = 0
 
@@ -55,16 +62,16 @@ def why_not(plan: Plan) -> str | None:
         return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
     if plan.scheduled:
         return "the step size is a schedule"
-    if not plan.scheme.is_euler:
-        return f"the scheme is {plan.scheme}, not euler"
+    if not plan.scheme.linear:
+        return f"the scheme is {plan.scheme}, which is not linear in its noise"
     for name, h in plan.observables.items():
         if not isinstance(h, Ridge) or h.profile not in PROFILES:
             kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in SUPPORTED_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, ControlVariate) and oracle.order > 1:
-        return "it has control variates of order 1 only"
+    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
+        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
     if oracle.memory(plan.dim):
         return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
@@ -94,7 +101,10 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch):
+    noiseless = (
+        type(target) is targets.LinearRegression and isinstance(oracle, ControlVariate) and oracle.order == 2
+    )  # T8
+    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch) and not noiseless:
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
@@ -129,30 +139,53 @@ def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndar
 def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
-    (N, d), a, part = X.shape, np.zeros(X.shape[1]), gradients.BATCH
-    signed, affine, centred = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False
+    (N, d), part = X.shape, gradients.BATCH
+    K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
+    signed, affine, centred, curved = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False, 0
     columns = [X] if signed else [X, y]
     if isinstance(oracle, ControlVariate):
-        a, t = np.asarray(oracle.anchor, float), X @ np.asarray(oracle.center, float)
+        center = np.asarray(oracle.center, float)
+        a, t = np.asarray(oracle.anchor, float), X @ center
         if affine:
             columns = [X, t]  # the slope at θ less that at the centre is xᵀθ - xᵀc
         else:
             centred = True
             columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
+        if oracle.order == 2:
+            columns, curved, curvature = _second_order(target, center, t, columns)
+            K, a = K + curvature, a - curvature @ center
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
     if affine and len(products) + d <= MAX_MOMENTS:
         part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
     return Form(
-        K=float(target.prior_precision) * np.eye(d),
+        K=K,
         a=a,
         c=N / oracle.size,
         part=part,
         slope_code=code,
         uses_response=not signed,
         uses_centre=centred,
+        curvature_column=curved,
         table=_padded(*columns),
         batch=oracle.size,
     )
+
+
+def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int, np.ndarray]:
+    """Columns for control variates of order 2, the curvature's number among them, and K = Σ_i w_i x_i x_iᵀ.
+
+    With w_i the derivative of the slope at t_i = x_iᵀc, a row's weight is slope(t) - (slope(t_i) - w_i t_i) - w_i t. The slope of
+    a logistic model does not read the response, whose column then holds w.
+    """
+    X, y, slope = columns
+    wide, signed = doubled(target), type(target) is targets.LogisticRegression
+    with jax.enable_x64(True):
+        w = np.asarray(wide.curvatures(jnp.asarray(center), *(jnp.asarray(x, float) for x in target.design)))
+        slope = slope if signed else np.asarray(wide.slope(jnp.asarray(t), jnp.asarray(y, float)))
+    K = (w[:, None] * X).T @ X
+    if signed:
+        return [X, w, slope - w * t], X.shape[1], K  # T8
+    return [X, y, slope - w * t, w], X.shape[1] + 2, K
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
@@ -164,26 +197,59 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 
 
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift of `kernel`, as dense arrays."""
-    eta, n, d = plan.eta, plan.dynamics.size, plan.dim
-    D, Q = plan.dynamics.D, plan.dynamics.Q
-    G, G_theta = D + Q, (D + Q)[:, :d]
+    """[B E L] and the shift of `kernel`, as dense arrays, from y⁺ = Ay + Bĝ + Cξ."""
+    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
     P = np.eye(n)
     P[:d, :d] = f.K
-    B = -eta * G @ P
-    shift = -eta * G_theta @ f.a
-    E = -eta * f.c * G_theta  # one c for all of s, or one for each of its entries
-    W = 2 * eta * D
-    if isinstance(plan.oracle, Gaussian):
-        W = W + (eta * float(plan.oracle.tau)) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
-    return np.concatenate([B, E, np.linalg.cholesky(W)], axis=1), shift
+    if plan.scheme.is_euler:
+        change, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
+    else:
+        change, scale, G = plan.step_matrices.A.copy(), 1.0, plan.step_matrices.B
+        change[:n, :n] -= np.eye(n)  # z is added to; the memory is replaced
+    change[:, :n] += scale * G @ P
+    shift = scale * G[:, :d] @ f.a
+    E = scale * f.c * G[:, :d]  # one c for all of s, or one for each of its entries
+    assert change.shape == (m, m)
+    return np.concatenate([change, E, noise_matrix(plan, scale, G[:, :d])], axis=1), shift
 
 
-def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The nonzero entries of a matrix: (where rows begin, offsets of columns in a block, entries)."""
-    rows, columns = np.nonzero(matrix)
-    start = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
-    return start.astype(np.int64), columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
+def noise_matrix(plan: Plan, scale: float, G_theta: np.ndarray) -> np.ndarray:
+    """L: the scheme's noise and that of a Gaussian oracle, which adds τ·scale·G_θζ, drawn as one Gaussian where that can be.
+
+    It cannot where a martingale is summed, which is made of the scheme's own ξ, or where the scheme has a memory: its noise is
+    of lower rank than the state. The oracle then has d normals of its own, after the scheme's n.
+    """
+    oracle, alone = plan.oracle, plan.martingale or plan.state_size > plan.dynamics.size
+    tau = float(oracle.tau) if isinstance(oracle, Gaussian) else None
+    if alone or (tau is None and not plan.scheme.is_euler):
+        C = plan.step_matrices.C
+        return C if tau is None else np.concatenate([C, scale * tau * G_theta], axis=1)
+    C = None if plan.scheme.is_euler else plan.step_matrices.C
+    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
+    if tau is not None:
+        W = W + (scale * tau) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
+    try:
+        return np.linalg.cholesky(W)
+    except np.linalg.LinAlgError:  # balanced noise at its largest step size: W is singular
+        values, basis = np.linalg.eigh(W)
+        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
+
+
+def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix by its nonzero entries: (where rows begin, rows computed with the next, offsets of columns in a block, entries).
+
+    Two neighbours with almost the same columns are computed together; both then store the columns of either.
+    """
+    stored, pair, i = matrix != 0, np.zeros(len(matrix), np.int64), 0
+    while IN_PAIRS and i + 1 < len(matrix):
+        either = stored[i] | stored[i + 1]
+        if 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
+            stored[i : i + 2], pair[i] = either, 1
+            i += 1
+        i += 1
+    rows, columns = np.nonzero(stored)
+    start = np.concatenate([[0], np.cumsum(np.count_nonzero(stored, axis=1))])
+    return start.astype(np.int64), pair, columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
 
 
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
@@ -191,22 +257,36 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     dtype = np.dtype(plan.dtype)
     f = form(plan)
     matrix, shift = step_matrix(plan, f)
-    row_start, column, entry = sparse_rows(matrix, dtype)
-    directions = np.stack([np.asarray(h.direction, float) for h in plan.observables.values()])  # type: ignore[attr-defined]
-    h_start, h_column, h_entry = sparse_rows(directions, dtype)
+    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
+    row_start, row_pair, column, entry = sparse_rows(matrix, dtype)
+    psi = increments(plan) if plan.martingale else observables_alone(plan)
+    h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
-        n=plan.dynamics.size,
-        d=plan.dim,
+        n=n,
+        d=d,
+        m=m,
+        draws=matrix.shape[1] - m - d,
         row_start=row_start,
+        row_pair=row_pair,
         column=column,
         entry=entry,
         shift=shift.astype(dtype),
         h_start=h_start,
+        h_pair=h_pair,
         h_column=h_column,
         h_entry=h_entry,
+        h_shift=np.zeros(len(psi.rows), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
+        columns=len(plan.observables) + len(psi.constant),
+        term_start=psi.start.astype(np.int64),
+        term_noise=psi.noise.astype(np.int64) * WIDTH,
+        term_state=psi.state.astype(np.int64) * WIDTH,
+        term_cross=psi.cross.astype(dtype),
+        term_square=psi.square.astype(dtype),
+        term_linear=psi.linear.astype(dtype),
+        constant=psi.constant.astype(dtype),
         weight=plan.eta if plan.weighting == "step_size" else 1.0,
         burn_in=plan.burn_in,
         thin=thin or 0,
@@ -217,6 +297,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
+        curvature_column=f.curvature_column,
         table=aligned(f.table.astype(dtype)),
         num_rows=f.table.shape[0] - 1,
         row_width=f.table.shape[1],

@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, Layout, compiled
+from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
+from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
 from gyromc.engines.state import initial_state
 from gyromc.observables import Ridge
-from gyromc.oracles import Minibatch
+from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.targets import SumOverData
@@ -71,8 +72,9 @@ def _plain_reason(plan: Plan) -> str | None:
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
-        f"it has the scheme euler and the plan asks for {plan.scheme}": not plan.scheme.is_euler,
+        f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
+        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
         f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
         f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
     }
@@ -81,11 +83,11 @@ def _plain_reason(plan: Plan) -> str | None:
 
 def team_size(plan: Plan) -> int:
     """How many threads share one chain: a power of two that depends on the plan's pieces alone."""
-    ridges = sum(isinstance(h, Ridge) for h in plan.observables.values())
+    ridges = sum(isinstance(h, Ridge) or plan.martingale for h in plan.observables.values())
     work = [1, ridges // 2 if ridges > 4 else 1]
     if isinstance(plan.flat_target, SumOverData):
         # One call of the generator gives a thread four rows; a full sum should give it a few as well.
-        work.append((plan.oracle.size if isinstance(plan.oracle, Minibatch) else plan.flat_target.num_data) // 4)
+        work.append((plan.oracle.size if isinstance(plan.oracle, Batch) else plan.flat_target.num_data) // 4)
     return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
 
 
@@ -128,7 +130,7 @@ class PallasSession:
             due = self.plan.burn_in + first_slot * self.thin
             for slot, step in enumerate(range(due, end, self.thin)):
                 self._launch(step - self.step)
-                self.buffer[slot] = np.asarray(self.arrays.z[: self.plan.dim, : self.plan.num_chains]).T
+                self.buffer[slot] = np.asarray(self.arrays.y[: self.plan.dim, : self.plan.num_chains]).T
         self._launch(end - self.step)
 
     def _launch(self, num_steps: int) -> None:
@@ -149,7 +151,7 @@ class PallasSession:
         high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
         clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
         failed_at = _failures(host.failed_at, self.recipe.team, R)
-        return EngineState(self.step, np.ascontiguousarray(host.z[:, :R].T), high, low, clock, failed_at)
+        return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 
 
 Session = PallasSession  # the name in `protocol.Engine`
@@ -160,9 +162,9 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     R = state.z.shape[0]
     failed_at = np.full(total, NEVER, np.int32)
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
-    z = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
+    y = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
     high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
-    return jax.device_put(Arrays(z, high, low, np.repeat(failed_at, recipe.team)))
+    return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)))
 
 
 def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
@@ -172,13 +174,13 @@ def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
 
 
 def _places(recipe: Recipe) -> np.ndarray:
-    """The slots and the threads of the plan's observables."""
+    """The slots and the threads of the columns of the sums."""
     places = {i: (s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)}
     return np.array([places[i] for i in range(len(places))]).T
 
 
 def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
-    """Sums by chain and observable as the kernel stores them: slots × threads."""
+    """Sums by chain and column as the kernel stores them: slots × threads."""
     slot, thread = _places(recipe)
     out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
     out[slot, : len(sums), thread] = sums.T

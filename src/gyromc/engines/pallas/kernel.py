@@ -1,12 +1,10 @@
 """The kernel: a block of chains makes its steps (E3) and sums its observables (E4), with the whole loop on the GPU.
 
 `compiled` takes a recipe and a layout and returns a compiled function from the chains' arrays to their arrays some steps later.
-Each chain is shared by a team of threads: they divide its rows of data, its random numbers and its tables of observables among
-them, each adds up its part, and one sum over the team per coordinate ends the step. Everything else is computed by every thread
-of the team.
+Each chain is shared by a team of threads: they divide its rows of data, its random numbers and its tables among them, each adds
+up its part, and one sum over the team per coordinate ends the step. Everything else is computed by every thread of the team.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +17,9 @@ from jax.experimental.pallas import triton
 
 from gyromc.checks import require
 from gyromc.engines.pallas import philox
-from gyromc.engines.pallas.recipe import Recipe, Row, Rows
+from gyromc.engines.pallas.reader import UNROLLED_LOADS, Reader
+from gyromc.engines.pallas.recipe import Recipe, Row
+from gyromc.engines.pallas.team import Layout, Team
 from gyromc.engines.pallas.unrolled import entries
 from gyromc.engines.state import two_sum
 from gyromc.observables import PROFILES
@@ -27,23 +27,12 @@ from gyromc.observables import PROFILES
 NEVER = 2**31 - 1
 """The step at which a chain that has not failed fails."""
 IN_REGISTERS = 64  # with more coefficients than this, they are read again at every step
-UNROLLED_ROUNDS = 4
-UNROLLED_LOADS = 24
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How chains are laid out on the GPU; it never changes the numbers."""
-
-    chains: int  # per block
-    warps: int  # of 32 threads, per block
-    interpret: bool = False
 
 
 class Arrays(NamedTuple):
-    """The chains: z is n × chains, the sums are slots × threads, with the threads of a team side by side."""
+    """The chains: the states y are entries × chains, the sums are slots × threads, the threads of a team side by side."""
 
-    z: Any
+    y: Any
     high: Any
     low: Any
     failed_at: Any
@@ -58,6 +47,7 @@ class Inputs(NamedTuple):
     coefficients: Any
     columns: Any
     directions: Any
+    increments: Any
 
 
 @functools.lru_cache(maxsize=128)
@@ -70,7 +60,7 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
         f"{layout.warps} warps are {32 * layout.warps}.",
     )
     sums = len(recipe.slots)
-    sizes = Arrays(z=(recipe.size, B), high=(sums, threads), low=(sums, threads), failed_at=(threads,))
+    sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(threads,))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
     chains = [pl.BlockSpec(size, (lambda i: (0, i)) if len(size) == 2 else (lambda i: (i,))) for size in sizes]
     shapes = [jax.ShapeDtypeStruct((*s[:-1], num_blocks * s[-1]), kind) for s, kind in zip(sizes, kinds, strict=True)]
@@ -96,10 +86,11 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
 
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
-    inputs, before, after = Inputs(*refs[:6]), Arrays(*refs[6:10]), Arrays(*refs[10:])
+    count, each = len(Inputs._fields), len(Arrays._fields)
+    inputs, before, after = Inputs(*refs[:count]), Arrays(*refs[count : count + each]), Arrays(*refs[count + each :])
     block = _Block(recipe, layout, inputs, after)
-    coordinates, held = range(recipe.size), range(recipe.num_tables, len(recipe.slots))
-    z = tuple(before.z[j, block.local] for j in coordinates)
+    coordinates, held = range(recipe.state), range(recipe.num_in_memory, len(recipe.slots))
+    y = tuple(before.y[j, block.team.local] for j in coordinates)
     high, low = (tuple(ref[s, :] for s in held) for ref in (before.high, before.low))
 
     def copy(s, nothing):
@@ -107,13 +98,13 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
         after.low[s, :] = before.low[s, :]
         return nothing
 
-    if recipe.num_tables:
-        jax.lax.fori_loop(0, recipe.num_tables, copy, 0)
+    if recipe.num_in_memory:
+        jax.lax.fori_loop(0, recipe.num_in_memory, copy, 0)
     first, steps = inputs.counts[0], inputs.counts[1]
-    carry = jax.lax.fori_loop(first, first + steps, block.step, (z, high, low, before.failed_at[:]))
-    z, high, low, failed_at = carry
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (y, high, low, before.failed_at[:]))
+    y, high, low, failed_at = carry
     for j in coordinates:
-        after.z[j, block.local] = z[j]  # every thread of a team writes the same number
+        after.y[j, block.team.local] = y[j]  # every thread of a team writes the same number
     for i, s in enumerate(held):
         after.high[s, :] = high[i]
         after.low[s, :] = low[i]
@@ -124,78 +115,85 @@ class _Block:
     """One block of chains: what does not change from step to step, and the step."""
 
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
-        self.recipe, self.inputs, self.after, self.native = recipe, inputs, after, not layout.interpret
-        B, T = layout.chains, recipe.team
-        self.tile = (B * T,)
-        index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
-        self.local = index // T  # the chain within the block
-        self.chain = (self.local + pl.program_id(0) * B).astype(jnp.uint32)
-        self.thread = None if T == 1 else index % T
-        self.key = inputs.seed[0], inputs.seed[1]
+        self.recipe, self.inputs, self.after = recipe, inputs, after
+        self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]))
+        self.reader = None if recipe.rows is None else Reader(self.team, recipe.rows, inputs.columns)
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
         few = recipe.num_coefficients <= IN_REGISTERS
         self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
 
-    @property
-    def rows(self) -> Rows:
-        assert self.recipe.rows is not None
-        return self.recipe.rows
-
-    def total(self, x):
-        """The sum over a team, in each of its threads, by exchanges over doubling distances."""
-        for distance in (1 << i for i in range(self.recipe.team.bit_length() - 1)):
-            x = x + (philox.exchanged(x, distance) if self.native else x[jnp.arange(x.size) ^ distance])
-        return x
-
     def step(self, k, carry):
-        """Observe z_k, then compute z_{k+1}."""
-        z, high, low, failed_at = carry
-        theta = entries(z[: self.recipe.dim], (self.recipe.dim,))
+        """Observe z_k, then compute y_{k+1}."""
+        y, high, low, failed_at = carry
+        theta = entries(y[: self.recipe.dim], (self.recipe.dim,))
         values = [
-            jnp.broadcast_to(jnp.asarray(slot.value(theta)[()], jnp.float32), self.tile)
+            jnp.broadcast_to(jnp.asarray(slot.value(theta)[()], jnp.float32), self.team.tile)
             for slot in self.recipe.slots
             if slot.value is not None
         ]
-        sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in z])
+        sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in y[: self.recipe.size]])
         failed_at = self.look(k, sane, values, failed_at)
-        pairs = [two_sum(*pair) for pair in zip(high, low, self.counted(k, values), strict=True)]  # E4: z_0 counts
-        high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        pairs, rest = self.summed(k, high, low, values), slice(len(values), None)  # E4: z_0 counts
         for profile, first, last in self.recipe.tables:
             sum_one = functools.partial(self.sum_table, k, theta, profile)
             failed_at = jax.lax.fori_loop(first, last, sum_one, failed_at)
-        return self.move(k, z, theta), high, low, failed_at
+        moved, xi = self.move(k, y, theta)
+        if self.recipe.increments:
+            pairs += self.correct(k, moved, self.team.everywhere(xi), high[rest], low[rest])
+        high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        return tuple(moved), high, low, failed_at
 
     def look(self, k, sane, values, failed_at):
         """The first step at which the state left the sane range or a value was not finite."""
         sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
         return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
 
-    def counted(self, k, values) -> list:
-        """The values, or zeros during burn-in."""
-        return [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values] if self.recipe.burns_in else values
+    def summed(self, k, high, low, values: list) -> list:
+        """The first sums, in two floats each, with the values added; nothing is added during burn-in."""
+        if self.recipe.burns_in:
+            values = [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values]
+        return [two_sum(h, l, v) for h, l, v in zip(high, low, values, strict=False)]
+
+    def add_to(self, k, slot, value) -> None:
+        """Add one value per thread to sums that stay in memory, since there are too few registers."""
+        high, low = self.after.high, self.after.low
+        [(high[slot, :], low[slot, :])] = self.summed(k, [high[slot, :]], [low[slot, :]], [value])
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
-        """Add one table's observables, one per thread; their sums stay in memory, since there are too few registers."""
-        here = table * self.recipe.team + self.thread
-        terms = [self.inputs.directions[j, here] * x for j, x in enumerate(theta)]
-        value = PROFILES[profile](functools.reduce(lambda a, b: a + b, terms))
-        high, low = self.after.high[table, :], self.after.low[table, :]
-        self.after.high[table, :], self.after.low[table, :] = two_sum(high, low, *self.counted(k, [value]))  # E4
+        """Add one table's observables, one per thread."""
+        here = table * self.recipe.team + self.team.thread
+        value = PROFILES[profile](_dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
+        self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
-    def move(self, k, z, theta):
-        """z - η(D+Q)ĝ + √(2ηD)ξ, for every coordinate."""
-        recipe = self.recipe
-        shared = self.apart(self.noise(k))
-        own = None if recipe.rows is None else self.apart(self.row_sum(k, theta))
-        gradient = [*recipe.smooth(theta), *(z[recipe.dim :] if recipe.size > recipe.dim else ())]  # ∇H = (∇U, r)
+    def move(self, k, y, theta) -> tuple[list, list]:
+        """y⁺ = Ay + Bĝ + Cξ, for every coordinate, and ξ, divided among the threads of a team."""
+        recipe, team = self.recipe, self.team
+        xi = team.normals(k, recipe.size, philox.NOISE)
+        zeta = [] if recipe.oracle is None else team.normals(k, recipe.dim, philox.ORACLE)
+        own = [] if self.reader is None else self.reader.sum(k, theta)
+        gradient = [*self.smooth(theta), *y[recipe.dim : recipe.size]]  # ∇H = (∇U, r)
         moved = []
-        for j, x in enumerate(z):
-            part = self.product(recipe.noise[j], shared)
-            if own is not None:
-                part = part + self.product(tuple(c for c in recipe.drift[j] if c[0] < recipe.dim), own)
-            moved.append(x + (self.product(recipe.drift[j], gradient) + self.total(part)))  # E3, z last as in `schemes`
-        return tuple(moved)
+        for j, x in enumerate(y):
+            parts = [(recipe.noise[j], xi), (recipe.oracle[j] if recipe.oracle is not None else (), zeta)]
+            parts.append((tuple(c for c in recipe.drift[j] if c[0] < recipe.dim) if own else (), own))
+            parts = [self.product(row, tiles) for row, tiles in parts if row]
+            change = self.product(recipe.drift[j], gradient)
+            if parts:
+                change = change + team.total(functools.reduce(lambda a, b: a + b, parts))
+            if recipe.kept[j]:
+                change = self.product(recipe.kept[j], y) + change
+            # A memory is replaced; z comes last as in `schemes`.
+            moved.append(x + change if j < recipe.size else jnp.broadcast_to(change, team.tile))  # E3
+        return (team.apart(moved) if recipe.increments else moved), xi
+
+    def smooth(self, theta) -> list:
+        """The part of the gradient of U that every thread computes: all but the rows."""
+        gradient, one = list(self.recipe.smooth(theta)), [np.float32(1)]
+        if self.recipe.anchor is None or self.recipe.center is None:
+            return gradient
+        away = [t - self.product(c, one) for t, c in zip(theta, self.recipe.center, strict=True)]
+        return [g + self.product(row, away + one) for g, row in zip(gradient, self.recipe.anchor, strict=True)]  # T8
 
     def product(self, row: Row, x):
         """A row of a sparse matrix times a vector of tiles."""
@@ -203,102 +201,42 @@ class _Block:
         terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
         return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
 
-    def apart(self, tiles: list) -> list:
-        """The same tiles; when interpreting, this keeps XLA from computing them again for every use."""
-        return tiles if self.native else list(jax.lax.optimization_barrier(tuple(tiles)))
+    def correct(self, k, moved: list, xi: list, high, low) -> list:
+        """Add the martingale's increments: to the sums given, or to those in memory where these are none."""
+        first, values = self.recipe.increments[0][1], []
+        for terms, start, stop in self.recipe.increments:
+            if high:
+                values += [self.increment(s - first, terms, moved, xi) for s in range(start, stop)]
+                continue
 
-    def noise(self, k) -> list:
-        """ξ: each thread draws some of the normals and has zeros for the others."""
-        n, T = self.recipe.size, self.recipe.team
-        rounds = pl.cdiv(pl.cdiv(n, 4), T)
-        drawn = [philox.normals(self.words(k, self.own(c), philox.NOISE), self.native) for c in range(rounds)]
-        xi = []
-        for i in range(n):
-            c, owner = divmod(i // 4, T)
-            x = drawn[c][i % 4]
-            xi.append(x if self.thread is None else jnp.where(self.thread == owner, x, np.float32(0)))
-        return xi
+            def one(s, nothing, terms=terms):
+                self.add_to(k, s, self.increment(s - first, terms, moved, xi))
+                return nothing
 
-    def own(self, draw):
-        """The number of a thread's draw: the threads of a team take turns."""
-        return draw if self.thread is None else draw * self.recipe.team + self.thread
+            jax.lax.fori_loop(start, stop, one, 0)
+        return self.summed(k, high, low, values)
 
-    def words(self, k, number, stream: int):
-        """Four random words: draw number `number` of the step."""
-        full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)
-        return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
+    def increment(self, table, terms: int, y: list, xi: list):
+        """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
+        n, m = len(xi), len(y)
+        here = table if self.team.thread is None else table * self.recipe.team + self.team.thread
+        numbers = lambda start, count: [self.inputs.increments[start + i, here] for i in range(count)]
+        value = _dot(numbers(0, n), xi)
 
-    def row_sum(self, k, theta) -> list:
-        """This thread's part of Σ ∇ℓ_i, scaled."""
-        rows, T = self.rows, self.recipe.team
-        chosen = None if rows.batch is None or rows.replace else self.distinct_rows(k)
-        take = self.every_row if rows.batch is None else functools.partial(self.drawn_rows, chosen)
-        rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
+        def one(t, value):
+            start = n + 1 + t * (2 + m + n)
+            weight, offset = numbers(start, 2)
+            drawn = _dot(numbers(start + 2 + m, n), xi)
+            return value + weight * drawn * (_dot(numbers(start + 2, m), y) - offset - drawn)  # T9
 
-        def add(index, weight, sums):
-            columns = self.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
-            return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
+        if terms:
+            value = value - numbers(n, 1)[0]
+        if terms > 1 and terms * (m + n) > UNROLLED_LOADS:
+            return jax.lax.fori_loop(0, terms, one, value)
+        for t in range(terms):
+            value = one(t, value)
+        return value
 
-        def some(c, sums):
-            taken = take(k, c)
-            if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
-                pick = lambda i, part: functools.reduce(
-                    lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
-                )
-                return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
-            for index, weight in taken:
-                sums = add(index, weight, sums)
-            return sums
 
-        sums = tuple(jnp.zeros(self.tile, jnp.float32) for _ in range(self.recipe.dim))
-        if rounds > UNROLLED_ROUNDS:
-            return list(jax.lax.fori_loop(0, rounds, some, sums))
-        for c in range(rounds):
-            sums = some(c, sums)
-        return list(sums)
-
-    def drawn_rows(self, chosen, k, c) -> list:
-        """Four rows of the batch and their weights, zero for draws past its end."""
-        rows, T = self.rows, self.recipe.team
-        assert rows.batch is not None
-        drawn, number = [], self.own(c)
-        words = self.words(k, number, philox.ROWS) if chosen is None else (None,) * 4
-        for w, word in enumerate(words):
-            weight = np.float32(rows.scale)
-            if rows.batch % (4 * T):
-                weight = jnp.where(4 * number + w < rows.batch, weight, np.float32(0))
-            index = philox.row_numbers(word, rows.num_rows) if chosen is None else self.picked(chosen, c, w)
-            drawn.append((index, weight))
-        return drawn
-
-    def picked(self, chosen: list, c, w: int):
-        """Row 4 · number + w of a batch that every thread holds; `number` is the thread's own draw."""
-        T, number = self.recipe.team, self.own(c)
-        mine = [j for j in range(w, len(chosen), 4) if not isinstance(c, int) or j // 4 // T == c]
-        return functools.reduce(lambda a, j: jnp.where(4 * number + w == j, chosen[j], a), mine, chosen[0])
-
-    def distinct_rows(self, k) -> list:
-        """Floyd's choice of b distinct rows, the same in every thread of a team.
-
-        The j-th is drawn among the first N-b+j+1 and becomes the last of these if it was taken before. `oracles.distinct_rows`
-        does the same in a loop over an array of chains × rows; in a kernel each row must be a tile of its own in registers.
-        """
-        rows = self.rows
-        assert rows.batch is not None
-        words = [word for c in range(pl.cdiv(rows.batch, 4)) for word in self.words(k, c, philox.ROWS)]
-        chosen: list = []
-        for j in range(rows.batch):
-            last = rows.num_rows - rows.batch + j
-            drawn = philox.row_numbers(words[j], last + 1)
-            row = functools.reduce(lambda a, other, t=drawn, x=last: jnp.where(t == other, x, a), chosen, drawn)
-            chosen.append(row)
-        return self.apart(chosen)
-
-    def every_row(self, k, c) -> list:
-        """The next rows in order, one for each thread of a team."""
-        rows, T = self.rows, self.recipe.team
-        index = jnp.broadcast_to(jnp.asarray(c, jnp.int32) * T + (0 if self.thread is None else self.thread), self.tile)
-        if rows.num_rows % T == 0:
-            return [(index, np.float32(1))]
-        inside = index < rows.num_rows
-        return [(jnp.minimum(index, rows.num_rows - 1), jnp.where(inside, np.float32(1), np.float32(0)))]
+def _dot(a, b):
+    return functools.reduce(lambda x, y: x + y, [x * y for x, y in zip(a, b, strict=True)])

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import triton
 
-NOISE, ROWS = 0, 1
-"""The streams, the last word of the counter: noise and mini-batches never share a number."""
+NOISE, ROWS, ORACLE = 0, 1, 2
+"""The streams, the last word of the counter: a scheme's noise, mini-batches and a Gaussian oracle's noise share no number."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
@@ -88,6 +88,12 @@ def row_numbers(word, num_rows: int):
 def exchanged(x, distance: int):
     """The value of the thread at `distance` (a power of two below 32) in the same warp."""
     return _instruction(f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;", x, "=r,r")
+
+
+def from_thread(x, number: int, team: int):
+    """The value of thread `number` of the same team, for teams of `team` threads side by side in a warp."""
+    segments = (32 - team) << 8 | 0x1F  # a warp is cut into pieces of `team` threads
+    return _instruction(f"shfl.sync.idx.b32 $0, $1, {number}, {segments}, 0xffffffff;", x, "=r,r")
 
 
 def _instruction(assembly: str, x, constraints: str):

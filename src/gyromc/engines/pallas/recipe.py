@@ -8,100 +8,126 @@ differ only in them share one compiled kernel.
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
-from gyromc.flat import FlatSum, ravel
+from gyromc.engines.pallas.rows import Anchor, Rows, read_data
+from gyromc.engines.pallas.unrolled import entries, unroll
+from gyromc.flat import FlatSum
+from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
-from gyromc.oracles import Exact, Gaussian, Minibatch
+from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
-from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
+from gyromc.targets import FiniteSum, GeneralizedLinear
 
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch)
-MOST_COLUMNS = 64
-MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others in registers
-_SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
+MOST_LOADS = (
+    256  # numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory
+)
 
 Row = tuple[tuple[int, int, int], ...]
 """One row of a sparse matrix: (column, number of the coefficient, sign)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """A sum over data: which rows a step reads, and what a row adds to the gradient."""
-
-    num_rows: int
-    batch: int | None  # rows drawn per step; None: all of them
-    replace: bool  # whether a row can be drawn twice
-    num_columns: int
-    scale: float
-    add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
+Matrix = tuple[Row, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One tile of sums: an observable that every thread of a team computes, or a table with one observable per thread."""
+    """One tile of sums: an observable that every thread of a team computes, or a table with one column of sums per thread.
 
-    profile: str | None  # for tables
-    members: tuple[int, ...]  # the plan's observables in it, one per thread for tables
-    value: Callable | None = dataclasses.field(compare=False)  # a function of θ; None for tables
+    A table holds ridge observables of one profile, or increments of the martingale with so many quadratic terms.
+    """
+
+    members: tuple[int, ...]  # columns of the run's sums, one per thread for tables
+    profile: str | None = None  # for tables of observables
+    terms: int | None = None  # for tables of increments
+    value: Callable | None = dataclasses.field(default=None, compare=False)  # a function of θ; None for tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything that is fixed when the kernel is compiled; equal recipes share a kernel."""
+    """Everything that is fixed when the kernel is compiled; equal recipes share a kernel.
+
+    A step is y⁺ = Ay + Bĝ(z) + Cξ + τB_θζ with z the first `size` of the `state` entries of y. For the entries of z, `kept` is
+    A - I: what is added to z is summed first.
+    """
 
     dim: int
     size: int
+    state: int
     team: int
     burns_in: bool
     num_coefficients: int
-    drift: tuple[Row, ...]
-    noise: tuple[Row, ...]
+    drift: Matrix  # B
+    noise: Matrix  # C
+    kept: Matrix  # A, less I in the rows of z
+    oracle: Matrix | None  # τB_θ, where a Gaussian oracle has normals of its own
+    anchor: Matrix | None  # [K, g] of a control variate, which adds K(θ - c) + g to the gradient
+    center: Matrix | None  # c, as one column
     rows: Rows | None
-    slots: tuple[Slot, ...]
+    slots: tuple[Slot, ...]  # those in memory first
+    num_in_memory: int
     fingerprint: tuple
     smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that every thread of a team computes
 
     @property
-    def num_tables(self) -> int:
-        """How many slots are tables; these come first."""
-        return sum(slot.profile is not None for slot in self.slots)
+    def tables(self) -> list[tuple[str, int, int]]:
+        """(profile, first slot, one past the last) of the tables of observables, profile by profile."""
+        return _ranges([slot.profile for slot in self.slots])
 
     @property
-    def tables(self) -> list[tuple[str, int, int]]:
-        """(profile, first, one past the last) of the tables, profile by profile."""
-        profiles = [slot.profile for slot in self.slots if slot.profile is not None]
-        ranges = [(p, profiles.index(p)) for p in dict.fromkeys(profiles)]
-        return [(p, first, first + profiles.count(p)) for p, first in ranges]
+    def increments(self) -> list[tuple[int, int, int]]:
+        """(number of terms, first slot, one past the last) of the tables of increments; empty without a martingale."""
+        return _ranges([slot.terms for slot in self.slots])
+
+
+def _ranges(kinds: list) -> list:
+    """(kind, first, one past the last) of each kind but None; equal kinds lie side by side."""
+    return [
+        (kind, kinds.index(kind), kinds.index(kind) + kinds.count(kind))
+        for kind in dict.fromkeys(kinds)
+        if kind is not None
+    ]
 
 
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
-    drift, noise = _matrices(plan)
-    coefficients, (drift_rows, noise_rows) = _compress(drift, noise)
-    rows, columns = _rows(plan)
+    step, data = _step(plan), read_data(plan)
+    coefficients, (drift, noise, kept, *oracle) = _compress(*(matrix for matrix in step if matrix is not None))
+    anchor, center, coefficients = _anchor(data.anchor, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
+    corrections, increments = _increments(plan, martingale(plan), team) if plan.martingale else ((), _NOTHING)
+    in_memory = sum(slot.profile is not None for slot in slots)
+    loads = sum(plan.dynamics.size + (slot.terms or 0) * (plan.state_size + plan.dynamics.size) for slot in corrections)
+    if loads > MOST_LOADS:
+        slots, in_memory = (*slots[:in_memory], *corrections, *slots[in_memory:]), in_memory + len(corrections)
+    else:
+        slots = (*slots, *corrections)
     recipe = Recipe(
         dim=plan.dim,
         size=plan.dynamics.size,
+        state=plan.state_size,
         team=team,
         burns_in=plan.burn_in > 0,
         num_coefficients=len(coefficients),
-        drift=drift_rows,
-        noise=noise_rows,
-        rows=rows,
+        drift=drift,
+        noise=noise,
+        kept=kept,
+        oracle=oracle[0] if oracle else None,
+        anchor=anchor,
+        center=center,
+        rows=data.rows,
         slots=slots,
+        num_in_memory=in_memory,
         fingerprint=_fingerprint(plan),
-        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _vector(plan)),
+        smooth=unroll(target.gradient if data.rows is None else target.prior_gradient, _vector(plan)),
     )
-    return recipe, {"coefficients": coefficients, "columns": columns, "directions": directions}
+    arrays = {"coefficients": coefficients, "columns": data.columns, "directions": directions, "increments": increments}
+    return recipe, arrays
 
 
 def check(recipe: Recipe) -> None:
@@ -118,18 +144,66 @@ def check(recipe: Recipe) -> None:
     jax.eval_shape(everything, *[jax.ShapeDtypeStruct((2,), jnp.float32)] * (recipe.dim + columns))
 
 
-def _matrices(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """-η(D+Q), and a root of the covariance of all Gaussian noise in a step."""
-    eta, D = plan.eta, plan.dynamics.D
-    G = D + plan.dynamics.Q
-    covariance = 2 * eta * D
-    if isinstance(plan.oracle, Gaussian):
-        spread = eta * float(plan.oracle.tau) * G[:, : plan.dim]
-        covariance = covariance + spread @ spread.T  # √(2ηD) ξ - η(D+Q) τζ is one Gaussian: same law, half the normals
-    return -eta * G, np.linalg.cholesky(covariance)
+class _Step(NamedTuple):
+    """The matrices of a step, named as in `Recipe`."""
+
+    drift: np.ndarray
+    noise: np.ndarray
+    kept: np.ndarray
+    oracle: np.ndarray | None
 
 
-def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]:
+def _step(plan: Plan) -> _Step:
+    """The step of a linear scheme; a Gaussian oracle's noise and the scheme's are drawn as one Gaussian where that is possible.
+
+    That is the same law for half the normals. A martingale needs the scheme's own ξ, and a memory of the noise would have to
+    hold the oracle's as well: there the oracle has d normals of its own.
+    """
+    n, d, apart = plan.dynamics.size, plan.dim, plan.martingale or plan.state_size > plan.dynamics.size
+    if plan.scheme.is_euler and not apart:
+        eta, D = plan.eta, plan.dynamics.D
+        B, C, kept = -eta * (D + plan.dynamics.Q), None, np.zeros((n, n))
+        covariance = 2 * eta * D
+    else:
+        A, B, C = plan.step_matrices.A, plan.step_matrices.B, plan.step_matrices.C
+        kept = A - np.eye(len(A)) * (np.arange(len(A)) < n)
+        covariance = C @ C.T
+    if not isinstance(plan.oracle, Gaussian):
+        return _Step(B, np.linalg.cholesky(covariance) if C is None else C, kept, None)
+    spread = float(plan.oracle.tau) * B[:, :d]
+    if apart:
+        assert C is not None
+        return _Step(B, C, kept, spread)
+    return _Step(B, _root(covariance + spread @ spread.T), kept, None)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """R with RRᵀ the given matrix, which may be singular."""
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        values, basis = np.linalg.eigh(covariance)
+        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
+
+
+def _anchor(anchor: Anchor | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
+    """[K, g] and c of a control variate, and the known coefficients with theirs behind them.
+
+    Each entry has a coefficient of its own: these are data, and other data must not lead to another kernel.
+    """
+    if anchor is None:
+        return None, None, known
+    d = len(anchor.center)
+    K = np.zeros((d, 0)) if anchor.curvature is None else anchor.curvature
+    columns = [*range(K.shape[1]), d]  # of (θ - c, 1)
+    first = len(known) + np.arange(d) * len(columns)
+    rows = tuple(tuple((i, int(n) + j, 1) for j, i in enumerate(columns)) for n in first)
+    center = tuple(((0, len(known) + d * len(columns) + i, 1),) for i in range(d))
+    parts = known, np.column_stack([K, anchor.gradient]).ravel(), anchor.center
+    return rows, center, np.concatenate(parts).astype(np.float32)
+
+
+def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:
     """The distinct absolute values of the entries, and each matrix by reference to them; zeros are left out.
 
     Values are numbered in the order in which they first appear, not by size: a smaller η shrinks drift and noise differently,
@@ -138,7 +212,7 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[tuple[Row, ...]]]
     values: list[float] = []
     sparse = []
     for matrix in matrices:
-        where = np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max())
+        where = np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max(initial=0.0))
         number, distinct = _distinct(np.abs(matrix[where]))
         rows: list[list] = [[] for _ in matrix]
         for k, i, n in zip(*where, len(values) + number, strict=True):
@@ -162,75 +236,13 @@ def _vector(plan: Plan) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
 
 
-def _rows(plan: Plan) -> tuple[Rows | None, np.ndarray]:
-    """How the step reads the target's data, and the data as columns; None for a target without data."""
-    target = plan.flat_target
-    if not isinstance(target, SumOverData):
-        return None, np.zeros((1, 1), np.float32)
-    N, batch, replace = target.num_data, None, True
-    if isinstance(plan.oracle, Minibatch) and (plan.oracle.replace or plan.oracle.size < N):
-        batch, replace = plan.oracle.size, plan.oracle.replace
-        if not replace and batch > MOST_DISTINCT:
-            raise Unsupported(
-                f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
-            )
-    if isinstance(target, GeneralizedLinear):
-        add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
-    else:
-        inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
-        if not isinstance(inner, FiniteSum):
-            raise Unsupported(f"sums over data of type {type(inner).__name__}")
-        add, columns = _traced_row(inner, unravel, _vector(plan))
-    if len(columns) > MOST_COLUMNS:
-        raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
-    columns = np.ascontiguousarray(columns, np.float32)
-    return Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns
-
-
-def _linear_row(target: GeneralizedLinear) -> Callable:
-    """`Rows.add` for a target that reads its data through xᵀθ."""
-    slope = unroll(target.slope, _SCALAR, _SCALAR)
-
-    def add(theta, columns, weight):
-        *x, y = columns
-        t = sum(a * b for a, b in zip(x[1:], theta[1:], strict=True)) + x[0] * theta[0]
-        s = slope(entries([t], ()), entries([y], ()))[()] * weight
-        return [s * a for a in x]
-
-    return add
-
-
-def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
-    """`Rows.add` for a user's log likelihood, and the data as columns."""
-    leaves, structure = jax.tree.flatten(target.data)
-    kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32
-    shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
-
-    def gradient(theta, *datum):
-        loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))
-        return ravel(jax.grad(loss)(unravel(theta)))
-
-    unrolled = unroll(gradient, theta_shape, *shapes)
-
-    def add(theta, columns, weight):
-        datum, start = [], 0
-        for shape in shapes:
-            tiles = [x.astype(shape.dtype) for x in columns[start : start + shape.size]]
-            datum.append(entries(tiles, shape.shape))
-            start += shape.size
-        return [g * weight for g in unrolled(theta, *datum)]
-
-    columns = [np.asarray(leaf, np.float32).reshape(leaf.shape[0], -1).T for leaf in leaves]
-    return add, np.concatenate(columns)
-
-
 def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     """Observables as slots: several ridges of one profile share a table, every other observable has its own slot."""
     observables, slots = list(plan.observables.values()), []
     for profile in PROFILES if team > 1 else ():
         members = [i for i, h in enumerate(observables) if isinstance(h, Ridge) and h.profile == profile]
         if len(members) > 2:
-            slots += [Slot(profile, tuple(members[i : i + team]), None) for i in range(0, len(members), team)]
+            slots += [Slot(tuple(members[i : i + team]), profile) for i in range(0, len(members), team)]
     directions = np.zeros((plan.dim, max(1, len(slots)) * team), np.float32)
     for number, slot in enumerate(slots):
         for thread, i in enumerate(slot.members):
@@ -238,8 +250,36 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     tabled = {i for slot in slots for i in slot.members}
     for i, h in enumerate(map(_single_precision, observables)):
         if i not in tabled:
-            slots.append(Slot(None, (i,), unroll(lambda t, h=h: h(plan.unravel(t)), _vector(plan))))
+            slots.append(Slot((i,), value=unroll(lambda t, h=h: h(plan.unravel(t)), _vector(plan))))
     return tuple(slots), directions
+
+
+_NOTHING = np.zeros((1, 1), np.float32)
+
+
+def _increments(plan: Plan, found: Martingale, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
+    """The increments of all observables as slots, one observable per thread, and their numbers, a column for each thread.
+
+    A column has c (n numbers), Σ_t λ_t|q_t|², and for each term λ_t, 2o_t, 2p_t and q_t, with zeros after the last term.
+    Observables with equally many terms share tables, so that one without quadratic terms does not wait for another's.
+    """
+    count = len(plan.observables)
+    terms = [np.flatnonzero(found.owner == j) for j in range(count)]
+    slots = []
+    for number in sorted({len(t) for t in terms}):
+        members = [j for j in range(count) if len(terms[j]) == number]
+        for i in range(0, len(members), team):
+            slots.append(Slot(tuple(count + j for j in members[i : i + team]), terms=number))
+    n, m = found.linear.shape[1], plan.state_size
+    numbers = np.zeros((n + 1 + max(map(len, terms)) * (2 + m + n), len(slots) * team), np.float32)
+    for s, slot in enumerate(slots):
+        for thread, column in enumerate(slot.members):
+            t = terms[column - count]
+            quadratic = np.column_stack([found.weight[t], 2 * found.offset[t], 2 * found.direction[t], found.noise[t]])
+            everything = [found.linear[column - count], [found.weight[t] @ found.spread[t]], quadratic.ravel()]
+            flat = np.concatenate(everything)
+            numbers[: len(flat), s * team + thread] = flat
+    return tuple(slots), numbers
 
 
 def _single_precision(tree: Any) -> Any:
