@@ -88,7 +88,14 @@ def test_second_order_on_the_cosine_target():
 
 @pytest.mark.parametrize(
     ("scheme", "oracle"),
-    [("euler", "noisy"), ("balanced", "noisy"), ("lm_ab2", "noisy"), ("lm_ab2", "exact"), ("hfhr_splitting", "noisy")],
+    [
+        ("balanced", "noisy"),
+        ("hfhr_splitting", "noisy"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("euler", "noisy"), ("lm_ab2", "noisy"), ("lm_ab2", "exact"))
+        ),
+    ],
 )
 def test_slopes_against_the_exact_bias_on_a_gaussian(scheme, oracle):
     """A cosine of no size is a Gaussian that only the Poisson equation knows."""

@@ -70,8 +70,7 @@ def test_the_covariance_is_exact(scheme, dynamics, oracle):
     np.testing.assert_allclose(covariance(plan), np.linalg.inv(TARGET.gaussian()[0]), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("burn_in", [0, 2])
-@pytest.mark.parametrize("oracle", ORACLES)
+@pytest.mark.parametrize(("oracle", "burn_in"), [("exact", 0), ("gaussian", 2)])
 @pytest.mark.parametrize(("scheme", "dynamics"), CASES)
 def test_averages_written_out(scheme, dynamics, oracle, burn_in):
     plan = made(scheme, dynamics, oracle, burn_in=burn_in)
@@ -209,7 +208,9 @@ def test_runs_have_these_moments(scheme, dynamics, oracle):
 @pytest.mark.parametrize(("scheme", "dynamics"), CASES)
 def test_long_runs_have_these_moments(scheme, dynamics, oracle):
     rng = np.random.default_rng(8)
-    X = rng.standard_normal((6, 2))
+    X = 0.4 * rng.standard_normal(
+        (6, 2)
+    )  # with larger rows the noise has heavy tails, and z-scores of variances say little
     target = (
         TARGET if isinstance(oracle, str) else gm.targets.LinearRegression(X, rng.standard_normal(6), prior_scale=1.0)
     )

@@ -5,6 +5,7 @@ gradients or as Euler (per η²), the largest step size at which it can draw its
 nearest to the target.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class FirstOrder(NamedTuple):
     less: np.ndarray  # n × n
 
 
+@functools.lru_cache(maxsize=16)
 def first_order(plan: Plan) -> FirstOrder | None:
     """The first order of a plan's scheme; None where it is not known."""
     scheme, none = plan.scheme, np.zeros_like(plan.dynamics.D)

@@ -4,6 +4,7 @@ Input: a plan and one of its observables. Output: an `Answer`: V, V_0, μ(h), th
 behind each. A route that cannot answer raises `InvalidInput` with the reason or returns None, and the next one is tried.
 """
 
+import contextlib
 import dataclasses
 import math
 
@@ -164,8 +165,16 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
     if isinstance(plan.oracle, Exact | Gaussian):
         return _asymptotic(shared, base, h, found.spread, First(found.bias_slope, found.transient, found.floor))
-    answer = _asymptotic(shared, base, h, found.spread, First(transient=found.transient))
-    if answer.bias_method.kind is Kind.GRID:
+    slope, transient = None, found.transient
+    if not plan.scheme.is_euler and why_no_moments(plan.oracle) is None:
+        with contextlib.suppress(InvalidInput):  # no sample that can be trusted
+            values, mu = plan.model.values(h, shared.pilot.theta), found.expectation.value
+            fitted = shared.fitted().solve(values)
+            slope = _slope(shared, values, fitted)
+            away = lambda theta: plan.model.values(h, theta) - mu
+            transient = shared.effects.transient(fitted.poisson, away) if transient is None else transient
+    answer = _asymptotic(shared, base, h, found.spread, First(slope, transient))
+    if answer.bias is not None:
         return answer
     return answer.noting(_unknown_noise(plan, name))
 
@@ -208,13 +217,19 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     floor = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
     if found.degree < 2:  # a linear φ has no curvature
         return _asymptotic(shared, base, h, spread_h, First(floor=floor))
-    slope = effects.slope(found.poisson)
-    if slope is not None and found.degree > 2:  # what the basis misses, as far as two degrees less can tell
-        lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
-        assert lower is not None
-        slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    slope = _slope(shared, values, found)
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
     return _asymptotic(shared, base, h, spread_h, First(slope, transient, floor))
+
+
+def _slope(shared: Shared, values: np.ndarray, found: plugin.PlugIn) -> Number | None:
+    """The bias per unit of step size by the plug-in, with what two degrees less change as an error; None where there is none."""
+    slope = shared.effects.slope(found.poisson) if found.degree >= 2 else None
+    if slope is None or found.degree == 2:
+        return slope
+    lower = shared.effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
+    assert lower is not None
+    return Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
 
 
 def _unknown_noise(plan: Plan, name: str) -> str:
