@@ -301,9 +301,6 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
     move(p, source, moved)
-    predict(p, source, products)
-    if step >= p.burn_in:
-        add_increments(p, products, c.sums, sums_at)
 
 
 @kernel
@@ -324,9 +321,15 @@ def advance(p, c, task, workspace, gradient, width, slope):
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
         for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
-        predict(p, source, products)  # those of the noise are not read before there is any
-        for k in range(step, step + num_steps):
+        for k in range(
+            step, step + num_steps + 1
+        ):  # the last turn only ends the step before: code written once compiles faster
+            predict(p, source, products)
             since = k - p.burn_in
+            if k > step and since > 0:
+                add_increments(p, products, c.sums, block * p.columns * WIDTH)
+            if k == step + num_steps:
+                break
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
                 kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH
                 for i in range(0, d * WIDTH, LANES):
