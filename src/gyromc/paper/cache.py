@@ -69,7 +69,7 @@ def fingerprint(plan: Plan, engine: str) -> str:
     for name, value in (("theta0", plan.starts.theta), ("r0", plan.starts.r)):
         add(name, value if value is None else np.asarray(value, float))
     require(not plan.scheduled, "A plan with a step-size schedule cannot be cached: pass one number.")
-    add("scheme", plan.scheme.name, *_content(plan.scheme, "scheme"))
+    add("scheme", plan.scheme.name, *map(np.asarray, jax.tree.leaves(plan.scheme)))  # its function has no stable name
     for name in ("step_size", "num_steps", "num_chains", "seed", "burn_in", "weighting", "dtype", "martingale"):
         add(name, getattr(plan, name))
     return digest.hexdigest()[:32]
