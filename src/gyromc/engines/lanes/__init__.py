@@ -60,7 +60,11 @@ class LanesSession:
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
         part, own = self.program.part, self.program.slope_code == gradients.USERS
-        self.loop = kernel.loop_with(part, program.user_function(plan.flat_target)) if own else kernel.loop_for(part)
+        variant = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair)), plan.martingale
+        if own:
+            self.loop = kernel.loop_with(part, program.user_function(plan.flat_target), *variant)
+        else:
+            self.loop = kernel.loop_for(part, *variant)
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]

@@ -185,8 +185,15 @@ def two_rows(source, column, entry, first, last, initial, second, out, at):
 
 
 @kernel
-def multiply(source, start, pair, column, entry, initial, out):
-    """out = initial + M source for a sparse matrix M and a block of chains; `pair` marks a row computed with the next."""
+def multiply_rows(source, start, pair, column, entry, initial, out):
+    """out = initial + M source for a sparse matrix M and a block of chains."""
+    for i in range(initial.size):
+        one_row(source, column, entry, number(start, i), number(start, i + 1), number(initial, i), out, i * WIDTH)
+
+
+@kernel
+def multiply_pairs(source, start, pair, column, entry, initial, out):
+    """The same; `pair` marks a row computed with the next."""
     i = 0
     while i < initial.size:
         first, last, at = number(start, i), number(start, i + 1), i * WIDTH
@@ -199,7 +206,7 @@ def multiply(source, start, pair, column, entry, initial, out):
 
 
 @kernel
-def predict(p, source, products):
+def predict(p, source, products, multiply):
     """The products of (y, s, ξ) that observables and increments use."""
     multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
 
@@ -249,6 +256,11 @@ def add_increments(p, products, sums, at):
 
 
 @kernel
+def no_increments(p, products, sums, at):
+    """Nothing, for plans without a martingale."""
+
+
+@kernel
 def note_failures(sizes, w, limit, failed_at, at, step):
     """Store the step for lanes that exceed the limit for the first time."""
     for lane in range(LANES):
@@ -276,7 +288,7 @@ def draw_normals(p, generator, source, first, spare, step):
 
 
 @kernel
-def move(p, source, moved):
+def move(p, source, moved, multiply):
     """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
     multiply(source, p.row_start, p.row_pair, p.column, p.entry, p.shift, moved)
     for at in range(0, p.n * WIDTH, LANES):
@@ -286,7 +298,7 @@ def move(p, source, moved):
 
 
 @kernel
-def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope):
+def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope, multiply):
     """One step of the chains of a block; y is the first rows of `source`, and `products` belong to it."""
     source, moved, products, scratch = floats
     sums_at, failed_at = block * p.columns * WIDTH, block * WIDTH
@@ -300,14 +312,15 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
     draw_normals(p, generator, source, (p.m + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
-    move(p, source, moved)
+    move(p, source, moved, multiply)
 
 
 @kernel
-def advance(p, c, task, workspace, gradient, width, slope):
+def advance(p, c, task, workspace, gradient, width, slope, multiply, increments):
     """Move the chains of some blocks by some steps, as given by `Task`.
 
-    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`.
+    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`; `multiply` and
+    `increments` are those of `_shared`.
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
@@ -324,10 +337,10 @@ def advance(p, c, task, workspace, gradient, width, slope):
         for k in range(
             step, step + num_steps + 1
         ):  # the last turn only ends the step before: code written once compiles faster
-            predict(p, source, products)
+            predict(p, source, products, multiply)
             since = k - p.burn_in
             if k > step and since > 0:
-                add_increments(p, products, c.sums, block * p.columns * WIDTH)
+                increments(p, products, c.sums, block * p.columns * WIDTH)
             if k == step + num_steps:
                 break
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
@@ -335,47 +348,55 @@ def advance(p, c, task, workspace, gradient, width, slope):
                 for i in range(0, d * WIDTH, LANES):
                     store(c.kept, kept_at + i, load(source, i))
             buffers = source, moved, products, scratch
-            step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope)
+            step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope, multiply)
         for i in range(0, m * WIDTH, LANES):
             store(z, i, load(source, i))
 
 
+def _shared(pairs: bool, martingale: bool):
+    """The parts of a loop that do not depend on the target: what is not used is not compiled."""
+    return multiply_pairs if pairs else multiply_rows, add_increments if martingale else no_increments
+
+
 @functools.cache
-def loop_for(part: int):
-    """`advance` for a part of `gradients`, compiled at the first call and cached on disk.
+def loop_for(part: int, pairs: bool, martingale: bool):
+    """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
 
     Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
     makes a change in any file of the package count.
     """
     stamp = STAMP
+    multiply, increments = _shared(pairs, martingale)
 
     def loop(p, c, task, workspace):
         _ = stamp
         if part == NOTHING:
-            advance(p, c, task, workspace, nothing, LANES, known_slope)
+            advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments)
         elif part == SINE:
-            advance(p, c, task, workspace, scalar, LANES, sin)
+            advance(p, c, task, workspace, scalar, LANES, sin, multiply, increments)
         elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, known_slope)
+            advance(p, c, task, workspace, full_sum, LANES, known_slope, multiply, increments)
         elif part == BATCH:
-            advance(p, c, task, workspace, batch, LANES, known_slope)
+            advance(p, c, task, workspace, batch, LANES, known_slope, multiply, increments)
         elif part == WIDE_BATCH:
-            advance(p, c, task, workspace, batch, p.row_width, known_slope)
+            advance(p, c, task, workspace, batch, p.row_width, known_slope, multiply, increments)
         elif part == BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, LANES, known_slope)
+            advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments)
         elif part == WIDE_BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, p.row_width, known_slope)
+            advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments)
         else:
-            advance(p, c, task, workspace, full_softmax, LANES, known_slope)
+            advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
 
-    # A name, and so a cache file, for each part: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}"
+    # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
+    loop.__qualname__ = f"loop_{part}_{int(pairs)}{int(martingale)}"
     return stored(loop)
 
 
 @functools.lru_cache(maxsize=64)
-def loop_with(part: int, function):
+def loop_with(part: int, function, pairs: bool, martingale: bool):
     """`advance` with a user's scalar function: a derivative φ′(t), or a slope of (t, y). Compiled once in every process."""
+
+    multiply, increments = _shared(pairs, martingale)
 
     @functions.inlined
     def slope(code, t, y):
@@ -384,10 +405,10 @@ def loop_with(part: int, function):
     @njit(**OPTIONS)
     def loop(p, c, task, workspace):
         if part == SCALAR:
-            advance(p, c, task, workspace, scalar, LANES, function)
+            advance(p, c, task, workspace, scalar, LANES, function, multiply, increments)
         elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, slope)
+            advance(p, c, task, workspace, full_sum, LANES, slope, multiply, increments)
         else:
-            advance(p, c, task, workspace, batch, p.row_width, slope)
+            advance(p, c, task, workspace, batch, p.row_width, slope, multiply, increments)
 
     return loop

@@ -34,6 +34,7 @@ KNOWN = {
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
+WORTH = 8  # columns of rows that are computed in pairs: with fewer there is little to gain
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
@@ -243,7 +244,7 @@ def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.n
     stored, pair, i = matrix != 0, np.zeros(len(matrix), np.int64), 0
     while IN_PAIRS and i + 1 < len(matrix):
         either = stored[i] | stored[i + 1]
-        if 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
+        if either.sum() >= WORTH and 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
             stored[i : i + 2], pair[i] = either, 1
             i += 1
         i += 1
