@@ -100,7 +100,7 @@ def _row_derivatives(target, center, theta):
 # --- unbiased, with the right covariance
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n == "softmax" else []) for n in MODELS])
 def test_over_all_batches_mean_and_covariance_are_exact(name):
     model = MODELS[name]
     target, theta = model.flat_target, THETA[: model.dim]

@@ -62,8 +62,14 @@ def scores(plan, against=None):
     return z_scores(gm.run(plan, engine="scan").averages["h"], expected.mean, expected.variance)
 
 
-@pytest.mark.parametrize("oracle", ORACLES)
-@pytest.mark.parametrize("dynamics", DYNAMICS)
+def combinations():
+    """Every dynamics with every oracle; every second one is left to the slow tests, in a chequered pattern."""
+    for i, dynamics in enumerate(DYNAMICS):
+        for j, oracle in enumerate(ORACLES):
+            yield pytest.param(dynamics, oracle, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+
+
+@pytest.mark.parametrize(("dynamics", "oracle"), list(combinations()))
 def test_mean_and_variance_are_the_exact_ones(dynamics, oracle):
     z = scores(make_plan(dynamics, oracle))
     assert largest(z) < LIMIT, f"z = {z}"
@@ -101,7 +107,14 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize(("mutant", "dynamics"), [(m, d) for m, names in MUTANTS.items() for d in names])
+SEEN = [
+    pytest.param(mutant, name, marks=[pytest.mark.slow] if k else [])  # one dynamics for each by default
+    for mutant, names in MUTANTS.items()
+    for k, name in enumerate(names)
+]
+
+
+@pytest.mark.parametrize(("mutant", "dynamics"), SEEN)
 def test_a_wrong_step_is_seen(mutant, dynamics):
     plan = make_plan(dynamics, "gaussian")
     z = scores(plan.replace(scheme=_mutant_scheme(mutant)), against=plan)

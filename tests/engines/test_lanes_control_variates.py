@@ -37,7 +37,10 @@ def _target(kind, rows=4, d=3):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize(("kind", "d"), [("logistic", 3), ("logistic", 20), ("poisson", 3), ("user's", 3)])
+@pytest.mark.parametrize(
+    ("kind", "d"),
+    [("logistic", 3), ("logistic", 20), ("poisson", 3), pytest.param("user's", 3, marks=pytest.mark.slow)],
+)
 def test_one_step_uses_the_oracle_s_own_gradient_of_a_row(kind, d, order):
     """With one row a batch and no noise, θ moves by -ηĝ of that row: the rows' moves are compared with JAX's to rounding."""
     rows, eta = 4, 1.0

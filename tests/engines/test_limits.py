@@ -25,6 +25,7 @@ print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", p
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs permission bits that bind")
 def test_engines_run_where_nothing_can_be_written(tmp_path):
     """Package and home are read-only; root gives up the right to write there."""

@@ -164,7 +164,16 @@ def step_cases():
     }
 
 
-SLOW = {"logistic, batch 100", "logistic, dense", "linear, batch 10", "linear, gaul", "logistic, gaul"}
+SLOW = {
+    "linear, nld",
+    "log density",
+    "linear, 5 distinct",
+    "logistic, batch 100",
+    "logistic, dense",
+    "linear, batch 10",
+    "linear, gaul",
+    "logistic, gaul",
+}
 
 
 def cases(found):

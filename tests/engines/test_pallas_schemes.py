@@ -43,7 +43,13 @@ SCHEMES = {
     "heavy ball": (gm.schemes.Scheme("heavy ball", heavy_ball, linear=True, memory=1), D.overdamped(3)),
     "hfhr_splitting": ("hfhr_splitting", D.hfhr(3, 0.5, 2.0)),
 }
-SLOW = ("euler", "balanced, hfhr", "lm_ab2, gaul")  # Euler has tests of its own
+SLOW = (
+    "euler",
+    "leimkuhler_matthews",
+    "hfhr_splitting",
+    "balanced, hfhr",
+    "lm_ab2, gaul",
+)  # Euler has tests of its own
 
 
 def schemes(*slow):

@@ -181,7 +181,7 @@ def test_a_start_far_off_shows():
         gm.estimate(gm.run(plan(start=[500.0, 0.0, 0.0], num_steps=4096)), bias="none")
 
 
-@pytest.mark.parametrize(("start", "counted"), [(1000.0, False), (4.0, True)])
+@pytest.mark.parametrize(("start", "counted"), [pytest.param(1000.0, False, marks=pytest.mark.slow), (4.0, True)])
 def test_a_predicted_bias_silences_the_start_only_where_it_contains_it(start, counted):
     """From 1000 the chains do not arrive in 40 steps, and the prediction leaves the start out; from 4 it is in the bias."""
     far = gm.Plan(

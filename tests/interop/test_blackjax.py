@@ -95,7 +95,7 @@ def furthest(name, dynamics, temperature=1.0):
 MOVED = ["SGNLMC", "SGHFHRMC", "SGGAULMC"]  # SGLD is compared with BlackJAX's own, step by step
 
 
-@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("name", ["SGNLMC", *(pytest.param(n, marks=pytest.mark.slow) for n in MOVED[1:])])
 def test_moments_are_exact(name):
     assert furthest(name, SAMPLERS[name][0]) < 4.5
 

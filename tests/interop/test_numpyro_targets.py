@@ -99,7 +99,11 @@ CENTER = np.full(6, 0.1)
 
 @pytest.mark.parametrize(
     "oracle",
-    [gm.oracles.Minibatch(4), gm.oracles.ControlVariate(2, CENTER), gm.oracles.ControlVariate(2, CENTER, order=2)],
+    [
+        gm.oracles.Minibatch(4),
+        pytest.param(gm.oracles.ControlVariate(2, CENTER), marks=pytest.mark.slow),
+        gm.oracles.ControlVariate(2, CENTER, order=2),
+    ],
 )
 def test_the_mean_over_all_mini_batches_is_the_full_gradient(varied, oracle):
     unravelled = flatten(varied, varied.unravel, varied.dim)

@@ -32,7 +32,12 @@ def test_gaussian_targets_have_their_exact_moments(name, engine):
     assert largest(z) < LIMIT, f"z = {z}"
 
 
-@pytest.mark.parametrize("name", [n for n in CATALOGUE if n.startswith("logistic") or n.endswith("-nonquadratic")])
+OTHERS = [n for n in CATALOGUE if n.startswith("logistic") or n.endswith("-nonquadratic")]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if k % 2 else []) for k, n in enumerate(OTHERS)]
+)
 def test_on_other_targets_the_engines_agree(name):
     plan, h = short(name)
     agree(*(gm.run(plan, engine).averages[h] for engine in ("scan", "lanes")))

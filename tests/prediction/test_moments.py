@@ -202,6 +202,7 @@ def test_reasons_in_words():
     assert "not Gaussian" in why_not_exact(cosine, "x")
 
 
+@pytest.mark.slow
 def test_agrees_with_simulation():
     """Four z-scores over 4000 chains, all below 4; the variance's own error is √(2/R) = 2.2 %."""
     plan = random_plan(2, augmented=True, num_steps=400, step_size=0.02, num_chains=4000, burn_in=20, dtype="float64")

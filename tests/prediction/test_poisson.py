@@ -122,7 +122,7 @@ def draw(count, dim, beta, rng):
     return np.interp(rng.random((count, dim)), cdf / cdf[-1], t)
 
 
-@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("augmented", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_plug_in_against_galerkin(augmented):
     """One sample, ten random (D, Q) (three on (θ, r)): within 3 of the stated errors, which are small enough to matter."""
     rng = np.random.default_rng(8)

@@ -14,7 +14,11 @@ from schemes.test_schemes import DYNAMICS, EXACT, K, plan_of
 CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
 
 
-@pytest.mark.parametrize(("scheme", "dynamics"), CASES)
+BY_DEFAULT = ("general", "hfhr", "reversible", "preconditioned hfhr")
+SOME = [pytest.param(*case, marks=[] if case[1] in BY_DEFAULT else [pytest.mark.slow]) for case in CASES]
+
+
+@pytest.mark.parametrize(("scheme", "dynamics"), SOME)
 def test_only_the_boundary_is_left_with_exact_gradients(scheme, dynamics):
     """Linear h on a Gaussian: N (average - martingale - μ) = φ(y_0) - φ(y_N), whatever the noise was."""
     plan = plan_of(scheme, dynamics, step_size=0.1, num_steps=64, num_chains=8, dtype="float64", martingale=True)

@@ -62,6 +62,7 @@ def test_a_users_cosine_is_the_built_in_one():
     assert np.allclose(run.averages["h"], built_in, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_matrix_mean_and_weights_reach_the_loop():
     """Without noise, three steps against the plain formula."""
     target = gm.targets.Separable(wells, spd(3, 2), [0.5, -0.2, 0.1], [1.0, 0.0, 2.0])
@@ -79,7 +80,7 @@ def test_matrix_mean_and_weights_reach_the_loop():
     assert np.allclose(session.state().z, z, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("engine", ["lanes", "scan"])
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=pytest.mark.slow)])
 def test_averages_come_out_as_the_poisson_equation_says(engine):
     """Two wells tilted by a mean: V, μ(h) and the bias by Galerkin, the run's mean within K standard errors.
 
