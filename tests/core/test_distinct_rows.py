@@ -195,6 +195,7 @@ def test_all_rows_are_the_exact_gradient(name):
         assert ready.noise_factor(target.num_data) == 0
 
 
+@pytest.mark.slow
 def test_all_rows_move_chains_as_the_exact_gradient_does():
     for d in (3, 14):  # tables of products, rows
         rng = np.random.default_rng(1)

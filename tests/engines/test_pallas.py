@@ -70,6 +70,7 @@ def drawn_normals(count=2**16, steps=64):
     return session.kept(steps)[1:].astype(float) / np.sqrt(2)
 
 
+@pytest.mark.slow
 def test_normals_have_the_normal_moments_and_no_correlation():
     x = drawn_normals(2**16, 64 if ON_GPU else 17)
     flat = x.reshape(-1)
@@ -230,6 +231,7 @@ def against_scan(plan):
     assert largest(*two_sample_scores(ours, theirs)) < K + 0.5
 
 
+@pytest.mark.slow
 def test_non_quadratic_agrees_with_scan():
     against_scan(
         gm.Plan(
@@ -284,6 +286,7 @@ def test_numbers_do_not_depend_on_blocks_or_chunks():
     assert np.allclose(whole.sums, other.sums, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_numbers_hardly_depend_on_the_team():
     X, y = heart_like(60, 6)
     plan = small(target=T.LogisticRegression(X, y), dynamics=D.hfhr(6, 0.5, 6.0), oracle=O.Minibatch(30),

@@ -97,7 +97,8 @@ def test_steps_are_the_matrices(name):
     assert np.abs(advanced(plan).z - stepped(plan)).max() < ROUNDING
 
 
-@pytest.mark.parametrize("name", ["lm_ab2", pytest.param("hfhr_splitting", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lm_ab2", "hfhr_splitting"])
 def test_rows_of_data_reach_the_memory_through_a_team(name):
     dynamics = D.hfhr(3, 0.5, 6.0) if name == "hfhr_splitting" else D.overdamped(3)
     plan = anchored(O.ControlVariate(8), dynamics=dynamics, scheme=name, step_size=0.01)

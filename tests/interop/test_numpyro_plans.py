@@ -145,6 +145,7 @@ def test_heavy_tails_are_a_warning_of_the_summary():
     assert "WARNING" in repr(table)
 
 
+@pytest.mark.slow
 def test_nothing_of_scipy_is_heard():
     """Curvatures over 17 powers of ten: warnings of SciPy's solvers are caught where they are made."""
 

@@ -66,6 +66,7 @@ def test_an_even_observable_has_no_linearisation():
     np.testing.assert_allclose(gm.predict(plan_of(target, 70, gm.observables.linear(e))).variance["h"], 2.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_observable_that_is_flat_in_part_of_space():
     """h = θ₁² 1{θ₂ > -½} on a product: μ(h) is a product of two integrals."""
     t = np.linspace(-12, 12, 240_001)

@@ -103,6 +103,7 @@ def test_a_target_on_the_plane_against_its_separable_self():
         np.testing.assert_allclose(one.strictness, other.strictness, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_function_of_few_coordinates():
     """A user's function is looked at, not told: it depends on two of four coordinates."""
     import jax.numpy as jnp

@@ -199,6 +199,7 @@ def test_counts_agree_with_importance_sampling(tmp_path):
     assert found["held_out"]["calibration"]["kind"] == "intervals"
 
 
+@pytest.mark.slow
 def test_three_classes(tmp_path):
     rng, n = np.random.default_rng(9), 90
     k = rng.integers(0, 3, n)

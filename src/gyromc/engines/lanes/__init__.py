@@ -14,7 +14,7 @@ import os
 
 import numpy as np
 
-from gyromc.engines.lanes import gradients, kernel, program, random
+from gyromc.engines.lanes import gradients, loops, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.program import aligned, why_not
@@ -62,9 +62,9 @@ class LanesSession:
         part, own = self.program.part, self.program.slope_code == gradients.USERS
         variant = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair)), plan.martingale
         if own:
-            self.loop = kernel.loop_with(part, program.user_function(plan.flat_target), *variant)
+            self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
-            self.loop = kernel.loop_for(part, *variant)
+            self.loop = loops.loop_for(part, *variant)
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]

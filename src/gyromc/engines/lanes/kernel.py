@@ -13,37 +13,19 @@ A second sparse matrix is applied to (y⁺, s, ξ): the linear predictors of the
 martingales (T9) need of y⁺ and ξ.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import logistic, sin, softplus, tanh
+from gyromc.engines.lanes.functions import logistic, softplus, tanh
 from gyromc.engines.lanes.gradients import (
-    BATCH,
-    BATCH_MOMENTS,
-    FULL_SUM,
-    NOTHING,
-    SCALAR,
-    SINE,
-    WIDE_BATCH,
-    WIDE_BATCH_MOMENTS,
     WIDTH,
-    batch,
-    full_softmax,
-    full_sum,
     kernel,
-    known_slope,
     load_generator,
-    moments,
-    nothing,
-    scalar,
     store_generator,
 )
 from gyromc.engines.lanes.random import normal_pair
-from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
@@ -351,64 +333,3 @@ def advance(p, c, task, workspace, gradient, width, slope, multiply, increments)
             step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope, multiply)
         for i in range(0, m * WIDTH, LANES):
             store(z, i, load(source, i))
-
-
-def _shared(pairs: bool, martingale: bool):
-    """The parts of a loop that do not depend on the target: what is not used is not compiled."""
-    return multiply_pairs if pairs else multiply_rows, add_increments if martingale else no_increments
-
-
-@functools.cache
-def loop_for(part: int, pairs: bool, martingale: bool):
-    """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
-
-    Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
-    makes a change in any file of the package count.
-    """
-    stamp = STAMP
-    multiply, increments = _shared(pairs, martingale)
-
-    def loop(p, c, task, workspace):
-        _ = stamp
-        if part == NOTHING:
-            advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments)
-        elif part == SINE:
-            advance(p, c, task, workspace, scalar, LANES, sin, multiply, increments)
-        elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, known_slope, multiply, increments)
-        elif part == BATCH:
-            advance(p, c, task, workspace, batch, LANES, known_slope, multiply, increments)
-        elif part == WIDE_BATCH:
-            advance(p, c, task, workspace, batch, p.row_width, known_slope, multiply, increments)
-        elif part == BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments)
-        elif part == WIDE_BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments)
-        else:
-            advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
-
-    # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}_{int(pairs)}{int(martingale)}"
-    return stored(loop)
-
-
-@functools.lru_cache(maxsize=64)
-def loop_with(part: int, function, pairs: bool, martingale: bool):
-    """`advance` with a user's scalar function: a derivative φ′(t), or a slope of (t, y). Compiled once in every process."""
-
-    multiply, increments = _shared(pairs, martingale)
-
-    @functions.inlined
-    def slope(code, t, y):
-        return function(t, y)
-
-    @njit(**OPTIONS)
-    def loop(p, c, task, workspace):
-        if part == SCALAR:
-            advance(p, c, task, workspace, scalar, LANES, function, multiply, increments)
-        elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, slope, multiply, increments)
-        else:
-            advance(p, c, task, workspace, batch, p.row_width, slope, multiply, increments)
-
-    return loop
