@@ -1,11 +1,20 @@
 """Fixtures of every test."""
 
+import gc
 import signal
 
 import pytest
 
 import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_stays_is_not_searched_for_garbage():
+    """JAX keeps what it compiled; the collector would go over all of it again and again, a tenth of the time of all tests."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

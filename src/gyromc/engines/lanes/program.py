@@ -34,7 +34,9 @@ KNOWN = {
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
-WORTH = 8  # columns of rows that are computed in pairs: with fewer there is little to gain
+WORTH = (
+    48  # columns of rows that are computed in pairs: with fewer there is little to gain, and one loop more to compile
+)
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
