@@ -119,6 +119,7 @@ def test_failures_name_the_chain_and_the_step():
         gm.run(unstable, "lanes")
 
 
+@pytest.mark.slow
 def test_without_noise_it_is_gradient_descent():
     """With the noise taken out of the matrix, each part of the gradient is compared with JAX's to rounding."""
     X, y = _data(rows=9, d=5)

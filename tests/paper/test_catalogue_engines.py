@@ -23,8 +23,13 @@ def short(name):
     return plan.replace(num_steps=STEPS, observables=first), next(iter(first))
 
 
+GAUSSIAN = [n for n in CATALOGUE if n.startswith("linear") or n.endswith("-quadratic")]
+
+
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-@pytest.mark.parametrize("name", [n for n in CATALOGUE if n.startswith("linear") or n.endswith("-quadratic")])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if k % 2 else []) for k, n in enumerate(GAUSSIAN)]
+)
 def test_gaussian_targets_have_their_exact_moments(name, engine):
     plan, h = short(name)
     exact = exact_moments(plan)[h]

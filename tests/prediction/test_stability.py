@@ -61,6 +61,7 @@ def test_the_radius_is_that_of_the_lifted_matrix(kind, d, replace):
     np.testing.assert_allclose(stability(plan).radius, np.max(np.abs(np.linalg.eigvals(lifted))), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_mini_batches_count_at_any_size():
     """30 parameters, batches of 2: second moments are exact, and above the limit chains leave although the mean contracts."""
     plan = plan_of(regression(60, 30), oracle=gm.oracles.Minibatch(2), num_chains=64, num_steps=2000)
