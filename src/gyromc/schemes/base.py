@@ -99,19 +99,25 @@ class StepMatrices:
 def step_matrices(scheme: Scheme, dynamics: Dynamics, eta: float) -> StepMatrices:
     """The matrices of a linear scheme, prepared where it needs that, in float64."""
     require(scheme.linear, f"The scheme {scheme} is not linear in state, gradient and noise: it has no matrices.")
+    with jax.enable_x64(True):
+        return StepMatrices(*(np.array(image, float).T for image in _images(scheme, dynamics, jnp.asarray(eta, float))))
+
+
+@eqx.filter_jit
+def _images(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
+    """Where one step takes each basis vector of the state, of the gradient and of the noise: Aᵀ, Bᵀ, Cᵀ."""
     n = dynamics.size
     m = scheme.state_size(n)
-    with jax.enable_x64(True):
-        zero = (jnp.zeros(m), jnp.zeros(n), jnp.zeros(n))
+    zero = jnp.zeros(m), jnp.zeros(n), jnp.zeros(n)
 
-        def image(argument: int, columns: int) -> np.ndarray:
-            def one(v):
-                y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
-                return scheme(dynamics, y, gradient, xi, eta)
+    def image(argument: int, columns: int):
+        def one(v):
+            y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
+            return scheme(dynamics, y, gradient, xi, eta)
 
-            return np.array(jax.vmap(one)(jnp.eye(columns)), float).T
+        return jax.vmap(one)(jnp.eye(columns))
 
-        return StepMatrices(image(0, m), image(1, n), image(2, n))
+    return image(0, m), image(1, n), image(2, n)
 
 
 def euler_step(dynamics: Dynamics, y, gradient, xi, eta):
