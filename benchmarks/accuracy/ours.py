@@ -1,0 +1,302 @@
+"""gyromc's own entries: untuned plans, tuned plans with and without rotation, and what the rotation alone gains.
+
+Input: a `Problem`, a budget of gradients, a number of repetitions. Output: `Outcome`s as for the peers, one chain per repetition;
+`rotation_gain` returns a ratio of variances at equal bias, with its error.
+"""
+
+import contextlib
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
+from unittest import mock
+
+import numpy as np
+
+import gyromc as gm
+from accuracy.peers import BURN_IN, POTENTIAL, Outcome, step_sizes
+from accuracy.problems import Problem
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.schemes import moments
+from gyromc.shape import modes
+from gyromc.targets import Target
+from gyromc.targets.regressions import WithLikelihood
+
+__all__ = ["Tuned", "hfhr", "overdamped", "rotation_gain", "sgld", "tuned", "tuned_plan", "tuned_reversible"]
+
+STEP = 0.8  # in whitened coordinates, at most; halved until two step sizes agree
+HALVINGS = 5
+PILOT_CHAINS, PILOT_STEPS = 16, 250
+FULL = 5000  # rows: above, gradients come from a few rows and a control variate
+FEW_ROWS = 8
+PAPER_HFHR = {"heart": (0.1, 40.0)}  # α and γ of the paper's experiments; (1, 2) for what is not data
+LIKELY, SMALL = 4.0, 0.1  # two step sizes agree within so many errors, or standard deviations
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tuned:
+    """A plan, and the gradients that finding it cost."""
+
+    plan: gm.Plan
+    gradients: float
+
+
+def _plan(problem: Problem, **rest) -> gm.Plan:
+    """A plan for one repetition per chain; everything not given is the same for all entries."""
+    return gm.Plan(target=problem.target, observables=problem.observables, dtype="float64", **rest)
+
+
+def _outcome(plan: gm.Plan, found_by: float = 0.0, note: str = "") -> Outcome:
+    """Run a plan; a chain that fails has infinite estimates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GyromcWarning)  # failed chains are in the estimates
+        try:
+            run = gm.run(plan, progress=False, on_divergence="report")
+        except gm.DivergenceError:
+            lost = np.full((plan.num_chains, len(plan.observables)), np.inf)
+            return Outcome(lost, plan.num_steps, 1, step_size=plan.eta, note="every chain failed")
+        found = np.stack([run.averages[name] for name in plan.observables], axis=1)
+        plain = np.stack([run[name].plain.averages for name in plan.observables], axis=1)
+    if run.failures:
+        note = f"{note + '; ' if note else ''}{len(run.failures)} of {plan.num_chains} chains failed"
+    return Outcome(
+        np.where(np.isfinite(found), found, np.inf),
+        plan.oracle.gradients(plan.num_steps),
+        plan.oracle.evaluations(plan.target) if problem_has_rows(plan) else 1,
+        found_by + plan.oracle.gradients(plan.burn_in),
+        run.wall_time - run.compile_time,
+        plan.eta,
+        np.where(np.isfinite(plain), plain, np.inf) if plan.martingale else None,
+        note,
+    )
+
+
+def problem_has_rows(plan: gm.Plan) -> bool:
+    """Whether the target is a sum over data."""
+    return isinstance(plan.target, gm.targets.SumOverData)
+
+
+def _lengths(problem: Problem, budget: int, repetitions: int, seed: int) -> dict:
+    return {
+        "num_steps": budget,
+        "burn_in": max(1, int(BURN_IN * budget)),
+        "num_chains": repetitions,
+        "start": problem.starts(repetitions, seed),
+        "seed": seed,
+    }
+
+
+def _noisy(problem: Problem) -> gm.oracles.Oracle:
+    return gm.oracles.Exact() if problem.batch is None else gm.oracles.Minibatch(problem.batch)
+
+
+def sgld(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
+    """SGLD, that is D = I and Euler's step, at every step size of the grid."""
+    base = _plan(
+        problem,
+        dynamics=gm.dynamics.overdamped(problem.dim),
+        oracle=_noisy(problem),
+        step_size=1.0,
+        **_lengths(problem, budget, repetitions, seed),
+    )
+    return [_outcome(base.replace(step_size=eta)) for eta in step_sizes(problem, problem.batch)]
+
+
+def overdamped(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
+    """The same, untuned: a tenth of the largest step of the grid."""
+    eta = 0.1 * step_sizes(problem, problem.batch)[0]
+    lengths = _lengths(problem, budget, repetitions, seed)
+    dynamics = gm.dynamics.overdamped(problem.dim)
+    return [_outcome(_plan(problem, dynamics=dynamics, oracle=_noisy(problem), step_size=eta, **lengths))]
+
+
+def hfhr(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
+    """The paper's HFHR with the paper's α and γ, untuned: a tenth of the inverse of its fastest rate."""
+    alpha, gamma = PAPER_HFHR.get(problem.name, (1.0, 2.0))
+    dynamics = gm.dynamics.hfhr(problem.dim, alpha, gamma)
+    share = step_sizes(problem, problem.batch)[0] * problem.steepest
+    eta = 0.1 * share / (alpha * problem.steepest + gamma + math.sqrt(problem.steepest))
+    lengths = _lengths(problem, budget, repetitions, seed)
+    return [_outcome(_plan(problem, dynamics=dynamics, oracle=_noisy(problem), step_size=eta, **lengths))]
+
+
+class Tally:
+    """Counts evaluations of targets in units of a gradient: a potential is a third of one, a Hessian d of them."""
+
+    def __init__(self):
+        self.gradients, self.inside = 0.0, False
+
+    def counting(self, function, cost):
+        """The function, its cost added at every call from outside."""
+
+        def call(*arguments, **options):
+            if self.inside:
+                return function(*arguments, **options)
+            self.inside = True
+            try:
+                self.gradients += cost(arguments)
+                return function(*arguments, **options)
+            finally:
+                self.inside = False
+
+        return call
+
+
+@contextlib.contextmanager
+def tallied() -> Iterator[Tally]:
+    """Count what is evaluated of any target while the block runs; chains are not seen."""
+    tally = Tally()
+    rows = lambda a: len(np.atleast_2d(a[1]))
+    dim = lambda a: np.shape(a[1])[-1]
+    costs = {
+        "potentials": lambda a: POTENTIAL * rows(a),
+        "gradients": rows,
+        "hessians": lambda a: rows(a) * dim(a),
+        "mean_hessian": lambda a: POTENTIAL * rows(a) + dim(a) if isinstance(a[0], WithLikelihood) else rows(a) * dim(a),
+    }
+    with contextlib.ExitStack() as stack:
+        for owner in (Target, WithLikelihood):
+            for name, cost in costs.items():
+                patched = tally.counting(vars(owner)[name], cost)
+                stack.enter_context(mock.patch.object(owner, name, patched))
+        descent = tally.counting(modes._value_and_gradient, lambda a: 1.0)
+        stack.enter_context(mock.patch.object(modes, "_value_and_gradient", descent))
+        yield tally
+
+
+def _whitened(problem: Problem, rate: float) -> gm.dynamics.Dynamics:
+    """D = the covariance of the Gaussian fit; Q = rotations of pairs of whitened coordinates."""
+    covariance = np.linalg.inv(problem.model.gaussian_fit.precision)
+    covariance = (covariance + covariance.T) / 2
+    if rate == 0:
+        return gm.dynamics.general(covariance, 0)
+    root = np.linalg.cholesky(covariance)
+    turned = root @ gm.dynamics.rotations(problem.dim, rate).dense() @ root.T
+    return gm.dynamics.general(covariance, (turned - turned.T) / 2)
+
+
+def _whitened_plan(problem: Problem, rate: float, step_size: float, **lengths) -> gm.Plan:
+    full = problem.rows <= FULL
+    return _plan(
+        problem,
+        dynamics=_whitened(problem, rate),
+        oracle=gm.oracles.Exact() if full else gm.oracles.ControlVariate(FEW_ROWS, order=2),
+        scheme="balanced",
+        martingale=True,
+        step_size=step_size,
+        **lengths,
+    )
+
+
+def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed: int = 0) -> Tuned:
+    """A whitened plan with balanced noise and the martingale; its step is halved until two step sizes agree in a pilot run."""
+    problem = dataclasses.replace(problem)  # nothing is known of the target yet
+    rate, spent, first = (0.0, 0.0, STEP) if reversible else (1.0, 0.0, STEP / 2)
+    lengths = _lengths(problem, PILOT_STEPS, PILOT_CHAINS, seed + 1)
+    with tallied() as tally:
+        base = _whitened_plan(problem, rate, first, **lengths)
+        source = moments.gradient_moments(base).source
+        scales = np.std(problem.values(problem.starts(1000, seed)), axis=0)
+    if source.startswith("a pilot"):
+        spent += 2 * moments.PILOT_CHAINS * moments.PILOT_STEPS
+    coarse = None
+    for k in range(HALVINGS + 1):
+        plan = base.replace(step_size=first / 2**k, num_steps=PILOT_STEPS * 2**k)
+        fine = _pilot(plan)
+        spent += PILOT_CHAINS * (plan.num_steps + plan.burn_in)
+        if coarse is not None and fine is not None and _agree(coarse, fine, scales):
+            return Tuned(base.replace(step_size=2 * plan.eta), spent + tally.gradients)
+        coarse = fine
+    return Tuned(plan, spent + tally.gradients)
+
+
+def _pilot(plan: gm.Plan) -> np.ndarray | None:
+    """The averages of a pilot run; None where a chain failed or the step is too large for any noise to be left."""
+    try:
+        found = _outcome(plan).estimates
+    except InvalidInput:
+        return None
+    return found if np.all(np.isfinite(found)) else None
+
+
+def _agree(coarse: np.ndarray, fine: np.ndarray, scales: np.ndarray) -> bool:
+    gap = np.abs(coarse.mean(axis=0) - fine.mean(axis=0))
+    error = np.sqrt((coarse.var(axis=0, ddof=1) + fine.var(axis=0, ddof=1)) / PILOT_CHAINS)
+    return bool(np.all((gap < LIKELY * error) | (gap < SMALL * scales)))
+
+
+def _tuned(problem: Problem, budget: int, repetitions: int, seed: int, reversible: bool) -> list[Outcome]:
+    found = tuned_plan(problem, budget, reversible, seed)
+    plan = found.plan.replace(**_lengths(problem, budget, repetitions, seed))
+    return [_outcome(plan, found.gradients)]
+
+
+def tuned_reversible(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
+    """The tuned plan without rotation."""
+    return _tuned(problem, budget, repetitions, seed, True)
+
+
+def tuned(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
+    """The tuned plan, rotating."""
+    return _tuned(problem, budget, repetitions, seed, False)
+
+
+# --- what the rotation alone gains
+
+REVERSIBLE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
+ROTATING = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
+RATES = (0.5, 1.0)
+
+
+def rotation_gain(problem: Problem, steps: int, chains: int, seed: int) -> dict:
+    """How many times fewer gradients the rotation needs at equal bias, without and with the martingale; with standard errors.
+
+    Both may choose their step (and rate) on one half of the chains: the reversible one the least mean squared error, the rotating
+    one the least variance among those with no more bias. The ratio of variances comes from the other half: the geometric mean
+    over observables, its error from a bootstrap over chains.
+    """
+    lengths = _lengths(problem, steps, chains, seed)
+    found: dict = {}
+    for kind, rates, grid in (("reversible", (0.0,), REVERSIBLE), ("rotating", RATES, ROTATING)):
+        for rate in rates:
+            base = _whitened_plan(problem, rate, grid[0], **lengths)
+            for k, eta in enumerate(grid):
+                with contextlib.suppress(InvalidInput):  # so large a step that no noise is left
+                    found[kind, rate, eta] = _outcome(base.replace(step_size=eta, seed=seed + 1 + k))
+    return {
+        name: _gain(problem, {key: values(one) for key, one in found.items()}, seed)
+        for name, values in (("plain", lambda o: o.plain), ("martingale", lambda o: o.estimates))
+    }
+
+
+def _gain(problem: Problem, found: dict, seed: int) -> dict | None:
+    """The gain from estimates by (kind, rate, step size)."""
+    usable = {key: x for key, x in found.items() if np.all(np.isfinite(x))}
+    half = {key: (x[: len(x) // 2], x[len(x) // 2 :]) for key, x in usable.items()}
+    sd = np.sqrt(problem.spread)
+    bias = lambda x: math.sqrt(max(0.0, np.mean(((x.mean(0) - problem.truth) ** 2 - x.var(0, ddof=1) / len(x)) / sd**2)))
+    noise = lambda x: math.sqrt(np.mean(x.var(0, ddof=1) / len(x) / sd**2))
+    error = lambda x: float(np.mean(np.log(np.mean(((x - problem.truth) / sd) ** 2, axis=0))))
+    variance = lambda x: float(np.mean(np.log(x.var(0, ddof=1) / sd**2)))
+    still = {key: pair for key, pair in half.items() if key[0] == "reversible"}
+    if not still:
+        return None
+    chosen = min(still, key=lambda key: error(still[key][0]))
+    allowed = max(bias(still[chosen][0]), noise(still[chosen][0]))
+    turning = {key: pair for key, pair in half.items() if key[0] == "rotating" and bias(pair[0]) <= allowed}
+    if not turning:
+        return {"gain": None, "reversible_step": chosen[2], "allowed_bias_in_sd": allowed}
+    best = min(turning, key=lambda key: variance(turning[key][0]))
+    a, b = half[chosen][1], half[best][1]
+    rng = np.random.default_rng(seed)
+    again = lambda x: x[rng.integers(0, len(x), len(x))]
+    logs = [variance(again(a)) - variance(again(b)) for _ in range(200)]
+    gain = math.exp(variance(a) - variance(b))
+    return {
+        "gain": gain,
+        "error": gain * float(np.std(logs, ddof=1)),
+        "reversible_step": chosen[2],
+        "rotating_step": best[2],
+        "rate": best[1],
+        "bias_in_sd": {"reversible": bias(a), "rotating": bias(b), "resolved_to": noise(a)},
+    }

@@ -1,0 +1,113 @@
+"""Means and variances of the observables under the posterior, computed without any chain: one JSON file per problem.
+
+    PYTHONPATH=src python benchmarks/accuracy/references.py [NAME …] [--out docs/measured/references]
+
+Hierarchies by quadrature over their scales; regressions by importance sampling with scrambled Sobol points around the mode; the
+regression with a million rows by Gaussian draws with weights, whose own Gaussian expectation is subtracted and added back exactly.
+"""
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from accuracy.problems import PROBLEMS, REFERENCES, Draft, draft
+from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.shape.importance import expectation
+from gyromc.shape.laplace import inverse_root
+from gyromc.show.files import json_text, write_atomically
+
+DRAWS = 2**20
+MANY_ROWS = 100_000  # from here on, Gaussian draws with weights
+WEIGHTED = 8192
+
+Rows = dict[str, tuple[float, float, float]]
+
+
+def by_sobol(problem: Draft, draws: int = DRAWS) -> tuple[Rows, str]:
+    """Means and variances by importance sampling with Sobol points; errors from independent scramblings."""
+    hs, model = list(problem.observables.values()), problem.model
+    both = lambda rows: np.concatenate([(v := np.stack([model.values(h, rows) for h in hs], axis=1)), v**2], axis=1)
+    found = expectation(model.flat_target, model.laplace, both, num_draws=draws)
+    first, second = np.split(found.mean, 2)
+    rows = zip(first, second - first**2, found.std_error[: len(hs)], strict=True)
+    method = f"importance sampling, {found.num_draws} scrambled Sobol points, {found.efficiency:.0%} of them effective"
+    return dict(zip(problem.observables, rows, strict=True)), method
+
+
+def by_weights(problem: Draft, draws: int = WEIGHTED) -> tuple[Rows, str]:
+    """E h = E_G h + E_G[(w - 1)(h - E_G h)]/E_G w for the Laplace approximation G: w is near 1, so little is left to simulate."""
+    model = problem.model
+    center = model.laplace
+    half = np.random.default_rng(0).standard_normal((draws // 2, problem.dim))
+    away = np.concatenate([half, -half]) @ inverse_root(center.precision).T
+    theta = center.mode + away
+    logs = 0.5 * np.sum((away @ center.precision) * away, axis=1) - _potentials(problem, theta)
+    weights = np.exp(logs - logs.mean())
+    weights /= weights.mean()
+    rows: Rows = {}
+    for name, h in problem.observables.items():
+        mean, variance = ridge_moments(h, center.precision, center.mode)  # type: ignore[arg-type]  # all are ridge functions
+        terms = (weights - 1) * (model.values(h, theta) - mean)
+        pairs = (terms[: draws // 2] + terms[draws // 2 :]) / 2
+        rows[name] = mean + float(terms.mean()), variance, float(pairs.std(ddof=1) / math.sqrt(draws // 2))
+    return rows, f"{draws} draws of the Laplace approximation with weights of deviation {weights.std():.3f}, as a correction"
+
+
+def _potentials(problem: Draft, theta: np.ndarray) -> np.ndarray:
+    """U at the rows of θ, a few at a time: all data are read for each."""
+    target = problem.target
+    with jax.enable_x64(True):
+        X, y = (jax.numpy.asarray(a) for a in target.design)  # type: ignore[attr-defined]  # a regression
+
+        @jax.jit
+        def some(rows):
+            t = X @ rows.T
+            return jax.numpy.sum(jax.numpy.logaddexp(0.0, t) - y[:, None] * t, axis=0)
+
+        parts = [np.asarray(some(jax.numpy.asarray(part))) for part in np.array_split(theta, max(1, len(theta) // 8))]
+    return np.concatenate(parts) + 0.5 * float(target.prior_precision) * np.sum(theta**2, axis=1)  # type: ignore[attr-defined]
+
+
+def reference(problem: Draft) -> dict:
+    """What is stored: the method, and mean, variance and error of the mean of every observable."""
+    if problem.exact is not None:
+        rows, method = problem.exact(), "quadrature over the scales, Gaussian given them"
+    else:
+        rows, method = (by_weights if problem.rows >= MANY_ROWS else by_sobol)(problem)
+    names = ("mean", "variance", "error")
+    worst = max(row[2] / math.sqrt(row[1]) for row in rows.values())
+    return {
+        "problem": problem.name,
+        "command": f"python benchmarks/accuracy/references.py {problem.name}",
+        "method": method,
+        "largest_error_in_sd": worst,
+        "rows": {name: dict(zip(names, map(float, row), strict=True)) for name, row in rows.items()},
+    }
+
+
+def main() -> None:
+    """Write the files of the problems named; of all that need one where none is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, default=REFERENCES)
+    asked = parser.parse_args()
+    needed = [name for name in PROBLEMS if name != "cosine" and not name.startswith("gaussian")]
+    for name in asked.names or needed:
+        began = time.perf_counter()
+        found = reference(draft(name))
+        write_atomically(asked.out / f"{name}.json", json_text(found, indent=1) + "\n")
+        spent = time.perf_counter() - began
+        print(f"{name}: {found['method']}; errors up to {found['largest_error_in_sd']:.1e} sd; {spent:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
