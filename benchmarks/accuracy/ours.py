@@ -55,6 +55,8 @@ def _outcome(plan: gm.Plan, found_by: float = 0.0, note: str = "") -> Outcome:
         except gm.DivergenceError:
             lost = np.full((plan.num_chains, len(plan.observables)), np.inf)
             return Outcome(lost, plan.num_steps, 1, step_size=plan.eta, note="every chain failed")
+        if run.partial:  # Ctrl-C ends a run early, and quietly
+            raise KeyboardInterrupt
         found = np.stack([run.averages[name] for name in plan.observables], axis=1)
         plain = np.stack([run[name].plain.averages for name in plan.observables], axis=1)
     if run.failures:
@@ -152,7 +154,9 @@ def tallied() -> Iterator[Tally]:
         "potentials": lambda a: POTENTIAL * rows(a),
         "gradients": rows,
         "hessians": lambda a: rows(a) * dim(a),
-        "mean_hessian": lambda a: POTENTIAL * rows(a) + dim(a) if isinstance(a[0], WithLikelihood) else rows(a) * dim(a),
+        "mean_hessian": lambda a: (
+            POTENTIAL * rows(a) + dim(a) if isinstance(a[0], WithLikelihood) else rows(a) * dim(a)
+        ),
     }
     with contextlib.ExitStack() as stack:
         for owner in (Target, WithLikelihood):
@@ -274,7 +278,9 @@ def _gain(problem: Problem, found: dict, seed: int) -> dict | None:
     usable = {key: x for key, x in found.items() if np.all(np.isfinite(x))}
     half = {key: (x[: len(x) // 2], x[len(x) // 2 :]) for key, x in usable.items()}
     sd = np.sqrt(problem.spread)
-    bias = lambda x: math.sqrt(max(0.0, np.mean(((x.mean(0) - problem.truth) ** 2 - x.var(0, ddof=1) / len(x)) / sd**2)))
+    bias = lambda x: math.sqrt(
+        max(0.0, np.mean(((x.mean(0) - problem.truth) ** 2 - x.var(0, ddof=1) / len(x)) / sd**2))
+    )
     noise = lambda x: math.sqrt(np.mean(x.var(0, ddof=1) / len(x) / sd**2))
     error = lambda x: float(np.mean(np.log(np.mean(((x - problem.truth) / sd) ** 2, axis=0))))
     variance = lambda x: float(np.mean(np.log(x.var(0, ddof=1) / sd**2)))

@@ -25,7 +25,17 @@ from gyromc.oracles import Exact, Minibatch
 from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.shape.laplace import inverse_root
 
-__all__ = ["GRID", "Outcome", "blackjax_mclmc", "blackjax_sghmc", "blackjax_sgld", "importance", "laplace", "nuts", "step_sizes"]
+__all__ = [
+    "GRID",
+    "Outcome",
+    "blackjax_mclmc",
+    "blackjax_sghmc",
+    "blackjax_sgld",
+    "importance",
+    "laplace",
+    "nuts",
+    "step_sizes",
+]
 
 GRID = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # step sizes, over the largest that is sensible
 BURN_IN = 0.1  # of the budget
@@ -85,13 +95,16 @@ def _averages(one_step: Callable, position: Callable, evaluate: Callable, key, s
         return (states, total + jax.vmap(lambda s: evaluate(position(s)))(states)), None
 
     first, second = jax.random.split(key)
-    states, _ = jax.lax.scan(lambda s, k: (move(s, k), None), states, jax.random.split(first, burn))
+    if burn:
+        states, _ = jax.lax.scan(lambda s, k: (move(s, k), None), states, jax.random.split(first, burn))
     total = jnp.zeros_like(jax.vmap(lambda s: evaluate(position(s)))(states))
     (_, total), _ = jax.lax.scan(count, (states, total), jax.random.split(second, steps))
     return total / steps
 
 
-def _stochastic(problem: Problem, make: Callable, per_update: int, grid: list[float], budget, chains, seed) -> list[Outcome]:
+def _stochastic(
+    problem: Problem, make: Callable, per_update: int, grid: list[float], budget, chains, seed
+) -> list[Outcome]:
     """One outcome for each step size of a BlackJAX sampler with stochastic gradients; compiled once."""
     oracle = Exact() if problem.batch is None else Minibatch(problem.batch)
     updates = max(1, budget // per_update)
@@ -169,7 +182,7 @@ def blackjax_mclmc(problem: Problem, budget: int, repetitions: int, seed: int) -
                 return moved, tuned
 
             first = lambda both: both[0].position
-            return _averages(one_step, first, problem.evaluate, key, (states, settings), max(1, steps // 10), steps)
+            return _averages(one_step, first, problem.evaluate, key, (states, settings), 0, steps)
 
         keys = jax.random.key(seed), jax.random.key(seed + 1)
         states, settings, count = jax.jit(tune)(arrays, keys[0], jnp.asarray(problem.starts(repetitions, seed)))
@@ -177,46 +190,40 @@ def blackjax_mclmc(problem: Problem, budget: int, repetitions: int, seed: int) -
         began = time.perf_counter()
         estimates = ready(arrays, keys[1], states, settings)
         spent = time.perf_counter() - began
-    before = PER_STEP * (float(count[0]) + max(1, steps // 10))
+    before = PER_STEP * float(count[0])
     chosen = float(np.median(settings.step_size))
     return [Outcome(estimates, PER_STEP * steps, problem.rows, before, spent, chosen)]
 
 
 def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int = WARM_UP) -> list[Outcome]:
     """NumPyro's NUTS with a dense mass matrix, chains in step with each other; gradients are the leapfrog steps it made."""
-    import numpyro
-    from numpyro import distributions as dist
     from numpyro.infer import NUTS
 
     parts, before = max(2, budget // (LEAVES * TOGETHER)), -(-warmup // TOGETHER)
     with jax.enable_x64(True):
         arrays, whole = _split(problem)
 
-        def model(arrays):
-            theta = numpyro.sample("theta", dist.ImproperUniform(dist.constraints.real_vector, (), (problem.dim,)))
-            numpyro.factor("posterior", -whole(arrays).potential(theta))
+        kernel = NUTS(potential_fn=whole(arrays).potential, dense_mass=True)
+        starts = jnp.asarray(problem.starts(repetitions, seed))
+        keys = jax.random.split(jax.random.key(seed), repetitions)
+        state = jax.jit(lambda keys, starts: kernel.init(keys, before * TOGETHER, starts, (), {}))(keys, starts)
 
-        kernel = NUTS(model, dense_mass=True)
-        starts = {"theta": jnp.asarray(problem.starts(repetitions, seed))}
-        state = kernel.init(jax.random.split(jax.random.key(seed), repetitions), before * TOGETHER, starts, (arrays,), {})
-
-        def some(arrays, state):
+        def some(state):
             def one(carry, _):
                 state, total, steps = carry
-                state = kernel.sample(state, (arrays,), {})  # all chains: `init` had one key for each
-                value = jax.vmap(problem.evaluate)(state.z["theta"])
-                return (state, total + value, steps + state.num_steps), None
+                state = kernel.sample(state, (), {})  # all chains: `init` had one key for each
+                return (state, total + jax.vmap(problem.evaluate)(state.z), steps + state.num_steps), None
 
             zero = jnp.zeros((repetitions, len(problem.truth)))
             first = state, zero, jnp.zeros_like(state.num_steps)
             return jax.lax.scan(one, first, None, length=TOGETHER)[0]
 
-        ready = jax.jit(some).lower(arrays, state).compile()
+        ready = jax.jit(some).lower(state).compile()
         spent_before, total, gradients, began = 0.0, 0.0, 0.0, 0.0
         for part in range(before + parts):
             if part == before:
                 began = time.perf_counter()
-            state, values, steps = ready(arrays, state)
+            state, values, steps = ready(state)
             mean_steps = float(np.mean(np.asarray(steps)))
             if part < before:
                 spent_before += mean_steps

@@ -44,7 +44,9 @@ class Draft:
     rows: int = 1  # that a full gradient reads
     batch: int | None = None  # rows of a mini-batch, for the samplers that use them
     size: float = 1.0  # of budgets and repetitions, against those of a small problem
-    exact: Callable[[], dict[str, tuple[float, float, float]]] | None = None  # None: by quasi-Monte Carlo around the mode
+    exact: Callable[[], dict[str, tuple[float, float, float]]] | None = (
+        None  # None: by quasi-Monte Carlo around the mode
+    )
 
     @functools.cached_property
     def observables(self) -> dict[str, Observable]:
@@ -226,7 +228,9 @@ def softmax() -> Draft:
         return gm.observables.function(lambda theta: jax.nn.softmax(weights(theta) @ jnp.asarray(x))[0])
 
     kinds["predictive"] = {f"p{i}": first(x) for i, x in enumerate(X[:8])}
-    return Draft("softmax", f"softmax regression, 3 classes, {n} rows, d = {target.dim}", target, target.dim, kinds, n, batch=32)
+    return Draft(
+        "softmax", f"softmax regression, 3 classes, {n} rows, d = {target.dim}", target, target.dim, kinds, n, batch=32
+    )
 
 
 def _hierarchy(name: str, description: str, make: Callable[[], hierarchies.Hierarchy]) -> Draft:
@@ -241,7 +245,9 @@ PROBLEMS: dict[str, Callable[[], Draft]] = {
     "million-rows": many_rows,
     "poisson": poisson,
     "softmax": softmax,
-    "eight-schools": lambda: _hierarchy("eight-schools", "eight schools, non-centred, d = 10", hierarchies.eight_schools),
+    "eight-schools": lambda: _hierarchy(
+        "eight-schools", "eight schools, non-centred, d = 10", hierarchies.eight_schools
+    ),
     "radon": lambda: _hierarchy("radon", "a hierarchical regression, 200 rows, 20 counties, d = 24", hierarchies.radon),
     "ar5": lambda: _hierarchy("ar5", "an autoregression of order 5, d = 7", hierarchies.autoregression),
     "nes": nes,
@@ -261,7 +267,7 @@ def problem(name: str) -> Problem:
     ```python
     from accuracy.problems import problem
     found = problem("gaussian-50-3")
-    assert found.truth.shape == (9,) and found.columns["squares"] == slice(3, 6)
+    assert found.truth.shape == (12,) and found.columns["squares"] == slice(3, 6)
     ```
     """
     found = draft(name)

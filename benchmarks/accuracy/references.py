@@ -59,7 +59,10 @@ def by_weights(problem: Draft, draws: int = WEIGHTED) -> tuple[Rows, str]:
         terms = (weights - 1) * (model.values(h, theta) - mean)
         pairs = (terms[: draws // 2] + terms[draws // 2 :]) / 2
         rows[name] = mean + float(terms.mean()), variance, float(pairs.std(ddof=1) / math.sqrt(draws // 2))
-    return rows, f"{draws} draws of the Laplace approximation with weights of deviation {weights.std():.3f}, as a correction"
+    return (
+        rows,
+        f"{draws} draws of the Laplace approximation with weights of deviation {weights.std():.3f}, as a correction",
+    )
 
 
 def _potentials(problem: Draft, theta: np.ndarray) -> np.ndarray:
@@ -106,7 +109,9 @@ def main() -> None:
         found = reference(draft(name))
         write_atomically(asked.out / f"{name}.json", json_text(found, indent=1) + "\n")
         spent = time.perf_counter() - began
-        print(f"{name}: {found['method']}; errors up to {found['largest_error_in_sd']:.1e} sd; {spent:.0f} s", flush=True)
+        print(
+            f"{name}: {found['method']}; errors up to {found['largest_error_in_sd']:.1e} sd; {spent:.0f} s", flush=True
+        )
 
 
 if __name__ == "__main__":
