@@ -8,7 +8,7 @@ __all__ = ["markdown", "replace_between"]
 
 
 def replace_between(page: Path, name: str, content: str) -> None:
-    """Put the content between `<!-- name: begin -->` and `<!-- name: end -->` of a page; `InvalidInput` where they are missing."""
+    """Put the content between `<!-- name: begin -->` and `<!-- name: end -->`; `InvalidInput` where a marker is missing."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     text = page.read_text(encoding="utf-8")
     require(

@@ -136,7 +136,7 @@ class Hierarchy:
         return first, second
 
     def _weights(self, grid: np.ndarray) -> np.ndarray:
-        """The posterior of the log scales on the grid, summing to one: trapezoidal weights are equal where it vanishes at the ends."""
+        """The posterior of the log scales on the grid, summing to one; it vanishes at the ends, so no end needs half a weight."""
         logs = np.array([self._posterior(phi)[0] for phi in grid])
         return special.softmax(logs)
 

@@ -1,8 +1,8 @@
 """Measuring: every competitor on every problem, in cells that are stored one by one, so that a second run resumes.
 
-Input: names of problems, a `Profile`, a file. Output: a dictionary of cells. A cell holds effective draws (posterior variance over
-mean squared error about the truth, so that bias counts), per gradient, per data row and per second, and the root mean squared
-error at the budget in posterior standard deviations: medians over the observables of a kind, with bootstrap errors.
+Input: names of problems, a `Profile`, a file. Output: a dictionary of cells. A cell holds effective draws (posterior variance
+over mean squared error about the truth, so that bias counts), per gradient, per data row and per second, and the root mean
+squared error at the budget in posterior standard deviations: medians over the observables of a kind, with bootstrap errors.
 """
 
 import dataclasses

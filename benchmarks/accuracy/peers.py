@@ -1,8 +1,8 @@
 """The competitors from other packages, and two that use no chain: each estimates all observables several times independently.
 
-Input: a `Problem`, a budget of gradients, a number of repetitions. Output: an `Outcome`: estimates, repetitions × observables, and
-what they cost. Everything is in float64. Every chain starts at a draw of the Laplace approximation; a tenth of the budget more is
-burn-in. What was spent before the first counted gradient (burn-in, warm-up, tuning) is in `preparation`.
+Input: a `Problem`, a budget of gradients, a number of repetitions. Output: an `Outcome`: estimates, repetitions × observables,
+and what they cost. Everything is in float64. Every chain starts at a draw of the Laplace approximation; a tenth of the budget
+more is burn-in. What was spent before the first counted gradient (burn-in, warm-up, tuning) is in `preparation`.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def step_sizes(problem: Problem, batch: int | None) -> list[float]:
-    """The grid for Langevin steps: from the inverse of the largest curvature down; with mini-batches from where their noise allows."""
+    """The grid for Langevin steps: from the inverse of the largest curvature down, from lower where mini-batches are noisy."""
     top = 1.0 if batch is None else min(1.0, 10 * batch / problem.rows)
     return [scale * top / problem.steepest for scale in GRID]
 

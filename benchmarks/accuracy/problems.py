@@ -1,7 +1,7 @@
 """The problems of the accuracy benchmark: a target, observables by kind, and their exact means and variances.
 
 `problem(name)` builds one; `PROBLEMS` lists all names. Truths that take long to compute are read from docs/measured/references/,
-which `python benchmarks/accuracy/references.py` writes.
+which `PYTHONPATH=src:benchmarks python -m accuracy.references` writes.
 """
 
 import dataclasses
@@ -106,9 +106,9 @@ class Problem(Draft):
         return jnp.concatenate(parts)
 
 
-def regression_observables(d: int, rows: np.ndarray) -> dict[str, dict[str, Observable]]:
-    """θ_i, θ_i² and the predictive probabilities of a logistic model at the rows, by kind."""
-    some = np.unique(np.linspace(0, d - 1, min(d, AT_MOST)).astype(int))
+def regression_observables(d: int, rows: np.ndarray, most: int = AT_MOST) -> dict[str, dict[str, Observable]]:
+    """θ_i and θ_i² for some coordinates, and the predictive probabilities of a logistic model at the rows, by kind."""
+    some = np.unique(np.linspace(0, d - 1, min(d, most)).astype(int))
     found: dict[str, dict[str, Observable]] = {
         "means": {f"m{i}": gm.observables.linear(np.eye(d)[i]) for i in some},
         "squares": {f"s{i}": gm.observables.square(np.eye(d)[i]) for i in some},
@@ -275,7 +275,10 @@ def problem(name: str) -> Problem:
         rows = found.exact()
     else:
         path = REFERENCES / f"{name}.json"
-        require(path.exists(), f"There is no {path}. Run `python benchmarks/accuracy/references.py {name}` first.")
+        require(
+            path.exists(),
+            f"There is no {path}. Run `PYTHONPATH=src:benchmarks python -m accuracy.references {name}` first.",
+        )
         rows = {key: (v["mean"], v["variance"], v["error"]) for key, v in json.loads(path.read_text())["rows"].items()}
     require(list(rows) == list(found.observables), f"The reference of {name} is of other observables: make it again.")
     truth, spread, error = np.array(list(rows.values())).T

@@ -1,23 +1,18 @@
 """Means and variances of the observables under the posterior, computed without any chain: one JSON file per problem.
 
-    PYTHONPATH=src python benchmarks/accuracy/references.py [NAME …] [--out docs/measured/references]
+    PYTHONPATH=src:benchmarks python -m accuracy.references [NAME …] [--out docs/measured/references]
 
 Hierarchies by quadrature over their scales; regressions by importance sampling with scrambled Sobol points around the mode; the
-regression with a million rows by Gaussian draws with weights, whose own Gaussian expectation is subtracted and added back exactly.
+regression with a million rows by Gaussian draws with weights: their Gaussian expectation is known, only the rest is simulated.
 """
 
 import argparse
 import math
-import sys
 import time
 from pathlib import Path
 
 import jax
 import numpy as np
-
-ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from accuracy.problems import PROBLEMS, REFERENCES, Draft, draft
 from gyromc.prediction.exact.mehler import ridge_moments
@@ -90,7 +85,7 @@ def reference(problem: Draft) -> dict:
     worst = max(row[2] / math.sqrt(row[1]) for row in rows.values())
     return {
         "problem": problem.name,
-        "command": f"python benchmarks/accuracy/references.py {problem.name}",
+        "command": f"PYTHONPATH=src:benchmarks python -m accuracy.references {problem.name}",
         "method": method,
         "largest_error_in_sd": worst,
         "rows": {name: dict(zip(names, map(float, row), strict=True)) for name, row in rows.items()},

@@ -1,18 +1,13 @@
 """Tables and a figure from the cells of the accuracy benchmark, and the pages they stand in.
 
-    PYTHONPATH=src python benchmarks/accuracy/report.py [--cells docs/measured/accuracy.json] [--docs docs] [--readme README.md]
+    PYTHONPATH=src:benchmarks python -m accuracy.report [--cells docs/measured/accuracy.json] [--docs docs] [--readme README.md]
 
 Input: the JSON file that `gyromc bench accuracy --out docs/measured` writes. Output: the tables between the markers of
 docs/accuracy.md and README.md, and docs/figures/accuracy.png.
 """
 
 import argparse
-import sys
 from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from accuracy.measure import COMPETITORS, ROTATION, read
 from accuracy.problems import KINDS, PROBLEMS
@@ -22,6 +17,7 @@ from pages import markdown, replace_between
 
 __all__ = ["details", "matrix", "plot", "rotation", "table", "write_pages"]
 
+ROOT = Path(__file__).parents[2]
 COLOURS = {
     "SGLD, best step": "#999999",
     "BlackJAX SGLD, best step": "#6B6B6B",
