@@ -43,6 +43,7 @@ __all__ = [
 RESAMPLED = 200
 VERSION = 1  # of the file; cells of another version are measured again
 ROTATION = "rotation"
+MANY_MODES = "no Gaussian fits the posterior, which has many modes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Competitor:
     needs: str | None = None  # a package
     exact: bool = False  # whether its error falls like the square root of its length, whatever its length
     full_gradients: bool = False  # whether it reads all the data, over a long preparation
+    fits: bool = False  # whether it starts from a Gaussian fit around one mode
 
 
 COMPETITORS = {
@@ -61,12 +63,12 @@ COMPETITORS = {
     "BlackJAX SGHMC, best step": Competitor(peers.blackjax_sghmc, "blackjax"),
     "BlackJAX MCLMC": Competitor(peers.blackjax_mclmc, "blackjax", full_gradients=True),
     "NumPyro NUTS": Competitor(peers.nuts, "numpyro", exact=True, full_gradients=True),
-    "Laplace approximation": Competitor(peers.laplace),
-    "importance sampling": Competitor(peers.importance),
+    "Laplace approximation": Competitor(peers.laplace, fits=True),
+    "importance sampling": Competitor(peers.importance, fits=True),
     "gyromc untuned": Competitor(ours.overdamped),
     "gyromc untuned, HFHR": Competitor(ours.hfhr),
-    "gyromc tuned, reversible": Competitor(ours.tuned_reversible),
-    "gyromc tuned": Competitor(ours.tuned),
+    "gyromc tuned, reversible": Competitor(ours.tuned_reversible, fits=True),
+    "gyromc tuned": Competitor(ours.tuned, fits=True),
 }
 """By the name they have in tables."""
 
@@ -177,6 +179,8 @@ def cell(one: Problem, label: str, profile: Profile, competitors: Mapping[str, C
     budget, repetitions = profile.sizes(one)
     found: dict = {"problem": one.name, "competitor": label, "profile": profile.name, "settings": profile.settings(one)}
     seed = 1 + list(PROBLEMS).index(one.name)
+    if label == ROTATION and one.near is not None:
+        return found | {"left_out": MANY_MODES}
     if label == ROTATION:
         steps, chains = profile.rotation
         return found | {"gains": ours.rotation_gain(one, steps, chains, seed)}
@@ -204,6 +208,8 @@ def why_not(one: Problem, competitor: Competitor, budget: int, repetitions: int,
     """Why a competitor is left out: its package is missing, or it would read too many numbers."""
     if competitor.needs is not None and importlib.util.find_spec(competitor.needs) is None:
         return f"{competitor.needs} is not installed"
+    if competitor.fits and one.near is not None:
+        return MANY_MODES
     if competitor.full_gradients:
         width = one.rows * one.dim if one.rows > 1 else one.dim**2
         numbers = float(width) * repetitions * (budget + peers.WARM_UP * 2 * peers.LEAVES)

@@ -247,8 +247,8 @@ def tuned(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Ou
 
 # --- what the rotation alone gains
 
-REVERSIBLE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-ROTATING = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
+REVERSIBLE = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
+ROTATING = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 RATES = (0.5, 1.0)
 
 

@@ -44,7 +44,7 @@ INTEGRATION_STEPS = 10  # BlackJAX's SGHMC draws momenta anew after so many grad
 TUNED_OVER = 5000  # steps that MCLMC's tuning is told will follow; it makes a third of them itself
 PER_STEP = 2  # gradients of a step of MCLMC's integrator
 LEAVES, TOGETHER = 7, 20  # gradients of a usual trajectory of NUTS; draws in one call of the compiled function
-WARM_UP = 400  # draws of NUTS
+WARM_UP, MOST_DENSE = 400, 1000  # draws of NUTS; parameters for which its mass matrix is dense
 GAUSSIAN_DRAWS = 2**15  # for the Laplace approximation's expectation of what is no ridge function
 
 
@@ -196,14 +196,14 @@ def blackjax_mclmc(problem: Problem, budget: int, repetitions: int, seed: int) -
 
 
 def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int = WARM_UP) -> list[Outcome]:
-    """NumPyro's NUTS with a dense mass matrix, chains in step with each other; gradients are the leapfrog steps it made."""
+    """NumPyro's NUTS with a dense mass matrix (up to 1000 parameters); gradients are the leapfrog steps it made."""
     from numpyro.infer import NUTS
 
     parts, before = max(2, budget // (LEAVES * TOGETHER)), -(-warmup // TOGETHER)
     with jax.enable_x64(True):
         arrays, whole = _split(problem)
 
-        kernel = NUTS(potential_fn=whole(arrays).potential, dense_mass=True)
+        kernel = NUTS(potential_fn=whole(arrays).potential, dense_mass=problem.dim <= MOST_DENSE)
         starts = jnp.asarray(problem.starts(repetitions, seed))
         keys = jax.random.split(jax.random.key(seed), repetitions)
         state = jax.jit(lambda keys, starts: kernel.init(keys, before * TOGETHER, starts, (), {}))(keys, starts)

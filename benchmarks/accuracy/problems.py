@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
-from accuracy import hierarchies
+from accuracy import hierarchies, network
 from gyromc.checks import require
 from gyromc.datasets import heart_split
 from gyromc.evaluation import doubled
@@ -30,6 +30,9 @@ KINDS = ("means", "squares", "predictive")
 REFERENCES = Path(__file__).parents[2] / "docs" / "measured" / "references"
 CONDITIONS, DIMENSIONS = (1, 50, 10_000), (3, 14, 100, 1000)
 AT_MOST = 14  # observables of a kind
+POWER = 40  # iterations for the largest curvature
+Rows = dict[str, tuple[float, float, float]]
+"""Mean, variance and error of the mean, by observable."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,8 +47,9 @@ class Draft:
     rows: int = 1  # that a full gradient reads
     batch: int | None = None  # rows of a mini-batch, for the samplers that use them
     size: float = 1.0  # of budgets and repetitions, against those of a small problem
-    exact: Callable[[], dict[str, tuple[float, float, float]]] | None = (
-        None  # None: by quasi-Monte Carlo around the mode
+    exact: Callable[[], Rows] | None = None  # None: by sampling, in `references`
+    near: Callable[[int, int], np.ndarray] | None = (
+        None  # starts by (count, seed), where no Gaussian fits the posterior
     )
 
     @functools.cached_property
@@ -75,11 +79,15 @@ class Problem(Draft):
 
     @functools.cached_property
     def steepest(self) -> float:
-        """The largest curvature at the mode."""
+        """The largest curvature at the mode, or at a start where there are many modes."""
+        if self.near is not None:
+            return _steepest_at(self.model.flat_target, self.near(1, 0)[0])
         return float(np.linalg.eigvalsh(self.model.precision)[-1])
 
     def starts(self, count: int, seed: int) -> np.ndarray:
-        """Where chains start, for every sampler: draws of the Laplace approximation, count × dim."""
+        """Where chains start, for every sampler: draws of the Laplace approximation unless `near` is given, count × dim."""
+        if self.near is not None:
+            return self.near(count, seed)
         center = self.model.laplace
         noise = np.random.default_rng([seed, 77]).standard_normal((count, self.dim))
         return center.mode + noise @ inverse_root(center.precision).T
@@ -104,6 +112,17 @@ class Problem(Draft):
             else:
                 parts.append(jnp.stack([h(theta) for h in doubled(some)]))
         return jnp.concatenate(parts)
+
+
+def _steepest_at(target: gm.targets.Target, theta: np.ndarray) -> float:
+    """The largest eigenvalue of the Hessian of U at a point, by power iteration."""
+    with jax.enable_x64(True):
+        gradient, at = doubled(target).gradient, jnp.asarray(theta)
+        product = jax.jit(lambda v: jax.jvp(gradient, (at,), (v,))[1])
+        v = jnp.asarray(np.random.default_rng(0).standard_normal(len(theta)))
+        for _ in range(POWER):
+            v = product(v / jnp.linalg.norm(v))
+        return float(jnp.linalg.norm(v))
 
 
 def regression_observables(d: int, rows: np.ndarray, most: int = AT_MOST) -> dict[str, dict[str, Observable]]:
@@ -238,6 +257,14 @@ def _hierarchy(name: str, description: str, make: Callable[[], hierarchies.Hiera
     return Draft(name, description, h.target(), h.dim, h.observables(), len(h.y), exact=h.expectations)
 
 
+def digits() -> Draft:
+    """A network with one hidden layer on noisy images of digits."""
+    about = f"a network of {network.DIM} weights, {network.LABELLED} images"
+    kinds = network.network_kinds()
+    rest = {"batch": 32, "size": 0.25, "near": network.network_starts}
+    return Draft("digits", about, network.network_target(), network.DIM, kinds, network.LABELLED, **rest)
+
+
 PROBLEMS: dict[str, Callable[[], Draft]] = {
     **{f"gaussian-{k:g}-{d}": functools.partial(gaussian, k, d) for d in DIMENSIONS for k in CONDITIONS},
     "cosine": cosine,
@@ -251,6 +278,7 @@ PROBLEMS: dict[str, Callable[[], Draft]] = {
     "radon": lambda: _hierarchy("radon", "a hierarchical regression, 200 rows, 20 counties, d = 24", hierarchies.radon),
     "ar5": lambda: _hierarchy("ar5", "an autoregression of order 5, d = 7", hierarchies.autoregression),
     "nes": nes,
+    "digits": digits,
 }
 """Functions that build the problems, by name."""
 

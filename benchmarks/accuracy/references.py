@@ -1,20 +1,24 @@
-"""Means and variances of the observables under the posterior, computed without any chain: one JSON file per problem.
+"""Means and variances of the observables under the posterior, one JSON file per problem.
 
     PYTHONPATH=src:benchmarks python -m accuracy.references [NAME …] [--out docs/measured/references]
 
 Hierarchies by quadrature over their scales; regressions by importance sampling with scrambled Sobol points around the mode; the
-regression with a million rows by Gaussian draws with weights: their Gaussian expectation is known, only the rest is simulated.
+regression with a million rows by Gaussian draws with weights: their Gaussian expectation is known, only the rest is simulated;
+the network by long NUTS chains.
 """
 
 import argparse
+import dataclasses
 import math
 import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from accuracy.problems import PROBLEMS, REFERENCES, Draft, draft
+from accuracy.peers import LEAVES, nuts
+from accuracy.problems import PROBLEMS, REFERENCES, Draft, Problem, Rows, draft
 from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.shape.importance import expectation
 from gyromc.shape.laplace import inverse_root
@@ -23,8 +27,7 @@ from gyromc.show.files import json_text, write_atomically
 DRAWS = 2**20
 MANY_ROWS = 100_000  # from here on, Gaussian draws with weights
 WEIGHTED = 8192
-
-Rows = dict[str, tuple[float, float, float]]
+CHAINS, WARM_UP, LENGTH = 16, 300, 1500  # of NUTS
 
 
 def by_sobol(problem: Draft, draws: int = DRAWS) -> tuple[Rows, str]:
@@ -60,18 +63,37 @@ def by_weights(problem: Draft, draws: int = WEIGHTED) -> tuple[Rows, str]:
     )
 
 
+class _WithSquares(Problem):
+    """A problem whose observables are followed by their squares."""
+
+    def evaluate(self, theta):
+        values = super().evaluate(theta)
+        return jnp.concatenate([values, values**2])
+
+
+def by_nuts(problem: Draft, chains: int = CHAINS, warmup: int = WARM_UP, length: int = LENGTH) -> tuple[Rows, str]:
+    """Means and variances from long chains of NUTS; errors from the spread between chains."""
+    fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(Draft)}
+    doubled = _WithSquares(**fields, truth=np.zeros(2 * len(problem.observables)))
+    (found,) = nuts(doubled, LEAVES * length, chains, 5, warmup)
+    first, second = np.split(found.estimates.mean(axis=0), 2)
+    errors = found.estimates[:, : len(first)].std(axis=0, ddof=1) / math.sqrt(chains)
+    method = f"{chains} chains of NUTS, {length} draws each after {warmup}, {found.gradients:.3g} gradients each"
+    return dict(zip(problem.observables, zip(first, second - first**2, errors, strict=True), strict=True)), method
+
+
 def _potentials(problem: Draft, theta: np.ndarray) -> np.ndarray:
     """U at the rows of θ, a few at a time: all data are read for each."""
     target = problem.target
     with jax.enable_x64(True):
-        X, y = (jax.numpy.asarray(a) for a in target.design)  # type: ignore[attr-defined]  # a regression
+        X, y = (jnp.asarray(a) for a in target.design)  # type: ignore[attr-defined]  # a regression
 
         @jax.jit
         def some(rows):
             t = X @ rows.T
-            return jax.numpy.sum(jax.numpy.logaddexp(0.0, t) - y[:, None] * t, axis=0)
+            return jnp.sum(jnp.logaddexp(0.0, t) - y[:, None] * t, axis=0)
 
-        parts = [np.asarray(some(jax.numpy.asarray(part))) for part in np.array_split(theta, max(1, len(theta) // 8))]
+        parts = [np.asarray(some(jnp.asarray(part))) for part in np.array_split(theta, max(1, len(theta) // 8))]
     return np.concatenate(parts) + 0.5 * float(target.prior_precision) * np.sum(theta**2, axis=1)  # type: ignore[attr-defined]
 
 
@@ -80,7 +102,8 @@ def reference(problem: Draft) -> dict:
     if problem.exact is not None:
         rows, method = problem.exact(), "quadrature over the scales, Gaussian given them"
     else:
-        rows, method = (by_weights if problem.rows >= MANY_ROWS else by_sobol)(problem)
+        many = problem.rows >= MANY_ROWS
+        rows, method = (by_nuts if problem.near is not None else by_weights if many else by_sobol)(problem)
     names = ("mean", "variance", "error")
     worst = max(row[2] / math.sqrt(row[1]) for row in rows.values())
     return {

@@ -97,7 +97,8 @@ def test_every_problem_has_its_kinds_and_a_reference():
             one = problem(name)
             assert set(one.kinds) == set(KINDS), name
             assert np.all(one.spread > 0), name
-            assert np.all(one.truth_error < 1e-3 * np.sqrt(one.spread)), name
+            limit = 0.1 if name == "digits" else 1e-3  # NUTS on a network, quadrature on all others
+            assert np.all(one.truth_error < limit * np.sqrt(one.spread)), name
 
 
 def test_an_unknown_problem_is_named():
