@@ -53,7 +53,7 @@ class Competitor:
     run: Callable[[Problem, int, int, int], list[Outcome]]
     needs: str | None = None  # a package
     exact: bool = False  # whether its error falls like the square root of its length, whatever its length
-    full_gradients: bool = False  # whether it reads all the data, over a long preparation
+    prepares: Callable[[Problem], float] | None = None  # for full gradients only: about how many it makes first
     fits: bool = False  # whether it starts from a Gaussian fit around one mode
 
 
@@ -61,10 +61,10 @@ COMPETITORS = {
     "SGLD, best step": Competitor(ours.sgld),
     "BlackJAX SGLD, best step": Competitor(peers.blackjax_sgld, "blackjax"),
     "BlackJAX SGHMC, best step": Competitor(peers.blackjax_sghmc, "blackjax"),
-    "BlackJAX MCLMC": Competitor(peers.blackjax_mclmc, "blackjax", full_gradients=True),
-    "NumPyro NUTS": Competitor(peers.nuts, "numpyro", exact=True, full_gradients=True),
+    "BlackJAX MCLMC": Competitor(peers.blackjax_mclmc, "blackjax", prepares=peers.mclmc_preparation),
+    "NumPyro NUTS": Competitor(peers.nuts, "numpyro", exact=True, prepares=peers.nuts_preparation),
     "Laplace approximation": Competitor(peers.laplace, fits=True),
-    "importance sampling": Competitor(peers.importance, fits=True),
+    "importance sampling": Competitor(peers.importance, exact=True, prepares=lambda problem: 0.0, fits=True),
     "gyromc untuned": Competitor(ours.overdamped),
     "gyromc untuned, HFHR": Competitor(ours.hfhr),
     "gyromc tuned, reversible": Competitor(ours.tuned_reversible, fits=True),
@@ -84,9 +84,12 @@ class Profile:
     most: float  # numbers that a competitor with full gradients may read
     problems: tuple[str, ...]
 
-    def sizes(self, one: Problem) -> tuple[int, int]:
-        """Budget and repetitions for a problem."""
-        return max(20, int(self.budget * one.size)), max(4, int(self.repetitions * one.size))
+    def sizes(self, one: Problem, competitor: Competitor | None = None) -> tuple[int, int]:
+        """Budget and repetitions for a problem; smaller for full gradients over very many rows."""
+        budget, repetitions = max(20, int(self.budget * one.size)), max(4, int(self.repetitions * one.size))
+        if competitor is not None and competitor.prepares is not None and one.rows >= peers.MANY_ROWS:
+            return max(20, budget // 16), 4
+        return budget, repetitions
 
     def settings(self, one: Problem) -> dict:
         """What a cell depends on, so that cells of other settings are measured again."""
@@ -97,7 +100,7 @@ class Profile:
 SOME = ("gaussian-50-3", "gaussian-1-14", "gaussian-50-14", "gaussian-10000-14", "gaussian-50-100")
 OTHERS = tuple(name for name in PROBLEMS if not name.startswith("gaussian"))
 QUICK = Profile("quick", 1000, 16, (250, 64), 1e11, (*SOME, *OTHERS))
-FULL = Profile("full", 4000, 64, (500, 256), 4e12, tuple(PROBLEMS))
+FULL = Profile("full", 4000, 64, (500, 256), 5e11, tuple(PROBLEMS))
 
 
 def measured(
@@ -176,7 +179,7 @@ def store(path: Path, cells: dict[str, dict]) -> None:
 
 def cell(one: Problem, label: str, profile: Profile, competitors: Mapping[str, Competitor] = COMPETITORS) -> dict:
     """One competitor on one problem, or the gain of rotation there."""
-    budget, repetitions = profile.sizes(one)
+    budget, _ = profile.sizes(one)
     found: dict = {"problem": one.name, "competitor": label, "profile": profile.name, "settings": profile.settings(one)}
     seed = 1 + list(PROBLEMS).index(one.name)
     if label == ROTATION and one.near is not None:
@@ -184,10 +187,10 @@ def cell(one: Problem, label: str, profile: Profile, competitors: Mapping[str, C
     if label == ROTATION:
         steps, chains = profile.rotation
         return found | {"gains": ours.rotation_gain(one, steps, chains, seed)}
-    reason = why_not(one, competitors[label], budget, repetitions, profile)
+    reason = why_not(one, competitors[label], profile)
     if reason is not None:
         return found | {"left_out": reason}
-    outcomes = competitors[label].run(one, budget, repetitions, seed)
+    outcomes = competitors[label].run(one, *profile.sizes(one, competitors[label]), seed)
     best = max(outcomes, key=lambda outcome: _merit(one, outcome))
     scale = best.gradients / budget if competitors[label].exact else 1.0
     return found | {
@@ -204,15 +207,16 @@ def cell(one: Problem, label: str, profile: Profile, competitors: Mapping[str, C
     }
 
 
-def why_not(one: Problem, competitor: Competitor, budget: int, repetitions: int, profile: Profile) -> str | None:
+def why_not(one: Problem, competitor: Competitor, profile: Profile) -> str | None:
     """Why a competitor is left out: its package is missing, or it would read too many numbers."""
     if competitor.needs is not None and importlib.util.find_spec(competitor.needs) is None:
         return f"{competitor.needs} is not installed"
     if competitor.fits and one.near is not None:
         return MANY_MODES
-    if competitor.full_gradients:
+    if competitor.prepares is not None:
+        budget, repetitions = profile.sizes(one, competitor)
         width = one.rows * one.dim if one.rows > 1 else one.dim**2
-        numbers = float(width) * repetitions * (budget + peers.WARM_UP * 2 * peers.LEAVES)
+        numbers = float(width) * repetitions * (budget + competitor.prepares(one))
         if numbers > profile.most:
             return (
                 f"full gradients would read {numbers:.0e} numbers; the profile {profile.name} allows {profile.most:.0e}"

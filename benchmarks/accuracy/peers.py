@@ -7,6 +7,7 @@ more is burn-in. What was spent before the first counted gradient (burn-in, warm
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ TUNED_OVER = 5000  # steps that MCLMC's tuning is told will follow; it makes a t
 PER_STEP = 2  # gradients of a step of MCLMC's integrator
 LEAVES, TOGETHER = 7, 20  # gradients of a usual trajectory of NUTS; draws in one call of the compiled function
 WARM_UP, MOST_DENSE = 400, 1000  # draws of NUTS; parameters for which its mass matrix is dense
+MANY_ROWS, SHORT_WARM_UP = 100_000, 60  # with so many rows NUTS has this warm-up
 GAUSSIAN_DRAWS = 2**15  # for the Laplace approximation's expectation of what is no ridge function
 
 
@@ -195,11 +197,26 @@ def blackjax_mclmc(problem: Problem, budget: int, repetitions: int, seed: int) -
     return [Outcome(estimates, PER_STEP * steps, problem.rows, before, spent, chosen)]
 
 
-def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int = WARM_UP) -> list[Outcome]:
+def mclmc_preparation(problem: Problem) -> float:
+    """Gradients of MCLMC's tuning."""
+    return PER_STEP * TUNED_OVER / 3
+
+
+def nuts_preparation(problem: Problem) -> float:
+    """About how many gradients the warm-up of NUTS takes: the mass matrix is the identity at first."""
+    condition = 1e3 if problem.near is not None else problem.condition
+    return _warm_up(problem) * min(max(2 * LEAVES, math.sqrt(condition)), 1000)
+
+
+def _warm_up(problem: Problem) -> int:
+    return WARM_UP if problem.rows < MANY_ROWS else SHORT_WARM_UP
+
+
+def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int | None = None) -> list[Outcome]:
     """NumPyro's NUTS with a dense mass matrix (up to 1000 parameters); gradients are the leapfrog steps it made."""
     from numpyro.infer import NUTS
 
-    parts, before = max(2, budget // (LEAVES * TOGETHER)), -(-warmup // TOGETHER)
+    parts, before = max(2, budget // (LEAVES * TOGETHER)), -(-(warmup or _warm_up(problem)) // TOGETHER)
     with jax.enable_x64(True):
         arrays, whole = _split(problem)
 
@@ -233,7 +250,7 @@ def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int
     return [Outcome(np.asarray(total) / (parts * TOGETHER), gradients, problem.rows, spent_before, spent)]
 
 
-@functools.cache
+@functools.lru_cache(1)
 def _gaussian_means(problem: Problem) -> np.ndarray:
     """The expectations of the observables under the Laplace approximation."""
     center = problem.model.laplace

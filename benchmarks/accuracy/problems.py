@@ -78,6 +78,11 @@ class Problem(Draft):
         return {kind: slice(end - len(group), end) for (kind, group), end in zip(self.kinds.items(), ends, strict=True)}
 
     @functools.cached_property
+    def condition(self) -> float:
+        """The ratio of the largest to the smallest curvature at the mode."""
+        return float(np.linalg.cond(self.model.precision))
+
+    @functools.cached_property
     def steepest(self) -> float:
         """The largest curvature at the mode, or at a start where there are many modes."""
         if self.near is not None:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from accuracy.peers import LEAVES, nuts
+from accuracy.peers import LEAVES, MANY_ROWS, nuts
 from accuracy.problems import PROBLEMS, REFERENCES, Draft, Problem, Rows, draft
 from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.shape.importance import expectation
@@ -25,7 +25,6 @@ from gyromc.shape.laplace import inverse_root
 from gyromc.show.files import json_text, write_atomically
 
 DRAWS = 2**20
-MANY_ROWS = 100_000  # from here on, Gaussian draws with weights
 WEIGHTED = 8192
 CHAINS, WARM_UP, LENGTH = 16, 300, 1500  # of NUTS
 

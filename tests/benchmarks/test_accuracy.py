@@ -252,10 +252,13 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
 
 def test_what_is_left_out_says_why(small):
     missing = measure.Competitor(lambda *_: [], needs="no_such_package")
-    assert measure.why_not(small, missing, 10, 10, TINY) == "no_such_package is not installed"
-    full = measure.Competitor(lambda *_: [], full_gradients=True)
-    assert "would read" in measure.why_not(small, full, 10**12, 10, TINY)
-    assert measure.why_not(small, full, 10, 10, TINY) is None
+    assert measure.why_not(small, missing, TINY) == "no_such_package is not installed"
+    for prepares, reason in (
+        (0.0, None),
+        (1e12, "full gradients would read 7e+13 numbers; the profile tiny allows 1e+12"),
+    ):
+        full = measure.Competitor(lambda *_: [], prepares=lambda problem, count=prepares: count)
+        assert measure.why_not(small, full, TINY) == reason
 
 
 # --- pages
