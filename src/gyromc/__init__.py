@@ -1,7 +1,8 @@
 """gyromc: non-reversible stochastic-gradient Langevin Monte Carlo.
 
 A `Plan` describes a computation: target, oracle, dynamics, observables, step size, chains, start, seed. `predict(plan)` returns
-its expected error without sampling, `run(plan)` samples, `estimate(run)` returns means with errors. Submodules are imported on
+its expected error without sampling, `tune(target)` chooses a plan by it, `run(plan)` samples, `estimate(run)` returns means with
+errors. Submodules are imported on
 first use, so `import gyromc` takes milliseconds.
 """
 
@@ -19,6 +20,8 @@ _NAMES = {
     "Prediction": "gyromc.prediction.predict",
     "run": "gyromc.engines",
     "Run": "gyromc.results",
+    "tune": "gyromc.tuning.tune",
+    "Tuned": "gyromc.tuning.tuned",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "DivergenceError": "gyromc.errors",
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.tuning.tune import tune
+    from gyromc.tuning.tuned import Tuned
 
 
 def __getattr__(name: str) -> Any:

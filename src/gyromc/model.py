@@ -176,6 +176,15 @@ class Model:
         points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
 
+    def remember(self, fit: GaussianFit, *moments: Any) -> None:
+        """Use this Gaussian fit, and these moments of an oracle's gradients, in place of what would be computed.
+
+        `moments` is empty, or the oracle, E[∇U∇Uᵀ] and the covariance of the oracle's noise.
+        """
+        self.__dict__["gaussian_fit"] = fit
+        if moments:
+            self._kept["gradient moments", id(moments[0])] = moments
+
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
         key = learn, settings

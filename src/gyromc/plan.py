@@ -188,6 +188,12 @@ class Plan:
             object.__setattr__(changed, "model", self.model)  # what is known of it stays known
         return changed
 
+    def knowing(self, model: Model) -> "Plan":
+        """The same plan with what is already known of its model."""
+        require(model.target is self.target, "`knowing` takes a model of the plan's own target.")
+        object.__setattr__(same := self.replace(), "model", model)
+        return same
+
     def reversible(self) -> "Plan":
         """The same plan with the reversible baseline's dynamics."""
         return self.replace(dynamics=self.dynamics.reversible())
