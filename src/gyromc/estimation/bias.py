@@ -17,10 +17,10 @@ from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.methods import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
-from gyromc.prediction.shared import HEAVY, MOST_PARAMETERS
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
+from gyromc.shape.trust import HEAVY, MOST_PARAMETERS
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 

@@ -14,8 +14,8 @@ from gyromc.estimation.estimates import Estimate
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import augment
-from gyromc.prediction.shared import MOST_PARAMETERS
 from gyromc.results import Run
+from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
 from gyromc.targets.regressions import Regression

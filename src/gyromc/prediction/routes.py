@@ -26,7 +26,8 @@ from gyromc.prediction.noise_drawn import gaussian_variance
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
-from gyromc.prediction.shared import MOST_PARAMETERS, Answer, Shared
+from gyromc.prediction.shared import Answer, Shared
+from gyromc.shape.trust import MOST_PARAMETERS
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known

@@ -19,6 +19,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.evaluation import metered
 from gyromc.observables import linear, square
 from gyromc.plan import Plan
+from gyromc.schemes.moments import GradientMoments
 from gyromc.targets import SumOverData, Target
 from gyromc.tuning.families import EULER, FAMILIES
 from gyromc.tuning.gaussian_errors import plain_error, plan_error
@@ -136,7 +137,8 @@ class _Tuning:
         left = _left(around)
         weighed = readings(base, found, left)
         around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
-        around.base.model.remember(found.fit, around.base.oracle, found.second, around.noise)
+        moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
+        base.model.remember(found.fit, around.base.oracle, moments)
         steps = budget.guess / weighed[0].cost
         families = [f for f in FAMILIES if base.dim > 1 or not f.turn]
         if budget.guess < FEW:
