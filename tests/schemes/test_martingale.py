@@ -8,6 +8,7 @@ import pytest
 
 import gyromc as gm
 from gyromc import martingale as module
+from gyromc.dynamics import augment
 from gyromc.martingale import martingale
 from schemes.test_schemes import DYNAMICS, EXACT, K, plan_of
 
@@ -24,9 +25,7 @@ def test_only_the_boundary_is_left_with_exact_gradients(scheme, dynamics):
     plan = plan_of(scheme, dynamics, step_size=0.1, num_steps=64, num_chains=8, dtype="float64", martingale=True)
     run = gm.run(plan, "scan")
     step, fit = plan.step_matrices, plan.model.gaussian_fit
-    P = np.eye(plan.dynamics.size)
-    P[:3, :3] = K
-    M = step.transition(P)
+    M = step.transition(augment(K, plan.augmented))
     u = np.eye(len(M))[0]
     v = np.linalg.solve((np.eye(len(M)) - M).T, u)
     center = np.concatenate([fit.mean, np.zeros(len(M) - 3)])
@@ -120,6 +119,34 @@ def test_the_choice_does_not_look_at_the_means():
     shifted = plan.replace(observables={"mean": gm.observables.function(lambda t: t[1] + 100.0)})
     one, other = gm.run(plan, "scan")["mean"], gm.run(shifted.replace(dtype="float64"), "scan")["mean"]
     assert (one.uncorrected is None) == (other.uncorrected is None)
+
+
+def test_an_observable_without_gradients_stays_plain_and_the_others_keep_theirs():
+    plan = logistic(martingale=True, num_chains=40)
+    names = "mean", "rough", "product"
+    rough = gm.observables.function(lambda t: jnp.sqrt(jnp.maximum(t[1] - 1.0, 0.0)))  # its gradient is NaN below 1
+    with_it = plan.replace(observables={name: plan.observables.get(name, rough) for name in names})
+    with pytest.warns(gm.GyromcWarning, match="does not correct the averages of rough: gradients are NaN or infinite"):
+        run = gm.run(with_it, "scan")
+    assert run["rough"].uncorrected is None
+    assert np.isfinite(run["rough"].std_error)
+    alone = gm.run(plan, "scan")
+    for name in ("mean", "product"):
+        assert run[name].gain > 3
+        np.testing.assert_allclose(run[name].gain, alone[name].gain, rtol=1e-3)
+    with pytest.warns(gm.GyromcWarning, match="averages of rough"):
+        predicted = gm.predict(with_it)
+    assert predicted["rough"].gain == 1
+    assert predicted["mean"].gain > 3
+
+
+def test_the_slope_that_is_kept_solves_the_poisson_equation():
+    """(I - M)ᵀv = u for x, the first coordinate, with a memory and with momenta."""
+    for scheme, dynamics in (("lm_ab2", "general"), ("balanced", "hfhr")):
+        plan = plan_of(scheme, dynamics, martingale=True)
+        M = plan.step_matrices.transition(augment(K, plan.augmented))
+        v = martingale(plan).slope[0]
+        np.testing.assert_allclose(v - v @ M, np.eye(len(M))[0], atol=1e-12)
 
 
 def test_a_run_with_a_martingale_continues_exactly():

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.estimation.estimates import Estimate
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.shared import MOST_PARAMETERS
 from gyromc.results import Run
 from gyromc.statistics import errors, variances

@@ -12,6 +12,7 @@ import llvmlite.binding
 import numpy as np
 
 from gyromc import targets
+from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.increments import increments, observables_alone
@@ -202,8 +203,7 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     """[B E L] and the shift of `kernel`, as dense arrays, from y⁺ = Ay + Bĝ + Cξ."""
     n, d, m = plan.dynamics.size, plan.dim, plan.state_size
-    P = np.eye(n)
-    P[:d, :d] = f.K
+    P = augment(f.K, plan.augmented)
     if plan.scheme.is_euler:
         change, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
     else:
