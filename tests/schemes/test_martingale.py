@@ -1,5 +1,7 @@
 """The martingale control variate: what it leaves on Gaussians, that it changes no mean, that it is used only where it helps."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,8 @@ import gyromc as gm
 from gyromc import martingale as module
 from gyromc.dynamics import augment
 from gyromc.martingale import martingale
-from schemes.test_schemes import DYNAMICS, EXACT, K, plan_of
+from gyromc.prediction.shared import Answer
+from schemes.test_schemes import EXACT, K, plan_of
 
 CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
 
@@ -113,12 +116,39 @@ def test_the_correction_is_left_out_where_it_does_not_help():
     assert row.uncorrected is None
 
 
+def with_sums(run, change):
+    """The run as if its sums over chains × (observables, then their martingales), in total and at every mark, were changed."""
+    state = run.state
+    marks = {k: change(sums, k) for k, sums in state.snapshots.items()}
+    sums = change(state.sums, run.steps_done)
+    return dataclasses.replace(
+        run, state=dataclasses.replace(state, high=sums, low=np.zeros_like(sums), snapshots=marks)
+    )
+
+
 def test_the_choice_does_not_look_at_the_means():
-    """A constant added to every average changes neither error, so neither the choice."""
+    """A constant added to every plain or martingale average changes no error, so neither the choice nor the gains."""
     plan = logistic(martingale=True)
-    shifted = plan.replace(observables={"mean": gm.observables.function(lambda t: t[1] + 100.0)})
-    one, other = gm.run(plan, "scan")["mean"], gm.run(shifted.replace(dtype="float64"), "scan")["mean"]
-    assert (one.uncorrected is None) == (other.uncorrected is None)
+    fast = gm.observables.function(lambda t: jnp.sin(40 * t[0] + 1.0))
+    run = gm.run(plan.replace(observables={**plan.observables, "fast": fast}), "scan")
+    assert {row.gain > 1 for row in run.values()} == {True, False}
+    for shift in (np.repeat([0.5, 0.0], len(run)), np.repeat([0.0, -2.0], len(run)), np.linspace(-3, 3, 2 * len(run))):
+        moved = with_sums(run, lambda sums, steps, by=shift: sums + steps * by)
+        assert abs(moved.mean["mean"] - run.mean["mean"]) > 0.1
+        np.testing.assert_allclose(list(moved.gain.values()), list(run.gain.values()), rtol=1e-6)
+
+
+def test_the_gain_is_infinite_where_nothing_is_left():
+    run = gm.run(logistic(martingale=True, num_chains=40, num_steps=64), "scan")
+    count = len(run)
+    nothing = with_sums(run, lambda sums, steps: np.concatenate([sums[:, :count]] * 2, axis=1))
+    assert nothing.std_error["mean"] == 0
+    assert nothing.gain == dict.fromkeys(run, np.inf)
+    assert "inf ×" in str(nothing)
+    assert nothing.to_dict()["observables"]["mean"]["gain"] is None  # JSON has no infinity
+    assert Answer(std=0.0, plain_std=0.1).gain == np.inf
+    assert Answer(std=0.05, plain_std=0.1).gain == 4
+    assert Answer(std=0.0).gain == 1
 
 
 def test_an_observable_without_gradients_stays_plain_and_the_others_keep_theirs():
@@ -188,4 +218,3 @@ def test_a_step_beyond_the_limit_is_refused():
 
 def test_few_terms_are_enough_where_the_chain_is_whitened():
     assert len(martingale(plan_of("balanced", "reversible", martingale=True)).weight) == 1
-    assert DYNAMICS["reversible"].is_reversible

@@ -64,8 +64,13 @@ class Answer:
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted."""
-        return 1.0 if math.isnan(self.plain_std) or self.std == 0 else (self.plain_std / self.std) ** 2
+        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted.
+
+        Infinite where the martingale leaves no fluctuation at all.
+        """
+        if math.isnan(self.plain_std):
+            return 1.0
+        return (self.plain_std / self.std) ** 2 if self.std > 0 else math.inf
 
     @property
     def std_error(self) -> float:
