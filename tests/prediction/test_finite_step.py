@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.prediction.corrections import StepEffects, floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.grid import grid_chain
 from gyromc.prediction.poisson.plug_in import plug_in
+from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
 from gyromc.shape.importance import Sample
 from support.exact import line_average
 from support.values import on_normal, skew

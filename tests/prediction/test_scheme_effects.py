@@ -5,15 +5,15 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 import gyromc as gm
-from gyromc.prediction.corrected import Residuals
 from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import linear_chain
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.grid import grid_chain
 from gyromc.prediction.methods import Kind
-from gyromc.prediction.noise_drawn import gaussian_variance
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import Fitted
+from gyromc.prediction.residuals import Residuals
+from gyromc.prediction.scheme_effects import gaussian_variance
 from gyromc.prediction.stability import advice, stability
 from support.values import logistic, skew, wishart
 

@@ -19,8 +19,8 @@ from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.estimation.richardson import extrapolated
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
+from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
 from gyromc.statistics import errors

@@ -23,10 +23,10 @@ from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import Moments, why_not_exact
 from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, averaged, leading
 from gyromc.prediction.methods import Kind, Method, Number
-from gyromc.prediction.noise_drawn import gaussian_variance
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
+from gyromc.prediction.scheme_effects import gaussian_variance
 from gyromc.prediction.shared import MOST_PARAMETERS, Answer, Shared
 
 ALONE = 0.1  # share of one draw in the error of a mean

@@ -13,14 +13,14 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.plan import Plan
-from gyromc.prediction.corrected import Residuals
-from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact.moments import Moments, exact_moments
 from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Method
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction
+from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
+from gyromc.prediction.step_effects import StepEffects
 from gyromc.shape.importance import Sample
 
 MOST_PARAMETERS = 60  # for an importance sample
