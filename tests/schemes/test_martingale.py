@@ -13,6 +13,7 @@ from gyromc import martingale as module
 from gyromc.dynamics import augment
 from gyromc.martingale import martingale
 from gyromc.prediction.shared import Answer
+from gyromc.statistics.errors import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
 
 CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
@@ -218,3 +219,44 @@ def test_a_step_beyond_the_limit_is_refused():
 
 def test_few_terms_are_enough_where_the_chain_is_whitened():
     assert len(martingale(plan_of("balanced", "reversible", martingale=True)).weight) == 1
+
+
+def groups_of(row, size):
+    """The chains of one long list as runs of few chains."""
+    starts = range(0, len(row.averages) - size + 1, size)
+    return [ChainAverages(row.averages[i : i + size], row.blocks[i : i + size], row.covered) for i in starts]
+
+
+@pytest.mark.slow
+def test_corrected_intervals_hold_the_truth_as_often_as_they_say():
+    """2000 runs of 20 chains each: 95 % ± 2 %, four standard errors; the truth is what all plain averages agree with."""
+    plan = logistic(martingale=True, num_steps=40, num_chains=40_000, burn_in=15)
+    ridges = {name: plan.observables[name] for name in ("mean", "square", "predictive")}
+    for name, row in gm.run(plan.replace(observables=ridges), "lanes").items():
+        assert row.gain > 3, name
+        assert abs(row.mean - row.plain.mean) < 4 * row.plain.std_error, name
+        ends = np.array([group.interval for group in groups_of(row, 20)])
+        held = np.mean((ends[:, 0] <= row.mean) & (row.mean <= ends[:, 1]))
+        assert 0.93 < held < 0.97, name
+
+
+@pytest.mark.slow
+def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_only_the_ends_are_left():
+    """Errors from blocks count the ends of every batch, the average only those of the chain; the spread of chains is right."""
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 2.0]),
+        dynamics=gm.dynamics.general([1.0, 0.5], 0),
+        observables={"x": gm.observables.linear([1.0, 0.0]), "q": gm.observables.square([1.0, 0.0])},
+        scheme="balanced",
+        martingale=True,
+        step_size=0.5,
+        num_steps=2048,
+        num_chains=800,
+        burn_in=50,
+    )
+    for name, row in gm.run(plan, "lanes", keep_blocks=128).items():
+        truth = np.std(row.averages, ddof=1)
+        error = {size: np.sqrt(np.mean([g.std_error**2 for g in groups_of(row, size)]) * size) for size in (4, 20)}
+        assert {group.method for group in groups_of(row, 4)} == {ErrorMethod.LUGSAIL}
+        assert 1.5 < error[4] / truth < 3, name
+        assert abs(error[20] / truth - 1) < 0.05, name
