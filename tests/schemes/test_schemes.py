@@ -8,8 +8,8 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
+from gyromc.dynamics import augment
 from gyromc.operators import Dense, LowRank
-from gyromc.prediction.exact.chain import augment
 from gyromc.schemes.balanced import noise_root
 from gyromc.schemes.moments import gradient_moments
 from support.values import skew, wishart

@@ -10,14 +10,14 @@ import math
 
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
-from gyromc.prediction.corrected import Residuals
-from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact.moments import Moments, exact_moments
 from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Method
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction
+from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
+from gyromc.prediction.step_effects import StepEffects
 from gyromc.shape.importance import Sample
 
 
@@ -56,8 +56,13 @@ class Answer:
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted."""
-        return 1.0 if math.isnan(self.plain_std) or self.std == 0 else (self.plain_std / self.std) ** 2
+        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted.
+
+        Infinite where the martingale leaves no fluctuation at all.
+        """
+        if math.isnan(self.plain_std):
+            return 1.0
+        return (self.plain_std / self.std) ** 2 if self.std > 0 else math.inf
 
     @property
     def std_error(self) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
 from gyromc.oracle_moments import mean_covariance
 from gyromc.oracles import Exact, Gaussian
@@ -50,11 +51,7 @@ class GradientMoments:
 
     def of_state(self, augmented: bool) -> tuple[np.ndarray, np.ndarray]:
         """P and Σ of the gradient of H = U + ½|r|²."""
-        if not augmented:
-            return self.curvature, self.noise
-        d = len(self.curvature)
-        zero = np.zeros((d, d))
-        return np.block([[self.curvature, zero], [zero, np.eye(d)]]), np.block([[self.noise, zero], [zero, zero]])
+        return augment(self.curvature, augmented), augment(self.noise, augmented, of_momenta=0.0)
 
 
 def gradient_moments(plan: Any) -> GradientMoments:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.martingale import doubled_sum, projection
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment, lift
+from gyromc.prediction.exact.chain import lift
 from gyromc.shape.gaussian import GaussianFit
 
 __all__ = ["plain_error", "plan_error"]
@@ -40,7 +41,10 @@ def plan_error(plan: Plan, fit: GaussianFit, spread: np.ndarray, gradients: floa
     d, C = plan.dim, np.linalg.inv(fit.precision)
     resolvent, errors = np.linalg.inv(np.eye(n) - M), []
     for h, scale in list(zip(plan.observables.values(), spread, strict=True))[:MOST_DIRECTIONS]:
-        u, H = projection(plan, h, fit)
+        parts = projection(plan, h, fit)
+        if parts is None:
+            continue
+        u, H = parts
         w = lift(u, n)
         variance, bias = float(w @ (resolvent @ X + X @ resolvent.T - X) @ w), 0.0  # T1, N → ∞
         if H is not None:
@@ -50,7 +54,7 @@ def plan_error(plan: Plan, fit: GaussianFit, spread: np.ndarray, gradients: floa
             variance += float(2 * (2 * np.trace(Phi @ X @ full @ X) - np.trace(full @ X @ full @ X)))
             bias = float(np.trace(H @ (X[:d, :d] - C)))
         errors.append((bias**2 + variance / gradients) / scale**2)
-    return math.sqrt(float(np.mean(errors)))
+    return math.sqrt(float(np.mean(errors))) if errors else math.nan
 
 
 def plain_error(fit: GaussianFit, gradients: float, quadratic: bool) -> tuple[float, float]:

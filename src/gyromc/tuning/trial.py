@@ -13,13 +13,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.evaluation import doubled, spend
 from gyromc.martingale import Martingale, doubled_sum, martingale, projection
 from gyromc.model import Model
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment, lift
 from gyromc.shape.gaussian import GaussianFit
 from gyromc.targets import SumOverData
 
@@ -57,7 +57,7 @@ def trial(plan: Plan, fit: GaussianFit, start: np.ndarray, steps: int, skip: int
     """So many steps of chains from the rows of `start`, after `skip` more; None where a chain diverged."""
     step, d, n = plan.step_matrices, plan.dim, plan.dynamics.size
     rng, read, gradient = np.random.default_rng(seed), observed(plan.model, plan.observables), _gradients(plan, seed)
-    phi = _Phi.of(plan, fit)
+    phi = _Phi.of(plan)
     y = _with_memory(plan, fit, start, rng)
     root, center = np.linalg.cholesky(fit.precision), fit.mean
     values, states, slopes = [], [], []
@@ -84,21 +84,17 @@ def trial(plan: Plan, fit: GaussianFit, start: np.ndarray, steps: int, skip: int
 class _Phi:
     """φ(y) = v_jᵀy + Σ_t λ_t (p_tᵀy - o_t)² of every observable, and what the noise of one step adds to it."""
 
-    slope: np.ndarray
     parts: Martingale
     members: np.ndarray
 
     @classmethod
-    def of(cls, plan: Plan, fit: GaussianFit) -> "_Phi":
-        m, found = plan.state_size, martingale(plan)
-        M = plan.step_matrices.transition(augment(fit.precision, plan.augmented))
-        u = np.stack([lift(projection(plan, h, fit)[0], m) for h in plan.observables.values()])
-        members = (found.owner[:, None] == np.arange(len(u))).astype(float)
-        return cls(np.linalg.solve((np.eye(m) - M).T, u.T).T, found, members)
+    def of(cls, plan: Plan) -> "_Phi":
+        found = martingale(plan)
+        return cls(found, (found.owner[:, None] == np.arange(len(plan.observables))).astype(float))
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
         squares = self.parts.weight * (y @ self.parts.direction.T - self.parts.offset) ** 2
-        return y @ self.slope.T + squares @ self.members
+        return y @ self.parts.slope.T + squares @ self.members
 
     @property
     def added(self) -> np.ndarray:
@@ -176,7 +172,10 @@ def reference_values(plan: Plan, fit: GaussianFit, theta: np.ndarray, gradients:
     C = np.linalg.inv(fit.precision)
     found, moved, away = observed(plan.model, plan.observables)(theta), gradients @ C, theta - fit.mean
     for j, h in enumerate(plan.observables.values()):
-        u, H = projection(plan, h, fit)
+        parts = projection(plan, h, fit)
+        if parts is None:  # no gradient: h as it is
+            continue
+        u, H = parts
         found[:, j] -= moved @ u
         if H is not None:
             found[:, j] -= np.einsum("si,si->s", moved @ H, away) - np.trace(H @ C)
