@@ -78,9 +78,8 @@ class Model:
             template = jax.ShapeDtypeStruct((self.target.dim,), np.dtype(float))
         unravel, dim = unraveler(template)
         start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
-        require(
-            start.shape == (dim,), f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}."
-        )
+        fits = start.shape == (dim,)
+        require(fits, f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}.")
         for name, value in (("template", template), ("unravel", unravel), ("dim", dim), ("start", start)):
             object.__setattr__(self, name, value)
 
@@ -236,14 +235,6 @@ class Model:
         if key not in self._kept:
             self._kept[key] = learn(self.flat_target, self.laplace, *settings)
         return self._kept[key]
-
-    @functools.cached_property
-    def gradient_second_moment(self) -> np.ndarray:
-        """E_μ[∇U∇Uᵀ], equal to E_μ[∇²U] on every smooth law; `InvalidInput` where no sample can be trusted."""
-        sample = self.trusted_sample
-        if sample is None:
-            raise InvalidInput(f"E[∇U∇Uᵀ] is not known: {self.why_no_trusted_sample}. Take it from the draws of a run.")
-        return sample.mean_curvature().matrix
 
     def sample_of(self, rows: Any) -> Sample:
         """A user's posterior sample, rows of θ or an array chains × draws × d such as `run.draws`, equally weighted."""
