@@ -1,12 +1,36 @@
-"""Fixtures of every test."""
+"""Fixtures of every test, and settings of libraries for the processes that run the tests."""
 
+import atexit
 import gc
+import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 
 import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
+
+
+def _settings():
+    """One thread for BLAS, and one folder of compiled JAX programs for all processes of the tests; a setting from outside stays.
+
+    The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. The folder starts
+    empty and is removed, so that no test depends on what an earlier session compiled. JAX and SciPy read these variables when
+    they are imported, which `import gyromc` does not do.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # also in workers and in processes that tests start
+        return
+    folder = tempfile.mkdtemp(prefix="gyromc-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+_settings()
 
 
 @pytest.fixture(autouse=True, scope="module")
