@@ -1,11 +1,8 @@
-"""Fixtures of every test, and settings of libraries for the processes that run the tests."""
+"""Fixtures of every test, and the number of threads of BLAS."""
 
-import atexit
 import gc
 import os
-import shutil
 import signal
-import tempfile
 
 import pytest
 
@@ -13,24 +10,9 @@ import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
 
 
-def _settings():
-    """One thread for BLAS, and one folder of compiled JAX programs for all processes of the tests; a setting from outside stays.
-
-    The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. The folder starts
-    empty and is removed, so that no test depends on what an earlier session compiled. JAX and SciPy read these variables when
-    they are imported, which `import gyromc` does not do.
-    """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # also in workers and in processes that tests start
-        return
-    folder = tempfile.mkdtemp(prefix="gyromc-tests-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-
-
-_settings()
+# The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. SciPy, the workers and
+# the processes that tests start read this; NumPy does where it was not imported before.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True, scope="module")
