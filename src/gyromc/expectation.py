@@ -1,0 +1,196 @@
+"""expect: expectations with a stated error, in one call: tune, run until the error is reached, estimate.
+
+Input: a target, observables and an error in posterior standard deviations. Output: `Estimates`. The length of the run follows
+from the spread between chains after a first stage (`gyromc.statistics.stopping`), so that intervals keep their coverage. The
+discretisation bias is predicted or measured after the first stage; where it is too large the step size is halved and everything is
+averaged anew.
+"""
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import coverage, positive, require
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.estimation.estimate import estimate
+from gyromc.estimation.estimates import Estimate, Estimates
+from gyromc.plan import Plan
+from gyromc.pursuit import Asked, End, Limits, Pursuit, StepTooLarge
+from gyromc.show.interruption import interruptible
+from gyromc.show.progress import progress as show_progress
+from gyromc.targets import Target
+from gyromc.tuning.tune import Tuned, tune
+
+__all__ = ["attain", "expect"]
+
+MOST_HALVINGS = 12
+FEW_CHAINS = 32  # with fewer, the spread between chains is known badly and intervals are wide
+ENDS = {
+    End.GRADIENTS: "the gradients allowed are spent: pass a larger `gradients`",
+    End.SECONDS: "the time allowed is spent: pass a larger `seconds`",
+    End.INTERRUPTED: "it was interrupted",
+    End.LOOKS: "the chains vary more the longer they run: they may not mix, see `r_hat`",
+    End.REACHED: "the discretisation bias is not known better: pass a larger `error`",
+}
+
+
+def expect(
+    target: Target,
+    observables: Mapping[str, Any],
+    error: float = 0.01,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    gradients: float | None = None,
+    seconds: float | None = None,
+    engine: str = "auto",
+    progress: bool | None = None,
+) -> Estimates:
+    """Posterior expectations to a stated error: tunes a sampler, runs it until the error is reached, and estimates.
+
+    Ctrl-C returns the estimates so far.
+
+    **Arguments:**
+
+    - `target`: the law (`gyromc.targets`).
+    - `observables`: the functions to average, by name; of `gyromc.observables` or plain functions of the parameters.
+    - `error`: the error of every mean, in posterior standard deviations of its observable: Monte Carlo error and discretisation
+      bias together (`Estimate.total_error`).
+    - `level`: of the intervals.
+    - `seed`: a whole number; the same seed gives the same numbers, unless `seconds` ends the run.
+    - `gradients`, `seconds`: the most gradient evaluations after tuning, and the most time; where they are spent before the error is
+      reached, a warning says which observables miss it and by how much.
+    - `engine`: as in `gyromc.run`.
+    - `progress`: show the error so far; left out: when standard error is a terminal.
+
+    **Returns:** `Estimates`; `run.plan` is the plan behind them, `tuning` the account of the choice, `hints` say when the step size
+    was made smaller.
+
+    ```python
+    import gyromc as gm
+    found = gm.expect(gm.targets.Quadratic([1.0, 4.0]), {"x²": gm.observables.square([1.0, 0.0])}, error=0.01)
+    low, high = found["x²"].recommended
+    assert low < 1 < high and found["x²"].relative_error <= 0.01
+    ```
+    """
+    began = time.perf_counter()
+    require(isinstance(target, Target), f"`target` must be a value of `gyromc.targets`: got {type(target).__name__}.")
+    error = positive(error, "error")
+    coverage(level)
+    Limits.read(gradients, seconds, began)
+    tuned = tune(target, observables=observables, error=error, gradients=gradients, seconds=seconds, seed=seed)
+    limits = Limits.read(gradients, seconds, began)
+    return attain(tuned, error, level=level, limits=limits, engine=engine, progress=progress)
+
+
+def attain(
+    tuned: Tuned,
+    error: float,
+    *,
+    level: float = 0.95,
+    limits: Limits | None = None,
+    engine: str = "auto",
+    progress: bool | None = None,
+) -> Estimates:
+    """As `expect`, with a plan that is already chosen; its `num_steps` only sizes the first stage.
+
+    ```python
+    import gyromc as gm
+    from gyromc.expectation import attain
+    from gyromc.tuning.tune import tune
+    tuned = tune(gm.targets.Quadratic([1.0]), observables={"x": gm.observables.linear([1.0])}, error=0.02)
+    assert attain(tuned, 0.02)["x"].relative_error <= 0.02
+    ```
+    """
+    asked, limits = Asked(positive(error, "error"), engine), limits or Limits.read(None, None, time.perf_counter())
+    _check_observables(tuned.plan)
+    plan, notes = tuned.plan, []
+    with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
+        for _ in range(MOST_HALVINGS + 1):
+            pursuit = Pursuit(plan, asked, limits, stop, shown)
+            try:
+                end = pursuit.follow()
+                break
+            except StepTooLarge as why:
+                limits.gradients_spent += pursuit.gradients
+                notes.append(
+                    f"The step size was halved from {plan.eta:g} to {plan.eta / 2:g} and averaging began anew: {why}."
+                )
+                plan = _halved(plan)
+        else:
+            raise InvalidInput(
+                f"No step size serves: {notes[-1]} After {MOST_HALVINGS} halvings this was not the last time. Pass a larger "
+                "`error` (now {error:g}), or transform the parameters so that the curvature varies less."
+            )
+    return _estimates(pursuit, end, tuned, level, notes)
+
+
+def _check_observables(plan: Plan) -> None:
+    """Raise `InvalidInput` for an observable that is not finite where the chains start."""
+    rows = plan.starts.theta
+    if rows is None:
+        return
+    for name, h in plan.observables.items():
+        values = plan.model.values(h, rows)
+        bad = np.flatnonzero(~np.isfinite(values))
+        require(
+            not len(bad),
+            f"Observable {name!r} is {values[bad[0]] if len(bad) else ''} at {len(bad)} of {len(rows)} points around the mode, where "
+            f"chains start, the first at θ = {np.round(rows[bad[0]][:4], 4).tolist() if len(bad) else ''}. It must be finite wherever "
+            "the density is positive: fix it, or leave it out.",
+        )
+
+
+def _halved(plan: Plan) -> Plan:
+    """Half the step size over the same time, with other random numbers."""
+    return plan.replace(
+        step_size=plan.eta / 2,
+        num_steps=2 * plan.num_steps,
+        burn_in=2 * plan.burn_in,
+        seed=(plan.seed + 0x3F58476D1CE4E5B9) % 2**63,
+    )
+
+
+def _estimates(pursuit: Pursuit, end: End, tuned: Tuned, level: float, notes: list[str]) -> Estimates:
+    """The estimates of the last run, with errors from its first stage and warnings for what was not reached."""
+    run = pursuit.finished()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GyromcWarning)  # they are in `warnings` of the estimates, and come with ours
+        found = estimate(run, bias=pursuit.biases, level=level)
+    rows = {
+        name: dataclasses.replace(row, error=pursuit.stages[name].error(run.steps_done)) for name, row in found.items()
+    }
+    sentences = [*tuned.warnings, *found.warnings, *_shortfalls(pursuit, rows, end)]
+    if sentences:
+        warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=4)
+    return dataclasses.replace(found, rows=rows, warnings=sentences, hints=[*notes, *found.hints], tuning=tuned)
+
+
+def _shortfalls(pursuit: Pursuit, rows: Mapping[str, Estimate], end: End) -> list[str]:
+    """What the estimates do not deliver: errors that were not reached, biases that are not known, few chains."""
+    said, asked = [], pursuit.asked.error
+    missed = [(row.relative_error, name) for name, row in rows.items() if pursuit.missed(row)]
+    if missed:
+        worst = ", ".join(
+            f"{name} ({size:.2g}, {size / asked:.3g} times)" for size, name in sorted(missed, reverse=True)
+        )
+        said.append(
+            f"The error asked for, {asked:g} posterior standard deviations, is not reached for {worst}: {ENDS[end]}."
+        )
+    unknown = [name for name, row in rows.items() if row.bias is None]
+    if unknown:
+        said.append(
+            f"The error of {', '.join(unknown)} does not contain the discretisation bias, which is not known (`hints` say why): "
+            "compare with a smaller step size, `gm.run(found.run.plan.replace(step_size=…))`."
+        )
+    chains = pursuit.plan.num_chains
+    if chains < FEW_CHAINS:
+        said.append(f"Errors come from the spread of {chains} chains: intervals are wide. {FEW_CHAINS} are enough.")
+    if math.isnan(sum(row.mean for row in rows.values())):
+        said.append("Some means are NaN.")
+    return said
