@@ -26,9 +26,9 @@ VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
-def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
-    """What may be wrong and what to do about it."""
-    dominated = [name for name, row in rows.items() if row.bias_dominates]
+def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = False) -> Iterator[str]:
+    """What may be wrong and what to do about it; `bias_counted`: the bias is part of an error that was asked for."""
+    dominated = [name for name, row in rows.items() if row.bias_dominates and not bias_counted]
     if dominated:
         yield (
             f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: take the corrected interval, or "

@@ -2,12 +2,10 @@
 
 Input: a target, observables and an error in posterior standard deviations. Output: `Estimates`. The length of the run follows
 from the spread between chains after a first stage (`gyromc.statistics.stopping`), so that intervals keep their coverage. The
-discretisation bias is predicted or measured after the first stage; where it is too large the step size is halved and everything is
-averaged anew.
+discretisation bias is predicted or measured after the first stage; where it is too large the step size is halved and all averages
+begin anew.
 """
 
-import dataclasses
-import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -17,10 +15,11 @@ import numpy as np
 
 from gyromc.checks import coverage, positive, require
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.estimation.estimate import estimate
+from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
+from gyromc.expectation.limits import Asked, End, Limits, StepTooLarge
+from gyromc.expectation.pursuit import Pursuit
 from gyromc.plan import Plan
-from gyromc.pursuit import Asked, End, Limits, Pursuit, StepTooLarge
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import Target
@@ -28,7 +27,7 @@ from gyromc.tuning.tune import Tuned, tune
 
 __all__ = ["attain", "expect"]
 
-MOST_HALVINGS = 12
+MOST_TRIED = 12
 FEW_CHAINS = 32  # with fewer, the spread between chains is known badly and intervals are wide
 ENDS = {
     End.GRADIENTS: "the gradients allowed are spent: pass a larger `gradients`",
@@ -63,13 +62,13 @@ def expect(
       bias together (`Estimate.total_error`).
     - `level`: of the intervals.
     - `seed`: a whole number; the same seed gives the same numbers, unless `seconds` ends the run.
-    - `gradients`, `seconds`: the most gradient evaluations after tuning, and the most time; where they are spent before the error is
-      reached, a warning says which observables miss it and by how much.
+    - `gradients`, `seconds`: the most gradient evaluations after tuning, and the most time; where they are spent before the error
+      is reached, a warning says which observables miss it and by how much.
     - `engine`: as in `gyromc.run`.
     - `progress`: show the error so far; left out: when standard error is a terminal.
 
-    **Returns:** `Estimates`; `run.plan` is the plan behind them, `tuning` the account of the choice, `hints` say when the step size
-    was made smaller.
+    **Returns:** `Estimates`; `run.plan` is the plan behind them, `tuning` the account of the choice, `hints` say when the step
+    size was made smaller.
 
     ```python
     import gyromc as gm
@@ -101,7 +100,7 @@ def attain(
 
     ```python
     import gyromc as gm
-    from gyromc.expectation import attain
+    from gyromc.expectation.expect import attain
     from gyromc.tuning.tune import tune
     tuned = tune(gm.targets.Quadratic([1.0]), observables={"x": gm.observables.linear([1.0])}, error=0.02)
     assert attain(tuned, 0.02)["x"].relative_error <= 0.02
@@ -111,21 +110,22 @@ def attain(
     _check_observables(tuned.plan)
     plan, notes = tuned.plan, []
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
-        for _ in range(MOST_HALVINGS + 1):
+        for _ in range(MOST_TRIED + 1):
             pursuit = Pursuit(plan, asked, limits, stop, shown)
             try:
                 end = pursuit.follow()
                 break
             except StepTooLarge as why:
                 limits.gradients_spent += pursuit.gradients
+                smaller = _finer(plan, why.times)
                 notes.append(
-                    f"The step size was halved from {plan.eta:g} to {plan.eta / 2:g} and averaging began anew: {why}."
+                    f"The step size went from {plan.eta:g} to {smaller.eta:g} and averaging began anew: {why}."
                 )
-                plan = _halved(plan)
+                plan = smaller
         else:
             raise InvalidInput(
-                f"No step size serves: {notes[-1]} After {MOST_HALVINGS} halvings this was not the last time. Pass a larger "
-                "`error` (now {error:g}), or transform the parameters so that the curvature varies less."
+                f"No step size serves, after {MOST_TRIED} that were tried. {notes[-1]} Pass a larger `error` (now {error:g}), or "
+                "transform the parameters so that the curvature varies less."
             )
     return _estimates(pursuit, end, tuned, level, notes)
 
@@ -138,20 +138,21 @@ def _check_observables(plan: Plan) -> None:
     for name, h in plan.observables.items():
         values = plan.model.values(h, rows)
         bad = np.flatnonzero(~np.isfinite(values))
-        require(
-            not len(bad),
-            f"Observable {name!r} is {values[bad[0]] if len(bad) else ''} at {len(bad)} of {len(rows)} points around the mode, where "
-            f"chains start, the first at θ = {np.round(rows[bad[0]][:4], 4).tolist() if len(bad) else ''}. It must be finite wherever "
-            "the density is positive: fix it, or leave it out.",
-        )
+        if len(bad):
+            where = np.round(rows[bad[0]][:4], 4).tolist()
+            raise InvalidInput(
+                f"Observable {name!r} is {values[bad[0]]} at {len(bad)} of the {len(rows)} points where chains start, the first "
+                f"at θ = {where}{'…' if plan.dim > 4 else ''}. It must be finite wherever the density is positive: fix it, or "
+                "leave it out."
+            )
 
 
-def _halved(plan: Plan) -> Plan:
-    """Half the step size over the same time, with other random numbers."""
+def _finer(plan: Plan, times: int) -> Plan:
+    """A step size so many times smaller, over the same time, with other random numbers."""
     return plan.replace(
-        step_size=plan.eta / 2,
-        num_steps=2 * plan.num_steps,
-        burn_in=2 * plan.burn_in,
+        step_size=plan.eta / times,
+        num_steps=times * plan.num_steps,
+        burn_in=times * plan.burn_in,
         seed=(plan.seed + 0x3F58476D1CE4E5B9) % 2**63,
     )
 
@@ -159,16 +160,14 @@ def _halved(plan: Plan) -> Plan:
 def _estimates(pursuit: Pursuit, end: End, tuned: Tuned, level: float, notes: list[str]) -> Estimates:
     """The estimates of the last run, with errors from its first stage and warnings for what was not reached."""
     run = pursuit.finished()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GyromcWarning)  # they are in `warnings` of the estimates, and come with ours
-        found = estimate(run, bias=pursuit.biases, level=level)
-    rows = {
-        name: dataclasses.replace(row, error=pursuit.stages[name].error(run.steps_done)) for name, row in found.items()
-    }
-    sentences = [*tuned.warnings, *found.warnings, *_shortfalls(pursuit, rows, end)]
+    errors = {name: stage.error(run.steps_done) for name, stage in pursuit.stages.items()}
+    cost = run.gradient_evaluations
+    rows = {name: Estimate(row, errors[name], pursuit.biases[name], cost, level) for name, row in run.items()}
+    sentences = [*tuned.warnings, *warnings_of(run, rows, bias_counted=True), *_shortfalls(pursuit, rows, end)]
+    hints = [*notes, *hints_of(run, rows, bias_wanted=True)]
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=4)
-    return dataclasses.replace(found, rows=rows, warnings=sentences, hints=[*notes, *found.hints], tuning=tuned)
+    return Estimates(run, level, rows, sentences, hints, tuned)
 
 
 def _shortfalls(pursuit: Pursuit, rows: Mapping[str, Estimate], end: End) -> list[str]:
@@ -191,6 +190,4 @@ def _shortfalls(pursuit: Pursuit, rows: Mapping[str, Estimate], end: End) -> lis
     chains = pursuit.plan.num_chains
     if chains < FEW_CHAINS:
         said.append(f"Errors come from the spread of {chains} chains: intervals are wide. {FEW_CHAINS} are enough.")
-    if math.isnan(sum(row.mean for row in rows.values())):
-        said.append("Some means are NaN.")
     return said
