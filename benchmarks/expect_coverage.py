@@ -41,7 +41,8 @@ class EightSchools(gm.targets.Target):
     def potential(self, params):
         mu, tau, z = params[0], jnp.exp(params[1]), params[2:]
         prior = 0.5 * (mu / 5) ** 2 + jnp.log1p((tau / 5) ** 2) - params[1] + 0.5 * jnp.sum(z**2)
-        return prior + 0.5 * jnp.sum(((EFFECTS - mu - tau * z) / ERRORS) ** 2)
+        y, s = jnp.asarray(EFFECTS, params.dtype), jnp.asarray(ERRORS, params.dtype)
+        return prior + 0.5 * jnp.sum(((y - mu - tau * z) / s) ** 2)
 
 
 @dataclasses.dataclass(frozen=True)

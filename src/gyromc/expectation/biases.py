@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from gyromc.errors import InvalidInput
 from gyromc.estimation.bias import Bias, predicted_or_not
 from gyromc.estimation.levels import COST, MeasuredBias, measured_twice
-from gyromc.expectation.chains import Chains
+from gyromc.expectation.chains import GrowingRun
 from gyromc.expectation.limits import StepTooLarge
 from gyromc.observables import Ridge
 from gyromc.oracle_moments import why_no_moments
@@ -24,7 +24,7 @@ FEWEST, LONGER = 128, 16.0  # at least so many, and at most so many times more w
 MOST_TIMES = 8  # smaller that a step size becomes at once
 
 
-def known_biases(chains: Chains, errors: Mapping[str, float]) -> dict[str, Bias]:
+def known_biases(chains: GrowingRun, errors: Mapping[str, float]) -> dict[str, Bias]:
     """Exact for ridge functions on Gaussian targets; else from pairs of chains, and predicted where those do not tell."""
     ridges = all(isinstance(h, Ridge) for h in chains.plan.observables.values())
     exact = ridges and chains.plan.flat_target.gaussian() is not None
@@ -48,7 +48,7 @@ def unknown(why: str) -> Bias:
     return Bias(None, f"unknown: {why}")
 
 
-def check_biases(chains: Chains, biases: Mapping[str, Bias], errors: Mapping[str, float], first: int) -> None:
+def check_biases(chains: GrowingRun, biases: Mapping[str, Bias], errors: Mapping[str, float], first: int) -> None:
     """Raise `StepTooLarge` where a bias is too large; `first` is the length of the first stage, which a new start costs twice."""
     again = 2 * chains.plan.num_chains * chains.plan.oracle.gradients(first + chains.plan.burn_in)
     if not chains.limits.affords(chains.gradients + again):
@@ -73,7 +73,7 @@ def _settled(one: Bias, error: float) -> bool:
     """Whether a bias is known well enough to say if it is too large."""
     if one.value is None:
         return False
-    return one.error <= SHARE * error or abs(one.value) > 2 * _noise(one)
+    return math.hypot(one.value, one.error) <= SHARE * error or abs(one.value) > 2 * _noise(one)
 
 
 def _noise(one: Bias) -> float:
@@ -81,12 +81,12 @@ def _noise(one: Bias) -> float:
     return one.noise if isinstance(one, MeasuredBias) else one.error
 
 
-def _predicted(chains: Chains, errors: Mapping[str, float]) -> dict[str, Bias]:
+def _predicted(chains: GrowingRun, errors: Mapping[str, float]) -> Mapping[str, Bias]:
     found = predicted_or_not(chains.run)
     return {name: found[name] for name in errors}
 
 
-def _paired(chains: Chains, errors: Mapping[str, float]) -> dict[str, Bias]:
+def _paired(chains: GrowingRun, errors: Mapping[str, float]) -> Mapping[str, Bias]:
     """From pairs of chains that share their noise; longer ones where the noise hides a bias that matters."""
     plan, limits, names = chains.plan, chains.limits, list(errors)
     reason = why_not_in_jax(plan.flat_target) or why_no_moments(plan.oracle)

@@ -16,7 +16,7 @@ from gyromc.results import Cause, Run
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import Progress
 
-__all__ = ["Chains"]
+__all__ = ["GrowingRun"]
 
 PIECE_SECONDS = 0.5
 SMALLEST_PIECE = 16
@@ -24,7 +24,7 @@ DRAWS = 64  # kept of each chain, for posterior standard deviations …
 MOST_BYTES = 2**26  # … in at most so much memory
 
 
-class Chains:
+class GrowingRun:
     """A plan that runs in pieces."""
 
     def __init__(self, plan: Plan, engine: str, limits: Limits, stop: Interruption, shown: Progress):

@@ -17,7 +17,7 @@ from gyromc.checks import coverage, positive, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
-from gyromc.expectation.limits import Asked, End, Limits, StepTooLarge
+from gyromc.expectation.limits import End, Limits, StepTooLarge, Wanted
 from gyromc.expectation.pursuit import Pursuit
 from gyromc.plan import Plan
 from gyromc.show.interruption import interruptible
@@ -106,7 +106,7 @@ def attain(
     assert attain(tuned, 0.02)["x"].relative_error <= 0.02
     ```
     """
-    asked, limits = Asked(positive(error, "error"), engine), limits or Limits.read(None, None, time.perf_counter())
+    asked, limits = Wanted(positive(error, "error"), engine), limits or Limits.read(None, None, time.perf_counter())
     _check_observables(tuned.plan)
     plan, notes = tuned.plan, []
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:

@@ -9,7 +9,7 @@ from typing import Any
 from gyromc.checks import positive
 from gyromc.plan import Plan
 
-__all__ = ["Asked", "End", "Limits", "StepTooLarge"]
+__all__ = ["End", "Limits", "StepTooLarge", "Wanted"]
 
 
 class StepTooLarge(Exception):
@@ -31,7 +31,7 @@ class End(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Wanted:
     """The error, in posterior standard deviations, and the engine."""
 
     error: float

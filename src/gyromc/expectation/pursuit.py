@@ -11,8 +11,8 @@ from gyromc.checks import require
 from gyromc.estimation.bias import Bias, predicted_or_not
 from gyromc.estimation.estimates import Estimate
 from gyromc.expectation.biases import SHARE, check_biases, known_biases, unknown
-from gyromc.expectation.chains import Chains
-from gyromc.expectation.limits import Asked, End, Limits
+from gyromc.expectation.chains import GrowingRun
+from gyromc.expectation.limits import End, Limits, Wanted
 from gyromc.plan import Plan
 from gyromc.results import Run
 from gyromc.show.interruption import Interruption
@@ -34,9 +34,9 @@ SAME = 1 + 1e-9
 class Pursuit:
     """A plan that runs until an error is reached, a limit is spent, or Ctrl-C is pressed."""
 
-    def __init__(self, plan: Plan, asked: Asked, limits: Limits, stop: Interruption, shown: Progress):
+    def __init__(self, plan: Plan, asked: Wanted, limits: Limits, stop: Interruption, shown: Progress):
         self.plan, self.asked, self.limits, self.stop, self.shown = plan, asked, limits, stop, shown
-        self.chains = Chains(plan, asked.engine, limits, stop, shown)
+        self.chains = GrowingRun(plan, asked.engine, limits, stop, shown)
         self.stages: dict[str, FirstStage] = {}
         self.sd: dict[str, float] = {}  # posterior standard deviations, from the first stage
         self.biases: dict[str, Bias] = dict.fromkeys(plan.observables, unknown("the run ended before it was looked at"))
