@@ -104,7 +104,7 @@ def test_the_error_asked_for_is_reached_and_the_truth_is_near():
 
 
 def test_intervals_cover_where_the_length_is_decided_by_the_error():
-    runs, steps, inside, squares = 80, [], {"x": 0, "x²": 0}, []
+    runs, steps, inside, squares = 30, [], {"x": 0, "x²": 0}, []
     for seed in range(runs):
         found = attain(tuned(seed=seed), 0.009, progress=False)
         steps.append(found.run.steps_done)
@@ -132,6 +132,7 @@ def test_a_biased_step_size_is_made_smaller_and_nothing_is_mixed():
     assert np.array_equal(alone.averages["x²"], found.run.averages["x²"])
 
 
+@pytest.mark.slow
 def test_a_measured_bias_decides_where_no_formula_gives_it():
     t = np.linspace(-12, 12, 20_001)
     weight = np.exp(-0.5 * t**2 - 1.2 * np.cos(t))
@@ -146,6 +147,7 @@ def test_a_measured_bias_decides_where_no_formula_gives_it():
     assert row.relative_error <= 0.05
 
 
+@pytest.mark.slow
 def test_the_bias_measured_at_three_step_sizes_is_the_exact_one():
     plan = tuned("euler", 0.4, num_steps=4000).plan
     found = measured_twice(plan, ["x²"])["x²"]
@@ -248,6 +250,7 @@ def test_wrong_arguments_are_explained(arguments, message):
         gm.expect(given.pop("target"), given.pop("observables"), **given)
 
 
+@pytest.mark.slow
 def test_an_error_that_takes_more_than_a_day_is_refused_with_what_an_hour_gives():
     with pytest.raises(gm.InvalidInput, match=r"needs .* steps of 64 chains, about .*takes an hour"):
         attain(tuned(), 1e-8, progress=False)

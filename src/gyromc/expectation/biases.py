@@ -38,7 +38,7 @@ def known_biases(chains: GrowingRun, errors: Mapping[str, float]) -> dict[str, B
             break
         for name, one in source(chains, lacking).items():
             old = found.get(name)
-            if old is None or old.value is None or (one.value is not None and one.error < old.error):
+            if old is None or (one.value is not None and (old.value is None or one.error < old.error)):
                 found[name] = one
     return {name: found.get(name, unknown("the run was interrupted before it was measured")) for name in errors}
 
