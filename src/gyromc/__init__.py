@@ -2,8 +2,8 @@
 
 A `Plan` describes a computation: target, oracle, dynamics, observables, step size, chains, start, seed. `predict(plan)` returns
 its expected error without sampling, `tune(target)` chooses a plan by it, `run(plan)` samples, `estimate(run)` returns means with
-errors. Submodules are imported on
-first use, so `import gyromc` takes milliseconds.
+errors; `expect(target, observables, error)` does all of it for a stated error. Submodules are imported on first use, so `import
+gyromc` takes milliseconds.
 """
 
 import warnings
@@ -24,6 +24,7 @@ _NAMES = {
     "Tuned": "gyromc.tuning.tuned",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
+    "expect": "gyromc.expectation.expect",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
+    from gyromc.expectation.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict

@@ -27,9 +27,9 @@ VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
-def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
-    """What may be wrong and what to do about it."""
-    dominated = [name for name, row in rows.items() if row.bias_dominates]
+def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = False) -> Iterator[str]:
+    """What may be wrong and what to do about it; `bias_counted`: the bias is part of an error that was asked for."""
+    dominated = [name for name, row in rows.items() if row.bias_dominates and not bias_counted]
     if dominated:
         less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
         yield (
