@@ -167,12 +167,13 @@ def test_gradients_that_are_spent_end_the_run_with_a_warning():
 
 
 def test_seconds_that_are_spent_end_the_run_with_a_warning():
+    attain(whitened(), 0.02, progress=False)  # compiles
     began = time.perf_counter()
     limits = Limits.read(None, 1.0, began)
     with pytest.warns(gm.GyromcWarning, match="time allowed is spent"):
         found = attain(whitened(), 1e-6, limits=limits, progress=False)
-    assert time.perf_counter() - began < 8
-    assert found.run.steps_done > 256
+    assert time.perf_counter() - began < 20  # one piece of half a second too many, on a busy machine
+    assert found.relative_error["x"] > 1e-6
 
 
 def test_ctrl_c_returns_what_there_is(sigint, monkeypatch):
@@ -181,13 +182,13 @@ def test_ctrl_c_returns_what_there_is(sigint, monkeypatch):
 
     def pressed(self, count, steps):
         piece(self, count, steps)
-        if self.done > 256:
+        if self.done >= 256:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(GrowingRun, "_piece", pressed)
     with pytest.warns(gm.GyromcWarning, match="interrupted"):
         found = attain(whitened(), 1e-4, progress=False)
-    assert found.run.steps_done > 256
+    assert found.run.steps_done == 256
     assert found.relative_error["x"] > 1e-4
     assert abs(found.mean["x"]) < 4 * found.std_error["x"]
 

@@ -28,7 +28,9 @@ def known_biases(chains: GrowingRun, errors: Mapping[str, float]) -> dict[str, B
     """Exact for ridge functions on Gaussian targets; else from pairs of chains, and predicted where those do not tell."""
     ridges = all(isinstance(h, Ridge) for h in chains.plan.observables.values())
     exact = ridges and chains.plan.flat_target.gaussian() is not None
-    sources = [_predicted, _paired] if exact else [_paired, *([_predicted] if ridges else [])]  # other functions take minutes
+    sources = (
+        [_predicted, _paired] if exact else [_paired, *([_predicted] if ridges else [])]
+    )  # other functions take minutes
     found: dict[str, Bias] = {}
     for source in sources:
         lacking = {

@@ -1,10 +1,10 @@
-"""The chains of a plan, run in pieces of about half a second, so that limits and Ctrl-C are looked at in between.
+"""The chains of a plan, run in pieces of about half a second where the time is limited, so that it is looked at in between.
 
 Input: a plan. Output: a `Run` that grows; a run in pieces equals one long run exactly.
 """
 
 import dataclasses
-import time
+import math
 import warnings
 
 from gyromc.checks import require
@@ -31,7 +31,6 @@ class GrowingRun:
         self.plan, self.engine, self.limits, self.stop, self.shown = plan, engine, limits, stop, shown
         self._run: Run | None = None
         self._draws = None
-        self._clock = [0.0, 0]  # seconds and steps, without the first piece, which compiles
 
     @property
     def run(self) -> Run:
@@ -51,22 +50,19 @@ class GrowingRun:
 
     @property
     def seconds_a_step(self) -> float:
-        """The time that a step of all chains takes; 0 where it is not known."""
-        seconds, made = self._clock
-        return seconds / made if made else 0.0
+        """The time that a step of all chains takes, without compilation."""
+        run = self._run
+        return 0.0 if run is None else max(0.0, run.wall_time - run.compile_time) / max(1, run.state.step)
 
     def advance(self, steps: int) -> None:
         """Average `steps` steps in all, or as many as there is time for; raises where chains fail or none was averaged."""
-        piece = max(SMALLEST_PIECE, self.done // 2)
         while self.done < steps and not self.stop and self.limits.seconds_left > 0:
-            if self.seconds_a_step:
-                piece = min(4 * piece, int(PIECE_SECONDS / self.seconds_a_step))
-            before, began = self.done, time.perf_counter()
-            self._piece(min(max(1, piece), steps - self.done), steps)
-            made = self.done - before
-            if before:
-                self._clock = [self._clock[0] + time.perf_counter() - began, self._clock[1] + made]
-            self.shown.advance(made)
+            count, before = steps - self.done, self.done
+            if math.isfinite(self.limits.deadline):  # each piece may compile anew: no pieces without need
+                rate = self.seconds_a_step
+                count = min(count, max(SMALLEST_PIECE, int(PIECE_SECONDS / rate)) if rate else SMALLEST_PIECE)
+            self._piece(count, steps)
+            self.shown.advance(self.done - before)
         if self.stop and not self.done:
             raise KeyboardInterrupt
         require(

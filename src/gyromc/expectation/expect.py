@@ -2,8 +2,7 @@
 
 Input: a target, observables and an error in posterior standard deviations. Output: `Estimates`. The length of the run follows
 from the spread between chains after a first stage (`gyromc.statistics.stopping`), so that intervals keep their coverage. The
-discretisation bias is predicted or measured after the first stage; where it is too large the step size is halved and all averages
-begin anew.
+discretisation bias is known from the trials of the tuning, which chose a step size with a bias below the error.
 """
 
 import time
@@ -15,6 +14,7 @@ import numpy as np
 
 from gyromc.checks import coverage, positive, require
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.estimation.bias import Bias
 from gyromc.estimation.diagnostics import hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.expectation.limits import End, Limits, StepTooLarge, Wanted
@@ -29,6 +29,7 @@ from gyromc.tuning.tuned import Tuned
 __all__ = ["attain", "expect"]
 
 MOST_TRIED = 12
+TRIALS = "bounded by the trials of the tuning"
 FEW_CHAINS = 20  # with fewer, the spread between chains is known badly and intervals are wide
 ENDS = {
     End.GRADIENTS: "the gradients allowed are spent: pass a larger `gradients`",
@@ -104,6 +105,9 @@ def attain(
 ) -> Estimates:
     """As `expect`, with a plan that is already chosen; its `num_steps` only sizes the first stage.
 
+    With the plan's `tuning` the bias is the one that its trials found; without it, it is predicted or measured after the first
+    stage, and where it is too large the step size is halved and all averages begin anew.
+
     ```python
     import gyromc as gm
     from gyromc.expectation.expect import attain
@@ -111,7 +115,11 @@ def attain(
     assert attain(tuned.plan, 0.02)["x"].relative_error <= 0.02
     ```
     """
-    asked, limits = Wanted(positive(error, "error"), engine), limits or Limits.read(None, None, time.perf_counter())
+    bounds = None if tuning is None else {name: Bias(0.0, TRIALS, row.bias) for name, row in tuning.items()}
+    asked, limits = (
+        Wanted(positive(error, "error"), engine, bounds),
+        limits or Limits.read(None, None, time.perf_counter()),
+    )
     _check_observables(plan)
     notes: list[str] = []
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:

@@ -4,9 +4,11 @@ import dataclasses
 import enum
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from gyromc.checks import positive
+from gyromc.estimation.bias import Bias
 from gyromc.plan import Plan
 
 __all__ = ["End", "Limits", "StepTooLarge", "Wanted"]
@@ -32,10 +34,11 @@ class End(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The error, in posterior standard deviations, and the engine."""
+    """The error, in posterior standard deviations, the engine, and the biases where they are known before the run."""
 
     error: float
     engine: str
+    biases: Mapping[str, Bias] | None = None
 
 
 @dataclasses.dataclass

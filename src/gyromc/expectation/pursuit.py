@@ -55,7 +55,9 @@ class Pursuit:
         self._begin()
         if end := self._ended(allowed < first):
             return self._reached() or end
-        if time.perf_counter() - began < self.limits.seconds_left:
+        if self.asked.biases is not None:
+            self.biases.update(self.asked.biases)
+        elif time.perf_counter() - began < self.limits.seconds_left:
             self.biases.update(known_biases(self.chains, self._errors()))
             check_biases(self.chains, self.biases, self._errors(), first)
         else:
