@@ -1,12 +1,17 @@
-"""Fixtures of every test."""
+"""Fixtures of every test, and the number of threads of BLAS."""
 
 import gc
+import os
 import signal
 
 import pytest
 
 import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
+
+# The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. SciPy, the workers and
+# the processes that tests start read this; NumPy does where it was not imported before.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True, scope="module")

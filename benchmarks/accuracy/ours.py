@@ -5,40 +5,24 @@ Input: a `Problem`, a budget of gradients, a number of repetitions. Output: `Out
 """
 
 import contextlib
-import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
 
 import gyromc as gm
-from accuracy.peers import BURN_IN, POTENTIAL, Outcome, step_sizes
+from accuracy.peers import BURN_IN, Outcome, step_sizes
 from accuracy.problems import Problem
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.schemes import moments
-from gyromc.shape import modes
-from gyromc.targets import Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.tuning import tune as tuner
+from gyromc.tuning.families import FAMILIES
 
-__all__ = ["Tuned", "hfhr", "overdamped", "rotation_gain", "sgld", "tuned", "tuned_plan", "tuned_reversible"]
+__all__ = ["hfhr", "overdamped", "rotation_gain", "sgld", "tuned", "tuned_plan", "tuned_reversible"]
 
-STEP = 0.8  # in whitened coordinates, at most; halved until two step sizes agree
-HALVINGS = 5
-PILOT_CHAINS, PILOT_STEPS = 16, 250
 FULL = 5000  # rows: above, gradients come from a few rows and a control variate
 FEW_ROWS = 8
 PAPER_HFHR = {"heart": (0.1, 40.0)}  # α and γ of the paper's experiments; (1, 2) for what is not data
-LIKELY, SMALL = 4.0, 0.1  # two step sizes agree within so many errors, or standard deviations
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tuned:
-    """A plan, and the gradients that finding it cost."""
-
-    plan: gm.Plan
-    gradients: float
 
 
 def _plan(problem: Problem, **rest) -> gm.Plan:
@@ -122,52 +106,6 @@ def hfhr(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Out
     return [_outcome(_plan(problem, dynamics=dynamics, oracle=_noisy(problem), step_size=eta, **lengths))]
 
 
-class Tally:
-    """Counts evaluations of targets in units of a gradient: a potential is a third of one, a Hessian d of them."""
-
-    def __init__(self):
-        self.gradients, self.inside = 0.0, False
-
-    def counting(self, function, cost):
-        """The function, its cost added at every call from outside."""
-
-        def call(*arguments, **options):
-            if self.inside:
-                return function(*arguments, **options)
-            self.inside = True
-            try:
-                self.gradients += cost(arguments)
-                return function(*arguments, **options)
-            finally:
-                self.inside = False
-
-        return call
-
-
-@contextlib.contextmanager
-def tallied() -> Iterator[Tally]:
-    """Count what is evaluated of any target while the block runs; chains are not seen."""
-    tally = Tally()
-    rows = lambda a: len(np.atleast_2d(a[1]))
-    dim = lambda a: np.shape(a[1])[-1]
-    costs = {
-        "potentials": lambda a: POTENTIAL * rows(a),
-        "gradients": rows,
-        "hessians": lambda a: rows(a) * dim(a),
-        "mean_hessian": lambda a: (
-            POTENTIAL * rows(a) + dim(a) if isinstance(a[0], WithLikelihood) else rows(a) * dim(a)
-        ),
-    }
-    with contextlib.ExitStack() as stack:
-        for owner in (Target, WithLikelihood):
-            for name, cost in costs.items():
-                patched = tally.counting(vars(owner)[name], cost)
-                stack.enter_context(mock.patch.object(owner, name, patched))
-        descent = tally.counting(modes._value_and_gradient, lambda a: 1.0)
-        stack.enter_context(mock.patch.object(modes, "_value_and_gradient", descent))
-        yield tally
-
-
 def _whitened(problem: Problem, rate: float) -> gm.dynamics.Dynamics:
     """D = the covariance of the Gaussian fit; Q = rotations of pairs of whitened coordinates."""
     covariance = np.linalg.inv(problem.model.gaussian_fit.precision)
@@ -192,56 +130,29 @@ def _whitened_plan(problem: Problem, rate: float, step_size: float, **lengths) -
     )
 
 
-def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed: int = 0) -> Tuned:
-    """A whitened plan with balanced noise and the martingale; its step is halved until two step sizes agree in a pilot run."""
-    problem = dataclasses.replace(problem)  # nothing is known of the target yet
-    rate, spent, first = (0.0, 0.0, STEP) if reversible else (1.0, 0.0, STEP / 2)
-    lengths = _lengths(problem, PILOT_STEPS, PILOT_CHAINS, seed + 1)
-    with tallied() as tally:
-        base = _whitened_plan(problem, rate, first, **lengths)
-        source = moments.gradient_moments(base).source
-        scales = np.std(problem.values(problem.starts(1000, seed)), axis=0)
-    if source.startswith("a pilot"):
-        spent += 2 * moments.PILOT_CHAINS * moments.PILOT_STEPS
-    coarse = None
-    for k in range(HALVINGS + 1):
-        plan = base.replace(step_size=first / 2**k, num_steps=PILOT_STEPS * 2**k)
-        fine = _pilot(plan)
-        spent += PILOT_CHAINS * (plan.num_steps + plan.burn_in)
-        if coarse is not None and fine is not None and _agree(coarse, fine, scales):
-            return Tuned(base.replace(step_size=2 * plan.eta), spent + tally.gradients)
-        coarse = fine
-    return Tuned(plan, spent + tally.gradients)
-
-
-def _pilot(plan: gm.Plan) -> np.ndarray | None:
-    """The averages of a pilot run; None where a chain failed or the step is too large for any noise to be left."""
-    try:
-        found = _outcome(plan).estimates
-    except InvalidInput:
-        return None
-    return found if np.all(np.isfinite(found)) else None
-
-
-def _agree(coarse: np.ndarray, fine: np.ndarray, scales: np.ndarray) -> bool:
-    gap = np.abs(coarse.mean(axis=0) - fine.mean(axis=0))
-    error = np.sqrt((coarse.var(axis=0, ddof=1) + fine.var(axis=0, ddof=1)) / PILOT_CHAINS)
-    return bool(np.all((gap < LIKELY * error) | (gap < SMALL * scales)))
+def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed: int = 0) -> gm.Tuned:
+    """What `gyromc.tune` finds for a budget, from the target alone; `reversible`: among samplers without rotation."""
+    base = _plan(
+        problem, dynamics=gm.dynamics.overdamped(problem.dim), step_size=1.0, num_steps=1, start=np.zeros(problem.dim)
+    )
+    families = tuple(family for family in FAMILIES if not (reversible and family.turn))
+    with mock.patch.object(tuner, "FAMILIES", families):
+        return gm.tune(base, gradients=gradients, seed=seed)
 
 
 def _tuned(problem: Problem, budget: int, repetitions: int, seed: int, reversible: bool) -> list[Outcome]:
     found = tuned_plan(problem, budget, reversible, seed)
-    plan = found.plan.replace(**_lengths(problem, budget, repetitions, seed))
-    return [_outcome(plan, found.gradients)]
+    plan = found.plan.replace(**_lengths(problem, budget, repetitions, seed), dtype="float64").knowing(found.plan.model)
+    return [_outcome(plan, found.spent, found.reason.partition(";")[0])]
 
 
 def tuned_reversible(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
-    """The tuned plan without rotation."""
+    """The tuned plan among samplers without rotation."""
     return _tuned(problem, budget, repetitions, seed, True)
 
 
 def tuned(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
-    """The tuned plan, rotating."""
+    """The tuned plan, rotating where that is expected to be better."""
     return _tuned(problem, budget, repetitions, seed, False)
 
 

@@ -220,8 +220,8 @@ def _bare_scan(work: Work):
 
 
 def _posteriors_sgld(work: Work):
-    import torch  # type: ignore[import-not-found]
-    from posteriors import sgmcmc  # type: ignore[import-not-found]
+    import torch  # type: ignore[import-not-found]  # no dependency: compared where it is installed
+    from posteriors import sgmcmc  # type: ignore[import-not-found]  # likewise
 
     h: Any = next(iter(work.plan.observables.values()))
     u, R, d = torch.tensor(h.direction, dtype=torch.float32), work.chains, work.plan.dim

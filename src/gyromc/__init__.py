@@ -1,8 +1,9 @@
 """gyromc: non-reversible stochastic-gradient Langevin Monte Carlo.
 
 A `Plan` describes a computation: target, oracle, dynamics, observables, step size, chains, start, seed. `predict(plan)` returns
-its expected error without sampling, `run(plan)` samples, `estimate(run)` returns means with errors. Submodules are imported on
-first use, so `import gyromc` takes milliseconds.
+its expected error without sampling, `tune(target)` chooses a plan by it, `run(plan)` samples, `estimate(run)` returns means with
+errors; `expect(target, observables, error)` does all of it for a stated error. Submodules are imported on first use, so `import
+gyromc` takes milliseconds.
 """
 
 import warnings
@@ -19,8 +20,11 @@ _NAMES = {
     "Prediction": "gyromc.prediction.predict",
     "run": "gyromc.engines",
     "Run": "gyromc.results",
+    "tune": "gyromc.tuning.tune",
+    "Tuned": "gyromc.tuning.tuned",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
+    "expect": "gyromc.expectation.expect",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -35,10 +39,13 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
+    from gyromc.expectation.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.tuning.tune import tune
+    from gyromc.tuning.tuned import Tuned
 
 
 def __getattr__(name: str) -> Any:

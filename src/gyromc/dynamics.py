@@ -277,6 +277,14 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
     return Rotations(np.broadcast_to(rates, (d // 2,)).copy(), d)
 
 
+def augment(K: np.ndarray, augmented: bool, of_momenta: float = 1.0) -> np.ndarray:
+    """A matrix over θ as one over the state: K itself, or diag(K, of_momenta·I) on (θ, r). With 1: the Hessian of U + ½|r|²."""
+    if not augmented:
+        return K
+    zero = np.zeros_like(K)
+    return np.block([[K, zero], [zero, of_momenta * np.eye(len(K))]])
+
+
 def _times(factor: float, C: Operator) -> Operator:
     """factor · C, in C's own structure."""
     if isinstance(C, Scaled):

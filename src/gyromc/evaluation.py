@@ -1,9 +1,12 @@
 """A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
 
-Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once.
+Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once. `metered`
+counts the gradients that a piece of work takes.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
@@ -12,9 +15,45 @@ import numpy as np
 
 from gyromc.precision import fresh
 
-__all__ = ["doubled", "over_rows"]
+__all__ = ["Meter", "doubled", "metered", "over_rows", "spend"]
 
 CHUNK = 2**15
+POTENTIAL = 1 / 3  # of what a gradient costs
+
+
+class Meter:
+    """How many gradients over all the data were computed; a potential counts a third, a Hessian one for each parameter."""
+
+    gradients: float = 0.0
+
+
+_meters: contextvars.ContextVar[tuple[Meter, ...]] = contextvars.ContextVar("meters", default=())
+
+
+@contextlib.contextmanager
+def metered() -> Iterator[Meter]:
+    """Count the gradients that are computed inside.
+
+    ```python
+    import gyromc as gm
+    from gyromc.evaluation import metered
+    with metered() as meter:
+        gm.targets.Quadratic([1.0, 2.0]).gradients([[0.0, 0.0], [1.0, 1.0]])
+    assert meter.gradients == 2
+    ```
+    """
+    meter = Meter()
+    token = _meters.set((*_meters.get(), meter))
+    try:
+        yield meter
+    finally:
+        _meters.reset(token)
+
+
+def spend(gradients: float) -> None:
+    """Say that so many gradients are computed."""
+    for meter in _meters.get():
+        meter.gradients += gradients
 
 
 @eqx.filter_jit

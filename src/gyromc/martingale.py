@@ -7,11 +7,14 @@ left; φ here is linear plus quadratic, from a Gaussian approximation of the tar
 noise and from what is not Gaussian. After Belomestny, Moulines and Samsonov (2019).
 """
 
+import warnings
+
 import equinox as eqx
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.errors import InvalidInput
+from gyromc.dynamics import augment
+from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.shape.gaussian import GaussianFit
@@ -34,6 +37,7 @@ class Martingale(eqx.Module):
     This is φ(y⁺) - E_ξ φ(y⁺) for φ(y) = v_jᵀy + Σ_t λ_t (p_tᵀy - o_t)², c_j = Cᵀv_j, written with y⁺ instead of a = y⁺ - Cξ.
     """
 
+    slope: np.ndarray  # v: observables × size of the state
     linear: np.ndarray  # c: observables × n
     weight: np.ndarray  # λ, one per term; terms are ordered by observable
     direction: np.ndarray  # p: terms × size of the state
@@ -68,41 +72,65 @@ def martingale(plan: Plan) -> Martingale:
         plan.dim <= MOST_PARAMETERS,
         f"`martingale=True` uses full matrices, for at most {MOST_PARAMETERS} parameters: this plan has {plan.dim}.",
     )
-    fit, step, n = plan.model.gaussian_fit, plan.step_matrices, plan.dynamics.size
-    P = np.eye(n)
-    P[: plan.dim, : plan.dim] = fit.precision
-    M, m = step.transition(P), plan.state_size
-    center = np.concatenate([fit.mean, np.zeros(m - plan.dim)])
-    slopes, forms = zip(*(projection(plan, h, fit) for h in plan.observables.values()), strict=True)
-    lifted = np.zeros((len(slopes), m))
-    lifted[:, : plan.dim] = slopes
+    fit, step, m = plan.model.gaussian_fit, plan.step_matrices, plan.state_size
+    M = step.transition(augment(fit.precision, plan.augmented))
+    slopes, forms = _projections(plan, fit)
+    lifted = np.pad(slopes, ((0, 0), (0, m - plan.dim)))
     v = np.linalg.solve((np.eye(m) - M).T, lifted.T).T  # φ linear: (I - M)ᵀv = u
-    terms = [_terms(M, step.C, form, j) for j, form in enumerate(forms) if form is not None]
-    directions = np.concatenate([p for p, _, _ in terms]) if terms else np.zeros((0, m))
+    directions, weight, owner = _terms(M, step.C, forms)
+    noise = directions @ step.C
     return Martingale(
+        slope=v,
         linear=v @ step.C,
-        weight=np.concatenate([w for _, w, _ in terms]) if terms else np.zeros(0),
+        weight=weight,
         direction=directions,
-        offset=directions @ center,
-        noise=directions @ step.C,
-        spread=np.sum((directions @ step.C) ** 2, axis=1),
-        owner=np.concatenate([j for _, _, j in terms]).astype(int) if terms else np.zeros(0, int),
+        offset=directions[:, : plan.dim] @ fit.mean,
+        noise=noise,
+        spread=np.sum(noise**2, axis=1),
+        owner=owner,
     )
 
 
-def _terms(M: np.ndarray, C: np.ndarray, form: np.ndarray, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Φ - MᵀΦM = H as Σ λ ppᵀ: the largest terms under the chain's own covariance; p, λ and the observable's number."""
-    m, d = len(M), len(form)
-    H = np.zeros((m, m))
-    H[:d, :d] = form
-    Phi, root = doubled_sum(M.T, H), _symmetric_root(doubled_sum(M, C @ C.T))
-    sizes, basis = np.linalg.eigh(root @ Phi @ root)
-    order = np.argsort(-np.abs(sizes))
-    share = np.cumsum(sizes[order] ** 2) / max(np.sum(sizes**2), 1e-300)
-    kept = order[: min(MOST_TERMS, 1 + int(np.searchsorted(share, 1 - LEFT_OUT)))]
-    # root Φ root = Σ s bbᵀ on the range of the covariance; Φ there is Σ s (root⁺b)(root⁺b)ᵀ
-    directions = (np.linalg.pinv(root, rcond=1e-9, hermitian=True) @ basis[:, kept]).T
-    return directions, sizes[kept], np.full(len(kept), j)
+def _projections(plan: Plan, fit: GaussianFit) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """u of every observable as rows, and H by number where it is not 0; both are 0, with a warning, where ∇h is not finite."""
+    slopes, forms, without = np.zeros((len(plan.observables), plan.dim)), {}, []
+    for j, (name, h) in enumerate(plan.observables.items()):
+        found = projection(plan, h, fit)
+        if found is None:
+            without.append(name)
+            continue
+        slopes[j] = found[0]
+        if found[1] is not None:
+            forms[j] = found[1]
+    if without:
+        warnings.warn(
+            f"`martingale=True` does not correct the averages of {', '.join(without)}: gradients are NaN or infinite at points "
+            "around the mode. All others are corrected. Write the function so that its gradient is finite, or ignore this.",
+            GyromcWarning,
+            stacklevel=3,
+        )
+    return slopes, forms
+
+
+def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Φ - MᵀΦM = H as Σ λ ppᵀ for each H: the largest terms under the chain's own covariance; p, λ and the number of H."""
+    m = len(M)
+    directions: list[np.ndarray] = [np.zeros((0, m))]
+    weight: list[np.ndarray] = [np.zeros(0)]
+    owner: list[np.ndarray] = [np.zeros(0, int)]
+    root = _symmetric_root(doubled_sum(M, C @ C.T)) if forms else np.zeros((m, m))
+    inverse = np.linalg.pinv(root, rcond=1e-9, hermitian=True)
+    for j, form in forms.items():
+        Phi = doubled_sum(M.T, np.pad(form, (0, m - len(form))))
+        sizes, basis = np.linalg.eigh(root @ Phi @ root)
+        order = np.argsort(-np.abs(sizes))
+        share = np.cumsum(sizes[order] ** 2) / max(np.sum(sizes**2), 1e-300)
+        kept = order[: min(MOST_TERMS, 1 + int(np.searchsorted(share, 1 - LEFT_OUT)))]
+        # root Φ root = Σ s bbᵀ on the range of the covariance; Φ there is Σ s (root⁺b)(root⁺b)ᵀ
+        directions.append((inverse @ basis[:, kept]).T)
+        weight.append(sizes[kept])
+        owner.append(np.full(len(kept), j))
+    return np.concatenate(directions), np.concatenate(weight), np.concatenate(owner)
 
 
 def _symmetric_root(covariance: np.ndarray) -> np.ndarray:
@@ -111,8 +139,8 @@ def _symmetric_root(covariance: np.ndarray) -> np.ndarray:
 
 
 def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """Σ_k M^k W (M^k)ᵀ by repeated squaring, for a contraction M; `InvalidInput` where it does not converge."""
-    total = W.copy()
+    """Σ_k M^k W (M^k)ᵀ by repeated squaring, M being the step of a stable chain; `InvalidInput` where it does not converge."""
+    total, one_step = W.copy(), M
     for _ in range(60):
         with np.errstate(all="ignore"):  # of a chain that is not stable
             added = M @ total @ M.T
@@ -122,13 +150,18 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
         if np.max(np.abs(added)) <= SETTLED * max(np.max(np.abs(total)), 1e-300):
             return total
         M = M @ M
+    radius = np.max(np.abs(np.linalg.eigvals(one_step))) if np.all(np.isfinite(one_step)) else np.inf
     raise InvalidInput(
-        "`martingale=True` needs a stable chain, and the step size is beyond its limit: take a smaller one."
+        f"The chain is not stable on the Gaussian approximation: the spectral radius of a step is {radius:.4g}, so the step size "
+        "is beyond its limit. Take a smaller one."
     )
 
 
-def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray, np.ndarray | None]:
-    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0."""
+def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0.
+
+    None where the gradient of h is not finite at one of the points that a general h is averaged over.
+    """
     if isinstance(h, Ridge):
         a = np.asarray(h.direction, float)
         sigma = float(np.sqrt(a @ np.linalg.solve(fit.precision, a)))
@@ -144,10 +177,8 @@ def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray,
     root = np.linalg.cholesky(np.linalg.inv(fit.precision))
     rows = fit.mean + np.concatenate([half, -half]) @ root.T
     slopes = plan.model.value_gradients(h, rows)
-    require(
-        np.all(np.isfinite(slopes)),
-        "`martingale=True` needs observables with finite gradients around the mode: leave it out for this one.",
-    )
+    if not np.all(np.isfinite(slopes)):
+        return None
     if plan.dim > MOST_CURVED:
         return slopes.mean(axis=0), None
     away = (rows - fit.mean) @ fit.precision

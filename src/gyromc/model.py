@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg, special
+from scipy import linalg
 
 from gyromc.checks import numbers, require
 from gyromc.dependence import indices_read
@@ -22,22 +22,19 @@ from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.shape.gaussian import GaussianApproximation, GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
-from gyromc.shape.laplace import Laplace, inverse_root, laplace
+from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
 from gyromc.shape.search import Modes, find_modes
+from gyromc.shape.trust import MOST_PARAMETERS, fit_draws, why_not_fitting, why_not_trusted
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Model"]
 
 MOST_FOLLOWED = 2000  # parameters
-MOST_SAMPLED = 60  # parameters, for importance sampling
 MOST_WORK = 4e9  # multiplications for an importance sample
-HEALTHY = 0.05  # share of its draws that an importance sample must be worth
+LEAST_DRAWS = 40  # of an importance sample
 ENOUGH = 5000  # independent draws, whose covariance says more than a mean Hessian
-CHECKED, EVEN = (
-    200,
-    0.3,
-)  # draws of the Gaussian fit that get importance weights, and what they must be worth, as a share
+CHECKED = 200  # draws of the Gaussian fit that get importance weights
 CURVATURES = 256  # points at which Hessians are averaged
 NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
 
@@ -81,9 +78,8 @@ class Model:
             template = jax.ShapeDtypeStruct((self.target.dim,), np.dtype(float))
         unravel, dim = unraveler(template)
         start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
-        require(
-            start.shape == (dim,), f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}."
-        )
+        fits = start.shape == (dim,)
+        require(fits, f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}.")
         for name, value in (("template", template), ("unravel", unravel), ("dim", dim), ("start", start)):
             object.__setattr__(self, name, value)
 
@@ -134,8 +130,56 @@ class Model:
         return self._once(nearest_gaussian, seed, refine)
 
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
-        """A weighted sample around the mode; look at its `effective_size` before believing it."""
+        """A weighted sample around the mode, not checked: `trusted_sample_of` returns it only where it represents the law."""
         return self._once(importance_sample, draws, seed)
+
+    def trusted_sample_of(self, draws: int = DRAWS) -> Sample | None:
+        """An importance sample of this many draws, or None where it does not represent the law.
+
+        For a small budget of gradients ask for few draws: `Sample.covariance` and `Sample.mean_curvature` say what error they
+        leave. It takes 1¼ potentials a draw, some eighty for each parameter to look at the tails, and, for targets that may have
+        several modes, descents from dispersed starts, once for a model (`Model.modes`).
+
+        **Arguments:**
+
+        - `draws`: how many, an even number of at least 40; with d parameters they must be worth 20·d independent ones.
+
+        **Returns:** a `Sample`, which computes gradients at its points when asked for them, or None.
+
+        ```python
+        import gyromc as gm
+        model = gm.Model(gm.targets.CosinePerturbed(2, 0.5))
+        sample = model.trusted_sample_of(1000)
+        assert sample.covariance().relative_error < 0.2 and sample.mean_curvature().relative_error < 0.2
+        ```
+        """
+        return self._judged(draws)[0]
+
+    def why_not_trusted(self, draws: int = DRAWS) -> str | None:
+        """Why `trusted_sample_of` has no sample, as a sentence without its full stop; None where it has one."""
+        return self._judged(draws)[1]
+
+    def _judged(self, draws: int) -> tuple[Sample | None, str | None]:
+        """An importance sample that can be trusted, or the reason why not."""
+        require(
+            isinstance(draws, int) and draws >= LEAST_DRAWS and draws % 2 == 0,
+            f"`draws` must be an even number of at least {LEAST_DRAWS}: got {draws!r}.",
+        )
+        key = "judged", draws
+        if key not in self._kept:
+            self._kept[key] = self._unless(lambda: self.importance_sample(draws), why_not_trusted)
+        return self._kept[key]
+
+    def _unless(self, make: Callable[[], Sample], why_not: Callable) -> tuple[Sample | None, str | None]:
+        """A sample, unless it cannot be made or there is a reason against it."""
+        if self.dim > MOST_PARAMETERS:
+            return None, f"{self.dim} parameters are too many for importance sampling"
+        try:
+            sample = make()
+            reason = why_not(self.flat_target, sample, lambda: self.modes)
+        except (InvalidInput, np.linalg.LinAlgError) as error:  # no mode, or draws without a covariance
+            return None, str(error).rstrip(".")
+        return (sample, None) if reason is None else (None, reason)
 
     @property
     def _affordable_draws(self) -> int:
@@ -144,24 +188,27 @@ class Model:
         rows = target.num_data if isinstance(target, SumOverData) else 1
         return int(MOST_WORK / (rows * self.dim))
 
-    @functools.cached_property
+    @property
     def trusted_sample(self) -> Sample | None:
         """Draws that represent the law, made without a chain; None where there are none to be trusted.
 
         An importance sample; with so many data that this would take long, draws of the Gaussian fit, if some of them have even
         importance weights.
         """
+        return self._trusted[0]
+
+    @property
+    def why_no_trusted_sample(self) -> str | None:
+        """Why `trusted_sample` is None, as a sentence without its full stop; None where there is one."""
+        return self._trusted[1]
+
+    @functools.cached_property
+    def _trusted(self) -> tuple[Sample | None, str | None]:
         if self._affordable_draws >= ENOUGH:
-            sample = self.importance_sample(2 * (min(DRAWS, self._affordable_draws) // 2))
-            return sample if sample.effective_size >= max(HEALTHY * len(sample.weights), 20 * self.dim) else None
-        fit = self.gaussian_fit
-        away = np.random.default_rng(0).standard_normal((ENOUGH, self.dim)) @ inverse_root(fit.precision).T
-        checked = away[: max(50, min(CHECKED, self._affordable_draws // 4))]
-        exponents = 0.5 * np.sum((checked @ fit.precision) * checked, axis=1)
-        weights = special.softmax(exponents - self.flat_target.potentials(fit.mean + checked))
-        if not 1 / np.sum(weights**2) >= EVEN * len(checked):
-            return None
-        return Sample(fit.mean + away, np.full(ENOUGH, 1 / ENOUGH), float(ENOUGH), "the Gaussian fit")
+            return self._judged(2 * (min(DRAWS, self._affordable_draws) // 2))
+        checked = max(50, min(CHECKED, self._affordable_draws // 4))
+        why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
+        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, ENOUGH), why_not)
 
     @functools.cached_property
     def gaussian_fit(self) -> GaussianFit:
@@ -169,12 +216,18 @@ class Model:
         known = self.flat_target.gaussian()
         if known is not None:
             return GaussianFit(known[1], known[0], "exact")
-        sample = self.trusted_sample if self.dim <= MOST_SAMPLED and self._affordable_draws >= ENOUGH else None
+        sample = self.trusted_sample if self._affordable_draws >= ENOUGH else None
         if sample is not None and sample.effective_size >= ENOUGH:
             mean, root = sample.moments()
             return GaussianFit(mean, linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
         points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
+
+    def remember(self, fit: GaussianFit, oracle: Any = None, moments: Any = None) -> None:
+        """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
+        self.__dict__["gaussian_fit"] = fit
+        if oracle is not None:
+            self._kept["gradient moments", id(oracle)] = oracle, moments
 
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
@@ -182,13 +235,6 @@ class Model:
         if key not in self._kept:
             self._kept[key] = learn(self.flat_target, self.laplace, *settings)
         return self._kept[key]
-
-    @functools.cached_property
-    def gradient_second_moment(self) -> np.ndarray:
-        """E_μ[∇U∇Uᵀ] over the importance sample; equal to E_μ[∇²U] on every smooth law."""
-        sample = self.importance_sample()
-        slopes = self.flat_target.gradients(sample.theta)
-        return (slopes.T * sample.weights) @ slopes
 
     def sample_of(self, rows: Any) -> Sample:
         """A user's posterior sample, rows of θ or an array chains × draws × d such as `run.draws`, equally weighted."""
@@ -202,7 +248,7 @@ class Model:
         rows = rows.reshape(-1, self.dim)
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
-        return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws")
+        return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws", self.flat_target)
 
 
 def _value(h, unravel, theta):

@@ -188,6 +188,12 @@ class Plan:
             object.__setattr__(changed, "model", self.model)  # what is known of it stays known
         return changed
 
+    def knowing(self, model: Model) -> "Plan":
+        """The same plan with what is already known of its model."""
+        require(model.target is self.target, "`knowing` takes a model of the plan's own target.")
+        object.__setattr__(same := self.replace(), "model", model)
+        return same
+
     def reversible(self) -> "Plan":
         """The same plan with the reversible baseline's dynamics."""
         return self.replace(dynamics=self.dynamics.reversible())
@@ -286,7 +292,8 @@ def _check_size(num_chains: int, state_size: int) -> None:
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        return "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
+        settings: Any = jax.config  # JAX adds its settings at run time
+        return "float64" if settings.jax_enable_x64 else "float32"
     with contextlib.suppress(Exception):  # np.float64, jnp.float32 and their dtypes
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")

@@ -140,8 +140,13 @@ class Average(ChainAverages):
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none was subtracted."""
-        return 1.0 if self.uncorrected is None else self.uncorrected.error.variance / self.error.variance
+        """How many times longer a run without the martingale would take for the same error; 1 where none was subtracted.
+
+        Infinite where the martingale leaves no fluctuation at all.
+        """
+        if self.uncorrected is None:
+            return 1.0
+        return self.uncorrected.error.variance / self.error.variance if self.error.variance > 0 else math.inf
 
     @property
     def variance(self) -> float:

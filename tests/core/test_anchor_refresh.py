@@ -14,21 +14,14 @@ from gyromc.engines import scan
 from gyromc.engines.state import keys
 from gyromc.oracle_moments import mean_covariance, oracle_covariances
 from gyromc.prediction.stability import Linearisation, stability
-from support.values import SUMS, THETA, logistic, regression
+from support.values import SUMS, THETA, logistic, regression, rotating
 
 STALE = np.array([2.0, -1.0, 1.5])
 
 
 def plan_for(oracle, target=None, **changes):
-    settings = {
-        "dynamics": gm.dynamics.nonreversible(gm.dynamics.rotations(3, 0.4)),
-        "observables": {"u": gm.observables.linear([1.0, -1.0, 0.5])},
-        "step_size": 0.02,
-        "num_steps": 23,
-        "num_chains": 6,
-        "dtype": "float64",
-    }
-    return gm.Plan(target=logistic(30) if target is None else target, oracle=oracle, **{**settings, **changes})
+    target = logistic(30) if target is None else target
+    return rotating(target, oracle, **{"num_steps": 23, "num_chains": 6, **changes})
 
 
 @pytest.mark.parametrize("name", ["logistic", "finite sum"])

@@ -13,7 +13,7 @@ from gyromc.app.planfiles import loads
 from gyromc.operators import Diagonal, Scaled
 from gyromc.oracle_moments import MOST_DATA, mean_covariance, oracle_covariances, oracle_third_moments
 from gyromc.prediction.stability import Linearisation, stability
-from support.values import logistic, regression
+from support.values import logistic, regression, rotating
 
 ROWS, SIZE = 5, 2
 RNG = np.random.default_rng(12)
@@ -228,21 +228,9 @@ def test_a_mean_covariance_of_many_data_is_drawn_from_all_of_them(monkeypatch):
 # --- plans
 
 
-def plan_for(target, oracle, **changes):
-    settings = {
-        "dynamics": gm.dynamics.nonreversible(gm.dynamics.rotations(3, 0.4)),
-        "observables": {"u": gm.observables.linear([1.0, -1.0, 0.5])},
-        "step_size": 0.02,
-        "num_steps": 30,
-        "num_chains": 50,
-        "dtype": "float64",
-    }
-    return gm.Plan(target=target, oracle=oracle, **{**settings, **changes})
-
-
 def test_on_linear_regression_it_is_the_exact_gradient():
     target = regression(3, rows=8)
-    plan = plan_for(target, gm.oracles.ControlVariate(2, [1.0, 2.0, -1.0], order=2))
+    plan = rotating(target, gm.oracles.ControlVariate(2, [1.0, 2.0, -1.0], order=2))
     exact = plan.replace(oracle=gm.oracles.Exact())
     assert np.allclose(gm.run(plan, "scan").averages["u"], gm.run(exact, "scan").averages["u"], rtol=1e-9)
     found, known = gm.predict(plan), gm.predict(exact)
@@ -256,7 +244,7 @@ def test_on_linear_regression_it_is_the_exact_gradient():
 def test_nothing_linear_is_left_of_the_noise_at_the_mode():
     target = logistic(rows=40, seed=7)
     first, second, exact = (
-        stability(plan_for(target, oracle))
+        stability(rotating(target, oracle))
         for oracle in (gm.oracles.ControlVariate(1), gm.oracles.ControlVariate(1, order=2), gm.oracles.Exact())
     )
     assert second == exact
@@ -268,7 +256,7 @@ def test_nothing_linear_is_left_of_the_noise_at_the_mode():
 def test_lanes_refuses_diagonals_and_scan_follows_the_exact_gradient_closely():
     """The same random numbers move all chains; the oracle's noise is of second order in the distance from the mode."""
     target = logistic(rows=2000)
-    plan = plan_for(target, gm.oracles.ControlVariate(16, order=2), step_size=5e-4, dtype="float32")
+    plan = rotating(target, gm.oracles.ControlVariate(16, order=2), step_size=5e-4, dtype="float32")
     diagonal = gm.oracles.ControlVariate(16, order=2, curvature="diagonal")
     with pytest.raises(gm.InvalidInput, match=r"whole matrices only, not with their diagonals.*`scan` can"):
         gm.run(plan.replace(oracle=diagonal), "lanes")

@@ -23,7 +23,7 @@ from gyromc.prediction.exact.moments import exact_moments
 from support import exact
 from support.generators import xoshiro
 from support.values import SUMS as TARGETS
-from support.values import THETA
+from support.values import THETA, rotating
 from support.zscores import largest, proportion_score, z_scores
 
 LIMIT = 4.0  # standard errors
@@ -33,17 +33,9 @@ def of_three(oracle, **changes):
     """Linear regression whose noise is mostly the oracle's, so that drawing rows twice would be seen."""
     rng = np.random.default_rng(5)
     X = rng.uniform(-0.5, 0.5, (20, 3))
-    plan = {
-        "target": gm.targets.LinearRegression(X, X @ [1.0, -1.0, 0.5] + rng.standard_normal(20), prior_scale=2.0),
-        "dynamics": gm.dynamics.nonreversible(gm.dynamics.rotations(3, 0.4)),
-        "observables": {"u": gm.observables.linear([1.0, -1.0, 0.5])},
-        "step_size": 0.1,
-        "num_steps": 15,
-        "num_chains": 40_000,
-        "dtype": "float32",
-        "seed": 1,
-    }
-    return gm.Plan(oracle=oracle, **{**plan, **changes})
+    target = gm.targets.LinearRegression(X, X @ [1.0, -1.0, 0.5] + rng.standard_normal(20), prior_scale=2.0)
+    usual = {"step_size": 0.1, "num_steps": 15, "num_chains": 40_000, "dtype": "float32", "seed": 1}
+    return rotating(oracle=oracle, **{"target": target, **usual, **changes})
 
 
 # --- theory, by listing all batches

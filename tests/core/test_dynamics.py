@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gyromc as gm
+from gyromc.dynamics import augment
 from support.values import J1, skew, spd
 
 I3 = np.eye(3)
@@ -124,3 +125,14 @@ def test_millions_of_parameters_need_no_matrix(build, d):
         start={"w": np.zeros((d // 10, 10), np.float32)},
     )
     assert np.isfinite(gm.run(plan).averages["first"]).all()
+
+
+def test_a_matrix_over_the_parameters_as_one_over_the_state():
+    K = np.array([[2.0, 0.5], [0.5, 1.0]])
+    assert augment(K, augmented=False) is K
+    for of_momenta in (1.0, 0.0):
+        found = augment(K, augmented=True, of_momenta=of_momenta)
+        np.testing.assert_array_equal(found[:2, :2], K)
+        np.testing.assert_array_equal(found[2:, 2:], of_momenta * np.eye(2))
+        assert not found[:2, 2:].any()
+        assert not found[2:, :2].any()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines.lanes import num_threads, storage
+from gyromc.engines.lanes import gradients, loops, num_threads, storage
 from gyromc.prediction.predict import _check_size
 
 CHILD = """
@@ -23,6 +23,40 @@ for engine in ("scan", "lanes", "lanes"):
     print(gm.run(plan, engine, progress=False).mean["sum"])
 print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", progress=False).mean["sum"])
 """
+
+AGAIN = """
+import gyromc as gm
+from gyromc.engines.lanes import gradients, loops
+plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
+               observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
+gm.run(plan, "lanes", progress=False)
+stats = loops.loop_for(gradients.NOTHING, False, False, "float32").stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_a_second_process_loads_the_loop_that_the_first_compiled(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", AGAIN]
+    for expected in ("0 1", "1 0"):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("martingale", [False, True])
+def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(pairs, martingale):
+    """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
+    loop = loops.loop_for(gradients.NOTHING, pairs, martingale, "float32").py_func
+    values = [cell.cell_contents for cell in loop.__closure__]
+    assert storage.STAMP in values
+    assert all(type(value) is int for value in values)
+
+
+def test_single_and_double_precision_are_stored_in_files_of_their_own():
+    """Two processes that add to one file at once can store the one under the name of the other."""
+    single, double = (loops.loop_for(gradients.NOTHING, False, False, name) for name in ("float32", "float64"))
+    assert single.py_func.__qualname__ != double.py_func.__qualname__
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import gyromc as gm
 from gyromc.estimation import bias as biases
 from gyromc.estimation.diagnostics import grows, heavy_tailed, relaxation_times
 from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
-from support.values import J1
+from support.values import J1, on_cosine
 
 
 def plan(**changes):
@@ -184,16 +184,7 @@ def test_a_start_far_off_shows():
 @pytest.mark.parametrize(("start", "counted"), [pytest.param(1000.0, False, marks=pytest.mark.slow), (4.0, True)])
 def test_a_predicted_bias_silences_the_start_only_where_it_contains_it(start, counted):
     """From 1000 the chains do not arrive in 40 steps, and the prediction leaves the start out; from 4 it is in the bias."""
-    far = gm.Plan(
-        target=gm.targets.CosinePerturbed(1, 0.5),
-        dynamics=gm.dynamics.overdamped(1),
-        observables={"x": gm.observables.linear([1.0])},
-        step_size=0.02,
-        num_steps=40,
-        num_chains=64,
-        start=[start],
-    )
-    run = gm.run(far)
+    run = gm.run(on_cosine(step_size=0.02, num_steps=40, num_chains=64, start=[start]))
     with pytest.warns(gm.GyromcWarning):
         found = gm.estimate(run, bias="predict")
     row = found["x"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.estimation.bias import Bias
 
 pytestmark = pytest.mark.filterwarnings("ignore:The discretisation bias of square exceeds:gyromc.GyromcWarning")
 
@@ -48,3 +49,18 @@ def test_every_chain_with_a_start_of_its_own():
 def test_it_says_where_it_cannot():
     with pytest.raises(gm.InvalidInput, match="`bias` must be one of"):
         gm.estimate(gm.run(cosine("euler", 0.2), "scan"), bias="richardsson")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "oracle", "less"),
+    [
+        ("euler", gm.oracles.Exact(), "halves the bias"),
+        ("leimkuhler_matthews", gm.oracles.Exact(), "leaves a quarter of the bias"),
+        ("leimkuhler_matthews", gm.oracles.Gaussian(0.5), "halves the bias"),
+    ],
+    ids=["first order", "second order", "second order, noisy gradients"],
+)
+def test_the_warning_says_what_half_the_step_size_brings(scheme, oracle, less):
+    run = gm.run(cosine(scheme, 0.2, oracle=oracle, num_steps=64, num_chains=32), "scan")
+    with pytest.warns(gm.GyromcWarning, match=rf"halve the step size \(now 0.2\), which {less};"):
+        gm.estimate(run, bias={"square": Bias(3.0, "given")})

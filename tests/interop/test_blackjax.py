@@ -379,3 +379,11 @@ def test_a_step_size_beyond_the_stable_one_is_explained_before_it_gives_nan():
     momentum = interop.sghfhrmc(gradient, 1.0, 2.0, curvature=100.0)
     with pytest.raises(gm.InvalidInput, match="SGHFHRMC"):
         momentum.step(jax.random.key(0), momentum.init(jnp.zeros(2)), None, 0.1)
+
+
+@pytest.mark.parametrize("scheme", ["balanced", gm.schemes.balanced([1.0, 1.0]), "lm_ab2"])
+def test_a_scheme_that_needs_a_plan_or_a_memory_is_refused(scheme):
+    """Balanced noise knows S and η of a plan; a kernel has neither before its first step."""
+    message = rf"`{gm.schemes.find(scheme)}` needs a memory or a plan\. Use `gyromc\.run` with it, or `euler` here"
+    with pytest.raises(gm.InvalidInput, match=message):
+        interop.kernel(gm.dynamics.overdamped(2), scheme)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.prediction.corrections import StepEffects, floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.grid import grid_chain
 from gyromc.prediction.poisson.plug_in import plug_in
+from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
 from gyromc.shape.importance import Sample
 from support.exact import line_average
-from support.values import on_normal, skew
+from support.values import on_cosine, on_normal, skew
 
 ROTATED = gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]])
 
@@ -242,16 +242,8 @@ def test_an_even_observable_is_known_across_a_high_barrier():
 @pytest.mark.parametrize(("burn_in", "num_steps"), [(0, 50), (1, 50), (5, 50), (20, 50), (100, 50), (200, 1)])
 def test_burn_in_counts_on_a_grid(burn_in, num_steps):
     """From a start four deviations away: the average begins after the burn-in, and what is left of the start counts."""
-    plan = gm.Plan(
-        target=gm.targets.CosinePerturbed(1, 0.5),
-        dynamics=gm.dynamics.overdamped(1),
-        observables={"h": gm.observables.tanh([1.0])},
-        step_size=0.1,
-        num_steps=num_steps,
-        start=[4.0],
-        burn_in=burn_in,
-    )
-    row = gm.predict(plan)["h"]
+    h = {"h": gm.observables.tanh([1.0])}
+    row = gm.predict(on_cosine(observables=h, num_steps=num_steps, start=[4.0], burn_in=burn_in))["h"]
     settings = {"step_size": 0.1, "num_steps": num_steps, "burn_in": burn_in, "box": (-9.0, 9.0)}
     truth = line_average(lambda t: t - 0.5 * np.sin(t), np.tanh, 4.0, **settings)
     assert "grid" in row.bias_method

@@ -1,5 +1,7 @@
 """The martingale control variate: what it leaves on Gaussians, that it changes no mean, that it is used only where it helps."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,11 @@ import pytest
 
 import gyromc as gm
 from gyromc import martingale as module
+from gyromc.dynamics import augment
 from gyromc.martingale import martingale
-from schemes.test_schemes import DYNAMICS, EXACT, K, plan_of
+from gyromc.prediction.shared import Answer
+from gyromc.statistics.errors import ChainAverages, ErrorMethod
+from schemes.test_schemes import EXACT, K, plan_of
 
 CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
 
@@ -24,9 +29,7 @@ def test_only_the_boundary_is_left_with_exact_gradients(scheme, dynamics):
     plan = plan_of(scheme, dynamics, step_size=0.1, num_steps=64, num_chains=8, dtype="float64", martingale=True)
     run = gm.run(plan, "scan")
     step, fit = plan.step_matrices, plan.model.gaussian_fit
-    P = np.eye(plan.dynamics.size)
-    P[:3, :3] = K
-    M = step.transition(P)
+    M = step.transition(augment(K, plan.augmented))
     u = np.eye(len(M))[0]
     v = np.linalg.solve((np.eye(len(M)) - M).T, u)
     center = np.concatenate([fit.mean, np.zeros(len(M) - 3)])
@@ -114,12 +117,67 @@ def test_the_correction_is_left_out_where_it_does_not_help():
     assert row.uncorrected is None
 
 
+def with_sums(run, change):
+    """The run as if its sums over chains × (observables, then their martingales), in total and at every mark, were changed."""
+    state = run.state
+    marks = {k: change(sums, k) for k, sums in state.snapshots.items()}
+    sums = change(state.sums, run.steps_done)
+    return dataclasses.replace(
+        run, state=dataclasses.replace(state, high=sums, low=np.zeros_like(sums), snapshots=marks)
+    )
+
+
 def test_the_choice_does_not_look_at_the_means():
-    """A constant added to every average changes neither error, so neither the choice."""
+    """A constant added to every plain or martingale average changes no error, so neither the choice nor the gains."""
     plan = logistic(martingale=True)
-    shifted = plan.replace(observables={"mean": gm.observables.function(lambda t: t[1] + 100.0)})
-    one, other = gm.run(plan, "scan")["mean"], gm.run(shifted.replace(dtype="float64"), "scan")["mean"]
-    assert (one.uncorrected is None) == (other.uncorrected is None)
+    fast = gm.observables.function(lambda t: jnp.sin(40 * t[0] + 1.0))
+    run = gm.run(plan.replace(observables={**plan.observables, "fast": fast}), "scan")
+    assert {row.gain > 1 for row in run.values()} == {True, False}
+    for shift in (np.repeat([0.5, 0.0], len(run)), np.repeat([0.0, -2.0], len(run)), np.linspace(-3, 3, 2 * len(run))):
+        moved = with_sums(run, lambda sums, steps, by=shift: sums + steps * by)
+        assert abs(moved.mean["mean"] - run.mean["mean"]) > 0.1
+        np.testing.assert_allclose(list(moved.gain.values()), list(run.gain.values()), rtol=1e-6)
+
+
+def test_the_gain_is_infinite_where_nothing_is_left():
+    run = gm.run(logistic(martingale=True, num_chains=40, num_steps=64), "scan")
+    count = len(run)
+    nothing = with_sums(run, lambda sums, steps: np.concatenate([sums[:, :count]] * 2, axis=1))
+    assert nothing.std_error["mean"] == 0
+    assert nothing.gain == dict.fromkeys(run, np.inf)
+    assert "inf ×" in str(nothing)
+    assert nothing.to_dict()["observables"]["mean"]["gain"] is None  # JSON has no infinity
+    assert Answer(std=0.0, plain_std=0.1).gain == np.inf
+    assert Answer(std=0.05, plain_std=0.1).gain == 4
+    assert Answer(std=0.0).gain == 1
+
+
+def test_an_observable_without_gradients_stays_plain_and_the_others_keep_theirs():
+    plan = logistic(martingale=True, num_chains=40)
+    names = "mean", "rough", "product"
+    rough = gm.observables.function(lambda t: jnp.sqrt(jnp.maximum(t[1] - 1.0, 0.0)))  # its gradient is NaN below 1
+    with_it = plan.replace(observables={name: plan.observables.get(name, rough) for name in names})
+    with pytest.warns(gm.GyromcWarning, match="does not correct the averages of rough: gradients are NaN or infinite"):
+        run = gm.run(with_it, "scan")
+    assert run["rough"].uncorrected is None
+    assert np.isfinite(run["rough"].std_error)
+    alone = gm.run(plan, "scan")
+    for name in ("mean", "product"):
+        assert run[name].gain > 3
+        np.testing.assert_allclose(run[name].gain, alone[name].gain, rtol=1e-3)
+    with pytest.warns(gm.GyromcWarning, match="averages of rough"):
+        predicted = gm.predict(with_it)
+    assert predicted["rough"].gain == 1
+    assert predicted["mean"].gain > 3
+
+
+def test_the_slope_that_is_kept_solves_the_poisson_equation():
+    """(I - M)ᵀv = u for x, the first coordinate, with a memory and with momenta."""
+    for scheme, dynamics in (("lm_ab2", "general"), ("balanced", "hfhr")):
+        plan = plan_of(scheme, dynamics, martingale=True)
+        M = plan.step_matrices.transition(augment(K, plan.augmented))
+        v = martingale(plan).slope[0]
+        np.testing.assert_allclose(v - v @ M, np.eye(len(M))[0], atol=1e-12)
 
 
 def test_a_run_with_a_martingale_continues_exactly():
@@ -161,4 +219,44 @@ def test_a_step_beyond_the_limit_is_refused():
 
 def test_few_terms_are_enough_where_the_chain_is_whitened():
     assert len(martingale(plan_of("balanced", "reversible", martingale=True)).weight) == 1
-    assert DYNAMICS["reversible"].is_reversible
+
+
+def groups_of(row, size):
+    """The chains of one long list as runs of few chains."""
+    starts = range(0, len(row.averages) - size + 1, size)
+    return [ChainAverages(row.averages[i : i + size], row.blocks[i : i + size], row.covered) for i in starts]
+
+
+@pytest.mark.slow
+def test_corrected_intervals_hold_the_truth_as_often_as_they_say():
+    """2000 runs of 20 chains each: 95 % ± 2 %, four standard errors; the truth is what all plain averages agree with."""
+    plan = logistic(martingale=True, num_steps=40, num_chains=40_000, burn_in=15)
+    ridges = {name: plan.observables[name] for name in ("mean", "square", "predictive")}
+    for name, row in gm.run(plan.replace(observables=ridges), "lanes").items():
+        assert row.gain > 3, name
+        assert abs(row.mean - row.plain.mean) < 4 * row.plain.std_error, name
+        ends = np.array([group.interval for group in groups_of(row, 20)])
+        held = np.mean((ends[:, 0] <= row.mean) & (row.mean <= ends[:, 1]))
+        assert 0.93 < held < 0.97, name
+
+
+@pytest.mark.slow
+def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_only_the_ends_are_left():
+    """Errors from blocks count the ends of every batch, the average only those of the chain; the spread of chains is right."""
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 2.0]),
+        dynamics=gm.dynamics.general([1.0, 0.5], 0),
+        observables={"x": gm.observables.linear([1.0, 0.0]), "q": gm.observables.square([1.0, 0.0])},
+        scheme="balanced",
+        martingale=True,
+        step_size=0.5,
+        num_steps=2048,
+        num_chains=800,
+        burn_in=50,
+    )
+    for name, row in gm.run(plan, "lanes", keep_blocks=128).items():
+        truth = np.std(row.averages, ddof=1)
+        error = {size: np.sqrt(np.mean([g.std_error**2 for g in groups_of(row, size)]) * size) for size in (4, 20)}
+        assert {group.method for group in groups_of(row, 4)} == {ErrorMethod.LUGSAIL}
+        assert 1.5 < error[4] / truth < 3, name
+        assert abs(error[20] / truth - 1) < 0.05, name

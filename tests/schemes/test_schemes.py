@@ -8,8 +8,8 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
+from gyromc.dynamics import augment
 from gyromc.operators import Dense, LowRank
-from gyromc.prediction.exact.chain import augment
 from gyromc.schemes.balanced import noise_root
 from gyromc.schemes.moments import gradient_moments
 from support.values import skew, wishart
@@ -207,24 +207,6 @@ def test_moments_of_gradients_on_a_linear_regression_are_exact(oracle):
     found, second = gradient_moments(plan).second, g[:, :, None] * g[:, None, :]
     z = (second.mean(axis=0) - found) / (second.std(axis=0) / np.sqrt(len(draws)))
     assert np.max(np.abs(z)) < 4
-
-
-def test_moments_from_a_pilot_run():
-    """Where there is no mode to start from, gradients alone give S; here it is known."""
-    target = gm.targets.LogDensity(lambda x: -0.5 * (np.array([4.0, 1.0]) * x**2).sum())
-    plan = gm.Plan(
-        target=target,
-        dynamics=gm.dynamics.overdamped(2),
-        oracle=gm.oracles.Gaussian(0.5),
-        observables={"x": gm.observables.linear([1.0, 0.0])},
-        step_size=0.4,
-    )
-    from gyromc.schemes.moments import _pilot
-
-    found = _pilot(plan)
-    np.testing.assert_allclose(np.diag(found.curvature), [4.0, 1.0], rtol=0.35)
-    np.testing.assert_allclose(np.diag(found.noise), [0.25, 0.25], rtol=0.35)
-    assert gradient_moments(plan) is gradient_moments(plan.replace(step_size=0.2))
 
 
 def test_schemes_are_found_by_name_and_pickled():

@@ -9,7 +9,6 @@ from scipy import linalg, special
 import gyromc as gm
 from gyromc.shape.importance import expectation
 from gyromc.shape.modes import find_mode, newton
-from support.values import spd
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((40, 3))
@@ -85,19 +84,6 @@ def test_what_is_learnt_is_learnt_once_and_survives_a_changed_plan():
     assert other.model.laplace is plan.model.laplace
     assert len(calls) <= before + 2  # shapes of the new plan are looked at; nothing is evaluated again
     assert plan.replace(start=[1.0, 1.0]).model is not plan.model
-
-
-def test_gradient_second_moment_is_the_mean_curvature():
-    """E[∇U∇Uᵀ] = E[∇²U]: exact on a Gaussian, within four standard errors on the cosine target."""
-    K = spd(3, 2)
-    np.testing.assert_allclose(gm.Model(gm.targets.Quadratic(K)).gradient_second_moment, K, rtol=0.06, atol=0.06)
-    model = gm.Model(gm.targets.CosinePerturbed(1, 0.5))
-    t = np.linspace(-10, 10, 20_001)
-    w = np.exp(-(0.5 * t**2 + 0.5 * np.cos(t)))
-    exact = w @ (1 - 0.5 * np.cos(t)) / w.sum()
-    sample = model.importance_sample()
-    _, error = sample.mean(model.target.gradients(sample.theta)[:, 0] ** 2)
-    assert abs(model.gradient_second_moment[0, 0] - exact) < 4 * error
 
 
 def test_the_nearest_gaussian_has_the_posteriors_moments():

@@ -57,6 +57,7 @@ LAYERS = [
     Part("engines", "`run`: the loop, and the engines `scan` (any target), `lanes` (CPU), `pallas` (GPU)", "E4"),
     Part("estimation", "`estimate`: the statistical error of a mean, and the bias of the step size beside it"),
     Part("tuning", "the choice of dynamics, oracle, step size, burn-in and run length", "T4"),
+    Part("expectation", "`expect`: tune, run until the error is reached, estimate"),
     Part("datasets", "data with checksum and licence"),
     Part("regression", "Bayesian regression from X and y"),
     Part("interop", "BlackJAX, NumPyro, ArviZ, scikit-learn; each is imported only when used"),

@@ -38,8 +38,30 @@ def quadratic(d, seed=1):
 
 def on_normal(**fields):
     """A plan on the standard normal law of one coordinate: D = 1, η = 0.1, θ as observable "x"; `fields` replace or add."""
-    fields = {"observables": {"x": gm.observables.linear([1.0])}, "step_size": 0.1, **fields}
-    return gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), **fields)
+    usual = {
+        "target": gm.targets.Quadratic([1.0]),
+        "observables": {"x": gm.observables.linear([1.0])},
+        "step_size": 0.1,
+    }
+    return gm.Plan(dynamics=gm.dynamics.overdamped(1), **{**usual, **fields})
+
+
+def on_cosine(**fields):
+    """The same on U(t) = t²/2 + ½cos t, which no closed form serves."""
+    return on_normal(target=gm.targets.CosinePerturbed(1, 0.5), **fields)
+
+
+def rotating(target, oracle, **fields):
+    """A plan of three parameters with a rotation, in float64, θ_0 - θ_1 + θ_2/2 as observable "u"; `fields` replace or add."""
+    usual = {
+        "dynamics": gm.dynamics.nonreversible(gm.dynamics.rotations(3, 0.4)),
+        "observables": {"u": gm.observables.linear([1.0, -1.0, 0.5])},
+        "step_size": 0.02,
+        "num_steps": 30,
+        "num_chains": 50,
+        "dtype": "float64",
+    }
+    return gm.Plan(target=target, oracle=oracle, **{**usual, **fields})
 
 
 def regression(d, rows=4, seed=2):

@@ -113,7 +113,7 @@ def step_memory(plan: Plan) -> tuple[int, int]:
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
         carry = _to_device(initial_state(plan), plan, 0)
-        lowered: Any = advance.lower(make_pieces(plan, 1e8, None), carry, *counts)  # type: ignore[attr-defined]
+        lowered: Any = advance.lower(make_pieces(plan, 1e8, None), carry, *counts)
         memory = lowered.compile().compiled.memory_analysis()
     return memory.temp_size_in_bytes + carry.z.nbytes, 3 * carry.z.nbytes
 
@@ -158,7 +158,8 @@ def _check_randomness(pieces: Pieces, plan: Plan) -> None:
 
 def _full_precision():
     """Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32)."""
-    return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")  # type: ignore[attr-defined]
+    settings: Any = jax.config  # JAX adds its settings at run time
+    return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
 
 
 def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:

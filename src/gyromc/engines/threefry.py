@@ -39,7 +39,7 @@ def _known(key, size: int) -> bool:
     return (
         jax.default_backend() == "cpu"
         and 0 < size < 2**32
-        and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+        and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # JAX adds its settings at run time
         and str(jax.random.key_impl(key)) == "threefry2x32"
     )
 

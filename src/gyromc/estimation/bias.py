@@ -14,13 +14,14 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.engines import run as run_plan
 from gyromc.errors import DivergenceError, InvalidInput
+from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.prediction.methods import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
-from gyromc.prediction.shared import HEAVY, MOST_PARAMETERS
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
+from gyromc.shape.trust import HEAVY, MOST_PARAMETERS
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 
@@ -154,6 +155,11 @@ def largest_step_size(plan: Plan) -> float:
     """The largest stable step size; infinite where nothing is known of it."""
     found = stability(plan)
     return math.inf if found is None or not found.largest_step_size > 0 else found.largest_step_size
+
+
+def order_of_bias(plan: Plan) -> int:
+    """The power of η that the bias is in proportion to: the scheme's order with exact gradients, 1 with noisy ones."""
+    return plan.scheme.order if isinstance(plan.oracle, Exact) else 1
 
 
 def _by_formula(plan: Plan) -> bool:

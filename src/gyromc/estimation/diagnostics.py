@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
+from gyromc.estimation.bias import order_of_bias
 from gyromc.estimation.estimates import Estimate
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment
-from gyromc.prediction.shared import MOST_PARAMETERS
 from gyromc.results import Run
+from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
 from gyromc.targets.regressions import Regression
@@ -26,13 +27,14 @@ VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
-def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
-    """What may be wrong and what to do about it."""
-    dominated = [name for name, row in rows.items() if row.bias_dominates]
+def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = False) -> Iterator[str]:
+    """What may be wrong and what to do about it; `bias_counted`: the bias is part of an error that was asked for."""
+    dominated = [name for name, row in rows.items() if row.bias_dominates and not bias_counted]
     if dominated:
+        less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
         yield (
             f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: take the corrected interval, or "
-            f"halve the step size (now {run.plan.eta_text}), which halves the bias; more steps at this step size will not help."
+            f"halve the step size (now {run.plan.eta_text}), which {less}; more steps at this step size will not help."
         )
     slowest = relaxation_times(run, [name for name, row in rows.items() if row.method is ErrorMethod.LUGSAIL])
     for name, row in rows.items():

@@ -19,8 +19,8 @@ from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.estimation.richardson import extrapolated
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.corrections import floor_over, noise_of_drift, with_momenta
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
+from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
 from gyromc.statistics import errors
@@ -82,12 +82,7 @@ def estimate(
     flag(second_step_size, "second_step_size")
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
-    if asked is None:
-        found = {name: row.error for name, row in run.items()}
-    elif asked is ErrorMethod.PLUG_IN:
-        found = {name: _plug_in_error(run, row) for name, row in run.items()}
-    else:
-        found = {name: errors.monte_carlo_error(row, asked) for name, row in run.items()}
+    found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
     cost = run.gradient_evaluations
     rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
@@ -107,6 +102,13 @@ def _error_method(method: str | ErrorMethod) -> ErrorMethod | None:
 def _bias_source(bias: object) -> BiasSource:
     known = [str(source) for source in BiasSource]
     return BiasSource(one_of(bias, known, "bias", " A run at another step size works too."))
+
+
+def _error(run: Run, row: Average, asked: ErrorMethod | None) -> MonteCarloError:
+    """The Monte Carlo error of a row by the method asked for; None: the row's own."""
+    if asked is None:
+        return row.error
+    return _plug_in_error(run, row) if asked is ErrorMethod.PLUG_IN else errors.monte_carlo_error(row, asked)
 
 
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:

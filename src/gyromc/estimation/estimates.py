@@ -17,6 +17,7 @@ from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, co
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (
     *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
+    *("total_error", "relative_error"),
     *("variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
     *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates", "gain"),
 )
@@ -75,6 +76,18 @@ class Estimate(WithError):
         return math.hypot(self.discretisation.amplification * self.std_error, self.discretisation.error)
 
     @property
+    def total_error(self) -> float:
+        """The root mean square error of `mean`: its standard error, the bias where it is known, and the error of that bias."""
+        known = 0.0 if self.bias is None else math.hypot(self.bias, self.discretisation.error)
+        return math.hypot(self.std_error, known)
+
+    @property
+    def relative_error(self) -> float:
+        """`total_error` in posterior standard deviations of the observable; NaN where Var_μ(h) is not known or 0."""
+        variance = self.average.posterior_variance
+        return self.total_error / math.sqrt(variance) if variance > 0 else math.nan
+
+    @property
     def corrected_mean(self) -> float:
         """The mean with the bias taken off; NaN where the bias is not known."""
         return math.nan if self.bias is None else self.mean - self.bias
@@ -127,7 +140,7 @@ class Estimates(Records[Estimate], Shown):
 
     `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row. `run` is what they were
     estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do, none when all is well; `hints`
-    say what is not known and was not looked at.
+    say what is not known and was not looked at. `tuning` is the account of how `run.plan` was chosen, None where it was given.
     """
 
     run: Run
@@ -135,6 +148,7 @@ class Estimates(Records[Estimate], Shown):
     rows: Mapping[str, Estimate]
     warnings: list[str]
     hints: list[str] = dataclasses.field(default_factory=list)
+    tuning: Any = None
 
     _result = "estimate"
     mean = Column[float]("The mean over the chains that did not fail.")
@@ -142,6 +156,8 @@ class Estimates(Records[Estimate], Shown):
     interval = Column[tuple[float, float]]("The interval of the Monte Carlo error alone.")
     bias = Column[float | None]("The expected mean minus μ(h); None where it is not known.")
     bias_error = Column[float]("The standard error of `bias`.")
+    total_error = Column[float]("The root mean square error of `mean`: standard error and known bias.")
+    relative_error = Column[float]("`total_error` in posterior standard deviations of the observable.")
     corrected = Column[tuple[float, float]]("The interval after taking the bias off.")
     recommended = Column[tuple[float, float]]("The interval to report.")
     variance = Column[float]("The fluctuation constant V(h).")

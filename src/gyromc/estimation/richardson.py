@@ -18,9 +18,8 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.engines import scan, threefry
 from gyromc.engines.state import initial_state, two_sum
-from gyromc.estimation.bias import Bias, largest_step_size
+from gyromc.estimation.bias import Bias, largest_step_size, order_of_bias
 from gyromc.oracle_moments import why_no_moments
-from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.show.interruption import interruptible
 from gyromc.targets.separable import why_not_in_jax
@@ -51,7 +50,7 @@ class Difference:
 
 def extrapolated(plan: Plan, names: Sequence[str]) -> dict[str, Bias]:
     """The bias of the plan's averages, without the effect of the start, which the chains of a pair share."""
-    order = plan.scheme.order if isinstance(plan.oracle, Exact) else 1
+    order = order_of_bias(plan)
     factor, share = 2**order / (2**order - 1), plan.eta / largest_step_size(plan)
     how = f"Richardson: pairs of chains at η and η/2 with the same noise, order {order}"
     found = {}

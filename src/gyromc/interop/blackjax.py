@@ -16,13 +16,12 @@ from jax.core import Tracer
 from gyromc import dynamics as families
 from gyromc import schemes
 from gyromc.checks import numbers, positive, require
-from gyromc.dynamics import Dynamics
+from gyromc.dynamics import Dynamics, augment
 from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
-from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
 from gyromc.targets import FiniteSum, SumOverData
 

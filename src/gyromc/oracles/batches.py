@@ -37,7 +37,7 @@ class Batch(Oracle):
             f"`{name}` needs a target that is a sum over data (LinearRegression, LogisticRegression, FiniteSum): got "
             f"{type(target).__name__}. Use `Exact()` or `Gaussian(tau)`, or write the target as a FiniteSum.",
         )
-        rows = target.num_data  # type: ignore[attr-defined]
+        rows = target.num_data  # type: ignore[attr-defined]  # a sum over data: required above
         require(
             self.replace or self.size <= rows,
             f"`{name}` draws {self.size} distinct rows, but the data have {rows}. Pass a `size` of at most {rows}, or "

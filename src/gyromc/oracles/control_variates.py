@@ -229,7 +229,7 @@ def _read_curvature(value) -> tuple[Curvature, Operator | None]:
             value is None or value in kinds,
             f"`curvature` must be a matrix, an operator, a vector, or one of {', '.join(kinds)}: got {shown(value)}.",
         )
-        return kinds.get(value, Curvature.FULL), None  # type: ignore[arg-type]
+        return Curvature.FULL if value is None else kinds[value], None
     if isinstance(value, Operator):
         given = value
     else:

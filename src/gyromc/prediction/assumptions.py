@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan, paper_steps
 from gyromc.prediction.bounds import Bounds, bounds
-from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.stability import Stability
 from gyromc.targets import GeneralizedLinear, LinearRegression, LogisticRegression
 

@@ -15,7 +15,7 @@ from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
-from gyromc.prediction.noise_drawn import no_first_order, not_gaussian
+from gyromc.prediction.scheme_effects import no_first_order, not_gaussian
 from gyromc.prediction.stability import Stability
 
 OF_GAUSSIAN = ", s of the nearest Gaussian"

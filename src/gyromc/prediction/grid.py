@@ -22,7 +22,7 @@ from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
 from gyromc.prediction.methods import Number
-from gyromc.prediction.noise_drawn import brought
+from gyromc.prediction.scheme_effects import brought
 from gyromc.schemes import Balanced
 
 MOST_NODES = 1600

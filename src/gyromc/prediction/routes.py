@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
@@ -17,16 +18,17 @@ from gyromc.oracle_moments import why_no_moments
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact import closed_forms, mehler
-from gyromc.prediction.exact.chain import START_DRAWS, augment, lift, linear_chain, why_not_linear
+from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
 from gyromc.prediction.exact.moments import Moments, why_not_exact
 from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, averaged, leading
 from gyromc.prediction.methods import Kind, Method, Number
-from gyromc.prediction.noise_drawn import gaussian_variance
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
-from gyromc.prediction.shared import MOST_PARAMETERS, Answer, Shared
+from gyromc.prediction.scheme_effects import gaussian_variance
+from gyromc.prediction.shared import Answer, Shared
+from gyromc.shape.trust import MOST_PARAMETERS
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known

@@ -8,25 +8,17 @@ import dataclasses
 import functools
 import math
 
-import numpy as np
-
 from gyromc.errors import InvalidInput
-from gyromc.model import Model
 from gyromc.plan import Plan
-from gyromc.prediction.corrected import Residuals
-from gyromc.prediction.corrections import StepEffects
 from gyromc.prediction.exact.moments import Moments, exact_moments
 from gyromc.prediction.grid import Grids
 from gyromc.prediction.methods import UNKNOWN, Method
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.reduction import Reduction
+from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
+from gyromc.prediction.step_effects import StepEffects
 from gyromc.shape.importance import Sample
-
-MOST_PARAMETERS = 60  # for an importance sample
-HEALTHY = 0.1  # effective size, as a share of the draws
-HEAVY = 0.7  # tail index of the weights, from which means are not reliable
-BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +56,13 @@ class Answer:
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted."""
-        return 1.0 if math.isnan(self.plain_std) or self.std == 0 else (self.plain_std / self.std) ** 2
+        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted.
+
+        Infinite where the martingale leaves no fluctuation at all.
+        """
+        if math.isnan(self.plain_std):
+            return 1.0
+        return (self.plain_std / self.std) ** 2 if self.std > 0 else math.inf
 
     @property
     def std_error(self) -> float:
@@ -108,12 +105,11 @@ class Shared:
         """The user's sample, or one drawn around the mode; `InvalidInput` where neither can be trusted."""
         if self.sample is not None:
             return self.sample
-        if self.plan.dim > MOST_PARAMETERS:
-            raise InvalidInput(f"{self.plan.dim} parameters are too many for importance sampling: pass `sample`")
-        drawn = self.plan.model.importance_sample()
-        reason = _why_not_trusted(self.plan.model, drawn)
-        if reason is not None:
-            raise InvalidInput(f"the Laplace approximation is too far off: {reason}; pass `sample`")
+        drawn = self.plan.model.trusted_sample_of()
+        if drawn is None:
+            raise InvalidInput(
+                f"no draws around the mode can be trusted: {self.plan.model.why_not_trusted()}; pass `sample`"
+            )
         return drawn
 
     @functools.cached_property
@@ -125,30 +121,3 @@ class Shared:
     def exact(self) -> dict[str, Moments]:
         """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
-
-
-def _why_not_trusted(model: Model, drawn: Sample) -> str | None:
-    """Why an importance sample does not represent the target, or None."""
-    count = len(drawn.weights)
-    if not drawn.effective_size >= HEALTHY * count:
-        return f"{count} draws are worth {drawn.effective_size:.0f}"
-    if (index := drawn.tail_index) > HEAVY:
-        return f"a few draws decide, the tail index of the weights is {index:.2g}"
-    if (share := _beyond(model, drawn)) > BEYOND:
-        return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
-    (mean, root), d, modes = drawn.moments(), model.dim, [center.mode for center in model.modes.found]
-    away = [float(np.sum(np.linalg.solve(root, mode - mean) ** 2)) for mode in modes]
-    if max(away) > d + 4 * math.sqrt(2 * d):
-        return f"the target has {len(modes)} modes, and the draws miss one of them"
-    return None
-
-
-def _beyond(model: Model, drawn: Sample) -> float:
-    """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
-    mean, root = drawn.moments()
-    reach = float(np.max(np.linalg.norm(np.linalg.solve(root, (drawn.theta - mean).T), axis=0)))
-    r = reach * np.linspace(-8, 8, 321)
-    energy = model.flat_target.potentials((mean + r[:, None, None] * root.T).reshape(-1, model.dim)).reshape(len(r), -1)
-    energy = np.where(np.isfinite(energy), energy, np.inf)
-    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
-    return float(np.max(mass[np.abs(r) > reach].sum(axis=0) / mass.sum(axis=0)))

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment, why_not_linear
+from gyromc.prediction.exact.chain import why_not_linear
 from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
 from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
 from gyromc.prediction.growth import growth
-from gyromc.prediction.noise_drawn import noise_limit
+from gyromc.prediction.scheme_effects import noise_limit
 from gyromc.targets import GeneralizedLinear, SumOverData
 
 MAX_DENSE = 1000

@@ -144,14 +144,12 @@ def _coordinatewise(dynamics: Dynamics, S: Operator, eta: float) -> Operator | N
 
 def _in_pairs(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
     """Where D, Q and S pair each θ_i with its own r_i only, as in HFHR and GAUL with diagonals: 2 × 2 matrices."""
-    parts = [op.coordinates() if isinstance(op, Blocks) else None for op in (dynamics.diffusion, dynamics.rotation, S)]
-    if any(part is None for part in parts):
+    found = [op.coordinates() if isinstance(op, Blocks) else None for op in (dynamics.diffusion, dynamics.rotation, S)]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
         return None
     d = dynamics.size // 2
-    D, Q, S2 = (
-        np.stack([np.broadcast_to(x, (d,)) for x in part], axis=-1).reshape(d, 2, 2)  # type: ignore[union-attr]
-        for part in parts
-    )
+    D, Q, S2 = (np.stack([np.broadcast_to(x, (d,)) for x in part], axis=-1).reshape(d, 2, 2) for part in parts)
     G = D + Q
     brought = G @ S2 @ np.swapaxes(G, 1, 2)
     W = 2 * eta * D - eta**2 * brought  # T7
@@ -199,8 +197,8 @@ def _diagonal(operator: Operator) -> np.ndarray | None:
     if isinstance(operator, Diagonal):
         return np.asarray(operator.values, float)
     if isinstance(operator, Blocks) and operator.upper_right.is_zero() and operator.lower_left.is_zero():
-        parts = _diagonal(operator.upper_left), _diagonal(operator.lower_right)
-        return None if parts[0] is None or parts[1] is None else np.concatenate(parts)  # type: ignore[arg-type]
+        first, second = _diagonal(operator.upper_left), _diagonal(operator.lower_right)
+        return None if first is None or second is None else np.concatenate([first, second])
     return None
 
 

@@ -1,39 +1,48 @@
 """Second moments of stochastic gradients under the posterior: P = E[∇²U] and Σ = E[Cov(ĝ | θ)], so that E[ĝĝᵀ] = P + Σ (T7).
 
 Input: a plan. Output: `GradientMoments`, exact on a Gaussian target with noise that is quadratic in θ; elsewhere over an
-importance sample where that can be trusted, and from the gradients of a short pilot run where it cannot. Computed once for each
-oracle of a model and frozen: nothing adapts while a chain is averaged.
+importance sample where that can be trusted, and from the gradients of a pilot run where it cannot. Computed once for each oracle
+of a model, with an estimate of its error, and frozen: nothing adapts while a chain is averaged.
 """
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from scipy import linalg
 
-from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.dynamics import augment
+from gyromc.errors import GyromcWarning
 from gyromc.oracle_moments import mean_covariance
-from gyromc.oracles import Exact
+from gyromc.oracles import Exact, Gaussian
+from gyromc.schemes.pilot import ENOUGH, pilot
+from gyromc.shape.importance import Sample
+from gyromc.shape.secondmoments import MatrixEstimate, over_blocks
+from gyromc.shape.trust import MOST_PARAMETERS
+from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
-MOST_PARAMETERS = 60  # for importance sampling
 MOST_CURVED = 4e8  # multiplications for a mean curvature
 POINTS = 512  # at which curvature and noise are averaged
-MOST_DENSE = 512  # parameters: above, the pilot keeps diagonals
-PILOT_CHAINS, PILOT_STEPS = 8, 500
-SMALLER = 8  # the pilot's step size, against the plan's
+BLOCKS = 8  # of these points, whose differences give the error
+MOST_EXACT = 200  # entries of z, up to which a Lyapunov equation is solved
+TINY = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GradientMoments:
-    """P and Σ of ∇U and ĝ: d × d, or d numbers where only diagonals are kept."""
+    """P and Σ of ∇U and ĝ: d × d, or d numbers where only diagonals are kept.
+
+    `relative_error` is the standard error of P + Σ over its size in the worst direction, or its root mean square over
+    coordinates where only diagonals are kept; 0 where both are exact.
+    """
 
     curvature: np.ndarray
     noise: np.ndarray
     source: str
+    relative_error: float = 0.0
 
     @property
     def second(self) -> np.ndarray:
@@ -42,19 +51,22 @@ class GradientMoments:
 
     def of_state(self, augmented: bool) -> tuple[np.ndarray, np.ndarray]:
         """P and Σ of the gradient of H = U + ½|r|²."""
-        if not augmented:
-            return self.curvature, self.noise
-        d = len(self.curvature)
-        zero = np.zeros((d, d))
-        return np.block([[self.curvature, zero], [zero, np.eye(d)]]), np.block([[self.noise, zero], [zero, zero]])
+        return augment(self.curvature, augmented), augment(self.noise, augmented, of_momenta=0.0)
 
 
 def gradient_moments(plan: Any) -> GradientMoments:
-    """P and Σ for a plan's model and oracle, computed once for both."""
+    """P and Σ for a plan's model and oracle, computed once for both.
+
+    Where S = P + Σ is known to no better than 5 %, a `GyromcWarning` says so, once for each step size.
+    """
     kept, key = plan.model._kept, ("gradient moments", id(plan.oracle))
     if key not in kept:
         kept[key] = plan.oracle, _gradient_moments(plan)  # the oracle stays alive, so that its id stays its own
-    return kept[key][1]
+    found, told = kept[key][1], ("error of gradient moments", id(plan.oracle), plan.eta)
+    if found.relative_error > ENOUGH and told not in kept:
+        kept[told] = True
+        _warn(plan, found)
+    return found
 
 
 def _gradient_moments(plan: Any) -> GradientMoments:
@@ -66,21 +78,22 @@ def _gradient_moments(plan: Any) -> GradientMoments:
         d = len(mean)
         points = mean + math.sqrt(d) * np.concatenate([root.T, -root.T])  # the mean of a quadratic function is exact
         return GradientMoments(K, _noise(plan, points), "exact")
-    if model.dim <= MOST_PARAMETERS:
-        rows = _points(model)
-        if rows is not None:
-            return GradientMoments(_curvature(model, rows), _noise(plan, rows), model.trusted_sample.source)
-    return _pilot(plan)
+    sample = model.trusted_sample if model.dim <= MOST_PARAMETERS else None
+    if sample is not None:
+        rows = sample.theta[np.random.default_rng(0).choice(len(sample.weights), POINTS, p=sample.weights)]
+        P, noise = _curvature(target, sample, rows), _noise_with_error(plan, rows)
+        return GradientMoments(P.matrix, noise.matrix, sample.source, P.plus(noise).relative_error)
+    found = pilot(plan)
+    source = f"a pilot run of {found.num_steps} steps"
+    return GradientMoments(found.curvature, found.noise, source, found.relative_error)
 
 
-def _curvature(model: Any, rows: np.ndarray) -> np.ndarray:
-    """E[∇²U]: of a regression by its own formula; of others E[∇U∇Uᵀ] over all draws, which is the same without Hessians."""
-    target = model.flat_target
-    if isinstance(target, WithLikelihood):
-        return target.mean_hessian(rows[: max(16, int(MOST_CURVED / (target.num_data * model.dim)))])
-    sample = model.trusted_sample
-    slopes = target.gradients(sample.theta)
-    return (slopes.T * sample.weights) @ slopes
+def _curvature(target: Target, sample: Sample, rows: np.ndarray) -> MatrixEstimate:
+    """E[∇²U]: of a regression by its own formula; of others from the gradients at the sample, without Hessians."""
+    if not isinstance(target, WithLikelihood):
+        return sample.mean_curvature()
+    used = rows[: max(2 * BLOCKS, int(MOST_CURVED / (target.num_data * rows.shape[1])))]
+    return over_blocks(np.array([target.mean_hessian(part) for part in np.array_split(used, BLOCKS)]))
 
 
 def _noise(plan: Any, rows: np.ndarray) -> np.ndarray:
@@ -89,55 +102,42 @@ def _noise(plan: Any, rows: np.ndarray) -> np.ndarray:
     return mean_covariance(plan.flat_target, plan.prepared_oracle, rows)
 
 
-def _points(model: Any) -> np.ndarray | None:
-    """Points of the posterior, equally weighted; None where no importance sample can be had or trusted."""
-    try:
-        sample = model.trusted_sample
-    except InvalidInput:  # no mode
-        return None
-    if sample is None:
-        return None
-    return sample.theta[np.random.default_rng(0).choice(len(sample.weights), POINTS, p=sample.weights)]
+def _noise_with_error(plan: Any, rows: np.ndarray) -> MatrixEstimate:
+    """E[Σ(θ)] over the rows, with the error that their number leaves."""
+    if isinstance(plan.oracle, Exact | Gaussian):  # the same at every point
+        return over_blocks(np.array([_noise(plan, rows[:1])] * 2))
+    return over_blocks(np.array([_noise(plan, part) for part in np.array_split(rows, BLOCKS)]))
 
 
-def _pilot(plan: Any) -> GradientMoments:
-    """From gradients alone: a short Euler run, two independent gradients at every state.
+def _warn(plan: Any, found: GradientMoments) -> None:
+    """Say how far off S may be, and the variances of `balanced` with it."""
+    percent = lambda x: f"{100 * x:.2g} %" if x < 1 else "100 % or more"
+    warnings.warn(
+        f"The second moment S of the gradients comes from {found.source} and has a relative error of about "
+        f"{percent(found.relative_error)}; variances under `balanced` may be off by {percent(variance_effect(plan, found))} "
+        "because of it. Pass `S` to `balanced`, a smaller `step_size`, or a `start` near the mode.",
+        GyromcWarning,
+        stacklevel=3,
+    )
 
-    E[ĝ₁ĝ₂ᵀ] over two independent gradients at one point is E[∇U∇Uᵀ] = P, and E[ĝ₁ĝ₁ᵀ] is P + Σ.
+
+def variance_effect(plan: Any, found: GradientMoments) -> float:
+    """The relative error of stationary variances under `balanced` that the relative error δ of S leaves.
+
+    In one dimension ηδs/(2-ηp), p and s being P and S in units of D⁻¹: with many parameters for the largest of them, with fewer
+    by the exact covariance X = MXMᵀ + δη²GSGᵀ of a Gaussian with curvature P, M = I - ηGP, in its worst direction.
     """
-    diagonal = plan.dim > MOST_DENSE
-    chains = 1 if diagonal else PILOT_CHAINS
-    eta, steps, d = plan.eta / SMALLER, PILOT_STEPS, plan.dim
-    with jax.enable_x64(True):
-        target, oracle, dynamics = doubled((plan.flat_target, plan.prepared_oracle, plan.dynamics))
-        start = jnp.broadcast_to(jnp.asarray(plan.model.start), (chains, d))
-        z = jnp.concatenate([start, jnp.zeros((chains, dynamics.size - d))], axis=1)
-
-        def gradients(key, theta):
-            zeta = oracle.draw(key, target, chains, d, theta.dtype)
-            return jax.vmap(lambda t, s: oracle.gradient(target, t, s))(theta, zeta)
-
-        def step(carry, key):
-            z, first, second, k = carry
-            one, two, noise = jax.random.split(key, 3)
-            g, other = gradients(one, z[:, :d]), gradients(two, z[:, :d])
-            product = (lambda a, b: jnp.mean(a * b, axis=0)) if diagonal else (lambda a, b: a.T @ b / chains)
-            counted = k >= steps // 2
-            first = first + jnp.where(counted, product(g, g) + product(other, other), 0) / 2
-            second = second + jnp.where(counted, product(g, other) + product(other, g), 0) / 2
-            full = jnp.concatenate([g, z[:, d:]], axis=1)
-            xi = jax.random.normal(noise, z.shape, z.dtype)
-            drawn = jax.vmap(dynamics.noise)(xi)
-            return (z - eta * jax.vmap(dynamics.drift)(full) + jnp.sqrt(2 * eta) * drawn, first, second, k + 1), None
-
-        zero = jnp.zeros(d if diagonal else (d, d))
-        keys = jax.random.split(jax.random.key(plan.seed), steps)
-        (_, first, second, _), _ = jax.jit(lambda: jax.lax.scan(step, (z, zero, zero, 0), keys))()
-    counted = steps - steps // 2
-    S, P = np.asarray(first) / counted, np.asarray(second) / counted
-    if not np.all(np.isfinite(S)):
-        raise InvalidInput(
-            "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged. Pass `S` to "
-            "`balanced`, a smaller `step_size`, or a `start` near the mode."
-        )
-    return GradientMoments(P, S - P, f"a pilot run of {steps} steps")
+    eta, dynamics = plan.eta, plan.dynamics
+    if found.curvature.ndim == 1 or dynamics.size > MOST_EXACT:
+        P, S = (x if x.ndim == 1 else np.diag(x) for x in (found.curvature, found.second))
+        scale = np.abs(np.asarray(dynamics.drift(np.ones(dynamics.size))))[: plan.dim]
+        p, s = scale * P, scale * S
+        return float(found.relative_error * np.max(eta * s / np.maximum(2 - eta * p, TINY)))
+    P, noise = found.of_state(plan.augmented)
+    G = dynamics.D + dynamics.Q
+    M = np.eye(len(P)) - eta * G @ P
+    if np.linalg.eigvalsh(P)[0] <= 0 or np.max(np.abs(np.linalg.eigvals(M))) >= 1:
+        return math.inf
+    X = linalg.solve_discrete_lyapunov(M, eta**2 * G @ (P + noise) @ G.T)
+    root = np.linalg.cholesky(P)
+    return float(found.relative_error * np.max(np.linalg.eigvalsh(root.T @ X @ root)[-1]))

@@ -13,7 +13,10 @@ import numpy as np
 from scipy import linalg, special, stats
 from scipy.stats import qmc
 
+from gyromc.errors import InvalidInput
+from gyromc.shape import secondmoments
 from gyromc.shape.laplace import Laplace
+from gyromc.shape.secondmoments import MatrixEstimate
 from gyromc.targets import Target
 
 __all__ = ["DRAWS", "Expectation", "Sample", "expectation", "importance_sample"]
@@ -30,12 +33,46 @@ PILOT_POWER = 13
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """Points of θ with weights that sum to one, and the size of an unweighted sample worth as much."""
+    """Points of θ with weights that sum to one, and the size of an unweighted sample worth as much.
+
+    With a `target` it also knows the gradients at its points, computed when first asked for and kept.
+    """
 
     theta: np.ndarray
     weights: np.ndarray
     effective_size: float
     source: str
+    target: Target | None = dataclasses.field(default=None, repr=False)
+
+    @functools.cached_property
+    def gradients(self) -> np.ndarray:
+        """∇U at every point; `InvalidInput` where the sample does not know its target."""
+        if self.target is None:
+            raise InvalidInput(
+                "This sample does not know its target: make it with `Model.sample_of` to have gradients."
+            )
+        return self.target.gradients(self.theta)
+
+    def covariance(self, with_gradients: bool = False) -> MatrixEstimate:
+        """Cov(θ) and its error; with gradients, the better of two estimates, exact on a Gaussian."""
+        found = self._sums if with_gradients else self._blocks(np.zeros_like(self.theta))
+        plain = secondmoments.variances(found)
+        return secondmoments.better(plain, secondmoments.covariance(found)) if with_gradients else plain
+
+    def mean_curvature(self) -> MatrixEstimate:
+        """E[∇²U] = E[∇U∇Uᵀ] and its error, from the gradients: the better of two estimates, exact on a Gaussian."""
+        return secondmoments.better(secondmoments.gradient_square(self._sums), secondmoments.curvature(self._sums))
+
+    @functools.cached_property
+    def _sums(self) -> secondmoments.BlockSums:
+        return self._blocks(self.gradients)
+
+    def _blocks(self, gradients: np.ndarray) -> secondmoments.BlockSums:
+        """Sums over `BLOCKS` blocks of points in their order, points of weight 0 at the end of the last."""
+        missing = -len(self.theta) % BLOCKS
+        filled = lambda x: np.concatenate([x, np.zeros((missing, *x.shape[1:]))]).reshape(BLOCKS, -1, *x.shape[1:])
+        away = self.theta - self.weights @ self.theta
+        return secondmoments.sums(filled(away), filled(gradients), weights=filled(self.weights))
 
     def mean(self, values: np.ndarray) -> tuple[float, float]:
         """The expectation of something given at the points, and its standard error."""
@@ -93,7 +130,7 @@ def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sa
     weights = np.exp(log_weight - np.max(log_weight))
     weights /= weights.sum()
     size = 1 / float(np.sum(weights**2))
-    return Sample(theta, weights, size, f"{len(theta)} draws around the mode, effective size {size:.0f}")
+    return Sample(theta, weights, size, f"{len(theta)} draws around the mode, effective size {size:.0f}", target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import POTENTIAL, doubled, spend
 from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
@@ -48,6 +48,7 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
     pieces = doubled(target)
 
     def at(x) -> tuple[float, np.ndarray]:
+        spend(1 + POTENTIAL)
         with jax.enable_x64(True):
             value, slope = _value_and_gradient(pieces, jnp.asarray(x))
         return float(value), np.asarray(slope, float)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.evaluation import over_rows
+from gyromc.evaluation import POTENTIAL, over_rows, spend
 
 Params = Any
 Theta = Float[Array | np.ndarray, " d"]
@@ -47,14 +47,17 @@ class Target(eqx.Module):
 
     def potentials(self, rows: np.ndarray) -> np.ndarray:
         """U at every row, in float64; for targets over vectors."""
+        spend(POTENTIAL * len(rows))
         return over_rows(_potential, rows, self)
 
     def gradients(self, rows: np.ndarray) -> np.ndarray:
         """∇U at every row, in float64; for targets over vectors."""
+        spend(len(rows))
         return over_rows(_gradient, rows, self)
 
     def hessians(self, rows: np.ndarray, chunk: int = 512) -> np.ndarray:
         """∇²U at every row, in float64; for targets over vectors."""
+        spend(np.size(rows))
         return over_rows(_hessian, rows, self, chunk=chunk)
 
     def mean_hessian(self, rows: np.ndarray) -> np.ndarray:

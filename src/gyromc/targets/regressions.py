@@ -15,6 +15,7 @@ import numpy as np
 
 from gyromc.checks import numbers, positive, require, require_memory, whole
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
 
@@ -105,6 +106,7 @@ class WithLikelihood(Regression):
 
     def potentials(self, rows):
         rows = np.asarray(rows, float)
+        spend(POTENTIAL * len(rows))
         at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
         parts = np.array_split(rows, max(1, -(-len(rows) // at_once)))
         losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in parts]
@@ -112,6 +114,7 @@ class WithLikelihood(Regression):
 
     def gradients(self, rows):
         rows = np.asarray(rows, float)
+        spend(len(rows))
         slopes = self.likelihood.slope(self.predictors(rows), self.y)
         if self.likelihood.outputs > 1:
             slopes = np.swapaxes(slopes, -1, -2)
@@ -129,6 +132,7 @@ class WithLikelihood(Regression):
 
     def mean_hessian(self, rows):
         q, p = self.likelihood.outputs, self.X.shape[1]
+        spend(len(rows) + self.dim)
         w = self.likelihood.curvature(self.predictors(np.asarray(rows, float)))
         w = w.reshape(-1, self.num_data, q, q).mean(axis=0)
         K = np.empty((q, p, q, p))

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import one_of, require_memory, whole
+from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
 from gyromc.flat import identity
 from gyromc.model import Model
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment
 from gyromc.shape.gaussian import GaussianApproximation
 from gyromc.shape.laplace import symmetric_inverse_root
 from gyromc.targets.regressions import WithLikelihood

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
+from gyromc.dynamics import augment
 from gyromc.oracle_moments import mean_covariance
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment
 from gyromc.prediction.exact.mean_square import largest_stable_step
 from gyromc.shape.laplace import Laplace
 

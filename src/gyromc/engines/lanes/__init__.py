@@ -64,7 +64,7 @@ class LanesSession:
         if own:
             self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
-            self.loop = loops.loop_for(part, *variant)
+            self.loop = loops.loop_for(part, *variant, str(np.dtype(plan.dtype)))
         self.threads = min(num_threads(), self.blocks)
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]

@@ -41,7 +41,8 @@ from gyromc.engines.lanes.vectors import (
     sqrt,
 )
 
-inlined: Any = njit(forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
+OPTIONS: Any = {"forceinline": True, "error_model": "numpy", "_nrt": False}
+inlined: Any = njit(**OPTIONS)
 
 
 def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, int]):

@@ -25,7 +25,8 @@ SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a so
 MOST_COMPARED = 512  # rows of a batch up to which comparing each with all others is the fastest way to distinct rows
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 
-kernel: Any = njit(inline="always", forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
+OPTIONS: Any = {"inline": "always", "forceinline": True, "error_model": "numpy", "_nrt": False}
+kernel: Any = njit(**OPTIONS)
 
 
 @functions.inlined

@@ -38,17 +38,27 @@ def _shared(pairs: bool, martingale: bool):
 
 
 @functools.cache
-def loop_for(part: int, pairs: bool, martingale: bool):
+def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
     """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
 
+    `precision`, the name of the run's type of number, is only a part of the name of the file.
+
     Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
-    makes a change in any file of the package count.
+    makes a change in any file of the package count. Such variables must be numbers: a compiled function among them is another one
+    in every process, and no stored loop would be found.
     """
-    stamp = STAMP
-    multiply, increments = _shared(pairs, martingale)
+    stamp, in_pairs, with_martingale = STAMP, int(pairs), int(martingale)
 
     def loop(p, c, task, workspace):
         _ = stamp
+        if in_pairs == 1:
+            multiply = multiply_pairs
+        else:
+            multiply = multiply_rows
+        if with_martingale == 1:
+            increments = add_increments
+        else:
+            increments = no_increments
         if part == NOTHING:
             advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments)
         elif part == SINE:
@@ -67,7 +77,7 @@ def loop_for(part: int, pairs: bool, martingale: bool):
             advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
 
     # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}_{int(pairs)}{int(martingale)}"
+    loop.__qualname__ = f"loop_{part}_{in_pairs}{with_martingale}_{precision}"
     return stored(loop)
 
 

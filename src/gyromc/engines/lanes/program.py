@@ -12,6 +12,7 @@ import llvmlite.binding
 import numpy as np
 
 from gyromc import targets
+from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.increments import increments, observables_alone
@@ -96,7 +97,9 @@ def why_not(plan: Plan) -> str | None:
 def user_function(target):
     """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
     if isinstance(target, targets.Separable):
-        return on_vectors(target.slope, 1) if target.slope is not None else translated(jax.grad(target.phi), 1)  # type: ignore[arg-type]
+        if target.slope is not None:
+            return on_vectors(target.slope, 1)
+        return translated(jax.grad(target.phi), 1)  # type: ignore[arg-type]  # not None where there is no slope
     own = getattr(type(target), "numba_slope", None)
     return on_vectors(own, 2) if own is not None else translated(target.slope, 2)
 
@@ -202,8 +205,7 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     """[B E L] and the shift of `kernel`, as dense arrays, from y⁺ = Ay + Bĝ + Cξ."""
     n, d, m = plan.dynamics.size, plan.dim, plan.state_size
-    P = np.eye(n)
-    P[:d, :d] = f.K
+    P = augment(f.K, plan.augmented)
     if plan.scheme.is_euler:
         change, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
     else:
@@ -263,6 +265,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     n, d, m = plan.dynamics.size, plan.dim, plan.state_size
     row_start, row_pair, column, entry = sparse_rows(matrix, dtype)
     psi = increments(plan) if plan.martingale else observables_alone(plan)
+    ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]  # all of them: see `why_not`
     h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
@@ -281,7 +284,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         h_column=h_column,
         h_entry=h_entry,
         h_shift=np.zeros(len(psi.rows), dtype),
-        profile=np.array([PROFILES.index(h.profile) for h in plan.observables.values()], np.int64),  # type: ignore[attr-defined]
+        profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
         columns=len(plan.observables) + len(psi.constant),
         term_start=psi.start.astype(np.int64),
         term_noise=psi.noise.astype(np.int64) * WIDTH,

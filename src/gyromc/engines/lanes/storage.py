@@ -17,6 +17,7 @@ from numba import njit
 
 from gyromc.errors import GyromcWarning
 
+SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its settings at run time
 OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
 
 
@@ -37,7 +38,7 @@ def private_folder() -> str | None:
 
     They are pickles, which run code when loaded: the folder must be the user's own, and nobody else may write or replace it.
     """
-    base = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # type: ignore[attr-defined]
+    base = SETTINGS.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.abspath(os.path.expanduser(base)), "gyromc-kernels")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,11 +70,11 @@ def _only_mine(folder: Path) -> bool:
 
 def stored(loop):
     """A compiled function that is stored on disk where that is possible."""
-    folder, before = private_folder(), numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    folder, before = private_folder(), SETTINGS.CACHE_DIR
     if folder is None:
         return njit(**OPTIONS)(loop)
     try:
-        numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]  # read when the function is made
+        SETTINGS.CACHE_DIR = folder  # read when the function is made
         return njit(cache=True, **OPTIONS)(loop)
     finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+        SETTINGS.CACHE_DIR = before

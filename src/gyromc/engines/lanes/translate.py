@@ -79,7 +79,7 @@ def on_vectors(function: Callable, num_arguments: int) -> Callable:
     scope.update(ready=ready, load=vectors.load, store=vectors.store)
     exec(f"def probe(x):\n    store(x, 0, ready({loads}))\n", scope)
     try:
-        numba.njit(scope["probe"]).compile((numba.float32[::1],))  # type: ignore[attr-defined]
+        numba.njit(scope["probe"]).compile((numba.float32[::1],))  # type: ignore[attr-defined]  # types lack it
     except NumbaError as error:
         unknown = re.findall(r">>> (\w+)\(", str(error))
         what = f"`{unknown[0]}`" if unknown else "something"

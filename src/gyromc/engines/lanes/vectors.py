@@ -82,7 +82,7 @@ def _operation(op, float_instruction: str | None, integer_instruction: str | Non
     @lower_builtin(op, *[Vector] * arity)
     def _lower(context, builder, sig, args):
         name = float_instruction if sig.return_type.is_float else integer_instruction
-        return getattr(builder, name)(*args)  # type: ignore[arg-type]
+        return getattr(builder, name)(*args)  # type: ignore[arg-type]  # `generic` accepts only types that have one
 
 
 for _op, _float, _integer in (

@@ -246,7 +246,7 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     directions = np.zeros((plan.dim, max(1, len(slots)) * team), np.float32)
     for number, slot in enumerate(slots):
         for thread, i in enumerate(slot.members):
-            directions[:, number * team + thread] = observables[i].direction  # type: ignore[attr-defined]
+            directions[:, number * team + thread] = observables[i].direction
     tabled = {i for slot in slots for i in slot.members}
     for i, h in enumerate(map(_single_precision, observables)):
         if i not in tabled:

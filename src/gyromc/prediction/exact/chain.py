@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.prediction.exact.noise import Noise, oracle_noise
@@ -106,12 +107,6 @@ def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, star
         return LinearChain(M, -eta * G[:, :d], C, 2 * eta * D, mean, noise, starts)
     step = plan.step_matrices
     return LinearChain(step.transition(P), step.B[:, :d], step.C, step.C @ step.C.T, mean, noise, starts)
-
-
-def augment(K: np.ndarray, augmented: bool) -> np.ndarray:
-    """The Hessian of H = U + ½|r|² from that of U."""
-    zero = np.zeros_like(K)
-    return np.block([[K, zero], [zero, np.eye(K.shape[0])]]) if augmented else K
 
 
 def start_rows(plan: Plan) -> np.ndarray:

@@ -215,7 +215,8 @@ class MeanSquare:
                 self._last["Y"] = Y
                 return size
             before = size
-        map_: Any = sparse.LinearOperator((d * d, d * d), matvec=lambda y: apply(y.reshape(d, d)).ravel(), dtype=float)  # type: ignore[call-issue]
+        flat = lambda y: apply(y.reshape(d, d)).ravel()
+        map_: Any = sparse.LinearOperator((d * d, d * d), matvec=flat, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
         return float(np.abs(sparse.eigs(map_, 1, v0=Y.ravel(), return_eigenvectors=False)[0]))
 
     def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
@@ -231,4 +232,4 @@ class MeanSquare:
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
     """Where a function that changes its sign once is 0, to nine digits."""
-    return float(optimize.brentq(excess, low, high, xtol=1e-9 * low))  # type: ignore[arg-type]
+    return float(optimize.brentq(excess, low, high, xtol=1e-9 * low))  # type: ignore[arg-type]  # a number: `full_output` is off

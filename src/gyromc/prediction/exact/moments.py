@@ -77,7 +77,7 @@ def _corrected(
     """The moments with the variances of the averages less their martingale, which change no mean."""
     try:
         less = increments(plan, chain)
-    except InvalidInput:  # another observable of the plan has no martingale
+    except InvalidInput:  # more parameters than a martingale takes
         return found
     linear = {name: h for name, h in known.items() if not h.is_square}
     changes = {}

@@ -21,7 +21,6 @@ from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.methods import Number
-from gyromc.prediction.noise_drawn import FirstOrder, first_order, no_first_order
 from gyromc.prediction.poisson.basis import SPACING, Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.explicit import solve_line
@@ -36,6 +35,7 @@ from gyromc.prediction.poisson.grids import (
     values_along,
 )
 from gyromc.prediction.poisson.panels import RESOLVED
+from gyromc.prediction.scheme_effects import FirstOrder, first_order, no_first_order
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000

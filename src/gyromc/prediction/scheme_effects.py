@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
+from gyromc.dynamics import augment
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment, chain_around
+from gyromc.prediction.exact.chain import chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.exact.noise import Noise
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
@@ -119,7 +120,7 @@ class Leading(NamedTuple):
 
 
 def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
-    """N·Var and V for h projected on linear and quadratic functions; None where matrices would be too large.
+    """N·Var and V for h projected on linear and quadratic functions; None where matrices would be too large or ∇h is not finite.
 
     With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k, N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for
     yᵀHy. For balanced noise and uᵀy that is V/η - Var(h).
@@ -129,15 +130,18 @@ def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
     fit, moments, m = plan.model.gaussian_fit, gradient_moments(plan), plan.state_size
     chain = chain_around(plan, fit.precision, fit.mean, Noise(moments.noise), np.zeros((1, m)))
     C = doubled_sum(chain.M, chain.W)
-    slope, form = projection(plan, h, fit)
+    found = projection(plan, h, fit)
+    if found is None:
+        return None
+    slope, form = found
     D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
     u = np.concatenate([slope, np.zeros(m - plan.dim)])
-    found = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
+    variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
     V = fluctuation_constant(D, Q, P, u[:n])
     if form is not None:
         H = np.zeros((m, m))
         H[: plan.dim, : plan.dim] = form
         HC = H @ C
-        found += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
+        variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
-    return Leading(found, V)
+    return Leading(variance, V)

@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
-from gyromc.martingale import Martingale, doubled_sum, martingale, projection
+from gyromc.martingale import Martingale, doubled_sum, martingale
 from gyromc.oracle_moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import augment, lift
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.shape.importance import Sample
 
@@ -48,15 +48,6 @@ class Residuals:
     @functools.cached_property
     def _martingale(self) -> Martingale:
         return martingale(self.plan)
-
-    @functools.cached_property
-    def _slopes(self) -> np.ndarray:
-        """v with (I - M)ᵀv = u, of every observable: φ's linear part."""
-        plan, m = self.plan, self.plan.state_size
-        fit = plan.model.gaussian_fit
-        M = plan.step_matrices.transition(augment(fit.precision, plan.augmented))
-        u = np.stack([lift(projection(plan, h, fit)[0], m) for h in plan.observables.values()])
-        return np.linalg.solve((np.eye(m) - M).T, u.T).T
 
     @functools.cached_property
     def _states(self) -> tuple[np.ndarray, np.ndarray]:
@@ -90,8 +81,8 @@ class Residuals:
     def left(self, name: str, values: np.ndarray, fitted: Fitted) -> Left:
         """What is left for one observable, given at the sample's points; `fitted` is the plug-in on the same sample."""
         j = list(self.plan.observables).index(name)
-        v, found, w = self._slopes[j], self._martingale, self.sample.weights
-        own = found.owner == j
+        found, w = self._martingale, self.sample.weights
+        v, own = found.slope[j], found.owner == j
         p, weight = found.direction[own], found.weight[own]
         y, after = self._states
         phi = y @ v + (y @ p.T) ** 2 @ weight

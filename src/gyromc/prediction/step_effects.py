@@ -4,7 +4,7 @@ Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEf
 stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance,
 for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ; a scheme of second order has the last term only, with what it
-takes off its noise subtracted (`noise_drawn.first_order`).
+takes off its noise subtracted (`scheme_effects.first_order`).
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from gyromc.oracle_moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number
-from gyromc.prediction.noise_drawn import first_order, no_first_order
 from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.scheme_effects import first_order, no_first_order
 from gyromc.shape.importance import Sample
 
 DRAWS = 4000

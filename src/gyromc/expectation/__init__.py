@@ -1,0 +1,1 @@
+"""`expect`: tune, run until a stated error is reached, estimate."""

@@ -1,0 +1,155 @@
+"""Covariances and mean curvatures from points of a law with their gradients, and the error of each.
+
+Weighted points θ with gradients g = ∇U in; out a `MatrixEstimate`: a matrix and its error. Under the law E[(θ-m)gᵀ] = I
+(Stein's identity), so that both E[ggᵀ] = E[∇²U] and Cov(θ) may be divided by the sample's own E[(θ-m)gᵀ]: on a Gaussian the
+quotient is exact for any points, elsewhere it keeps its limit. Errors come from leaving out one block of points at a time.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+__all__ = [
+    "BlockSums",
+    "MatrixEstimate",
+    "better",
+    "covariance",
+    "curvature",
+    "gradient_square",
+    "over_blocks",
+    "sums",
+    "variances",
+]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MatrixEstimate:
+    """A symmetric matrix, and independent deviations of it (k × d × d) whose squares add up to its variance."""
+
+    matrix: np.ndarray
+    deviations: np.ndarray
+
+    @functools.cached_property
+    def directions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues and eigenvectors."""
+        return np.linalg.eigh(self.matrix)
+
+    @functools.cached_property
+    def relative_errors(self) -> np.ndarray:
+        """For every eigenvector v the standard error of vᵀAv over vᵀAv; infinite where that is not positive."""
+        if not np.all(np.isfinite(self.matrix)) or not np.all(np.isfinite(self.deviations)):
+            return np.full(len(self.matrix), np.inf)
+        sizes, basis = self.directions
+        spread = np.sqrt(np.sum(np.einsum("iv,kij,jv->kv", basis, self.deviations, basis, optimize=True) ** 2, axis=0))
+        return np.where(sizes > 0, spread / np.where(sizes > 0, sizes, 1.0), np.inf)
+
+    @property
+    def relative_error(self) -> float:
+        """The largest relative standard error along an eigenvector."""
+        return float(np.max(self.relative_errors))
+
+    def plus(self, other: "MatrixEstimate") -> "MatrixEstimate":
+        """The sum of two independent estimates."""
+        return MatrixEstimate(self.matrix + other.matrix, np.concatenate([self.deviations, other.deviations]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockSums:
+    """Sums over blocks of points, the first axis of each array: weights, θ, g, θθᵀ, θgᵀ, ggᵀ."""
+
+    weight: np.ndarray
+    theta: np.ndarray
+    g: np.ndarray
+    square: np.ndarray
+    cross: np.ndarray
+    g_square: np.ndarray
+
+    def __add__(self, other: "BlockSums") -> "BlockSums":
+        """Block by block."""
+        return BlockSums(*(a + b for a, b in zip(self._arrays(), other._arrays(), strict=True)))
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def central(self, without: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cov(θ), Cov(θ, g) and Cov(g) over all blocks, or over all but one."""
+        weight, theta, g, square, cross, g_square = (
+            array.sum(axis=0) - (0 if without is None else array[without]) for array in self._arrays()
+        )
+        theta, g = theta / weight, g / weight
+        return (
+            square / weight - np.outer(theta, theta),
+            cross / weight - np.outer(theta, g),
+            g_square / weight - np.outer(g, g),
+        )
+
+    def jackknife(self, estimate) -> MatrixEstimate:
+        """A function of the three covariances, with deviations from leaving out one block at a time."""
+        count = len(self.weight)
+        left = np.array([estimate(*self.central(i)) for i in range(count)])
+        with np.errstate(invalid="ignore"):  # infinite where there is no quotient
+            return MatrixEstimate(estimate(*self.central()), np.sqrt((count - 1) / count) * (left - left.mean(axis=0)))
+
+
+def sums(
+    theta: np.ndarray, g: np.ndarray, other: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> BlockSums:
+    """The sums over blocks of points: θ and g are blocks × points × d, weights blocks × points.
+
+    `other` is a second unbiased gradient at each point with noise of its own; the mean of products of the two then has no share
+    of the noise.
+    """
+    second = g if other is None else other
+    w = np.ones(theta.shape[:2]) if weights is None else weights
+    mean, weighted = (g + second) / 2, lambda x: w[:, :, None] * x
+    turned = lambda x: np.swapaxes(x, 1, 2)
+    products = turned(weighted(g)) @ second
+    return BlockSums(
+        w.sum(axis=1),
+        weighted(theta).sum(axis=1),
+        weighted(mean).sum(axis=1),
+        turned(weighted(theta)) @ theta,
+        turned(weighted(theta)) @ mean,
+        (products + turned(products)) / 2,
+    )
+
+
+def gradient_square(found: BlockSums) -> MatrixEstimate:
+    """E[ggᵀ], which is E[∇²U] under the law."""
+    return found.jackknife(lambda square, cross, g_square: g_square)
+
+
+def curvature(found: BlockSums) -> MatrixEstimate:
+    """E[ggᵀ] E[(θ-m)gᵀ]⁻¹, which is E[∇²U] under the law, and ∇²U itself for any points of a Gaussian."""
+    return found.jackknife(lambda square, cross, g_square: _quotient(g_square, cross))
+
+
+def variances(found: BlockSums) -> MatrixEstimate:
+    """Cov(θ), by the points alone."""
+    return found.jackknife(lambda square, cross, g_square: square)
+
+
+def covariance(found: BlockSums) -> MatrixEstimate:
+    """Cov(θ) E[g(θ-m)ᵀ]⁻¹, which is Cov(θ) under the law, and exact for any points of a Gaussian."""
+    return found.jackknife(lambda square, cross, g_square: _quotient(square, cross.T))
+
+
+def better(first: MatrixEstimate, second: MatrixEstimate) -> MatrixEstimate:
+    """The estimate with the smaller relative error."""
+    return first if first.relative_error <= second.relative_error else second
+
+
+def over_blocks(matrices: np.ndarray) -> MatrixEstimate:
+    """The mean of independent matrices, with its error."""
+    count, mean = len(matrices), np.mean(matrices, axis=0)
+    return MatrixEstimate(mean, (matrices - mean) / np.sqrt(count * (count - 1)))
+
+
+def _quotient(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """The symmetric part of AB⁻¹; infinite where B has no inverse."""
+    try:
+        found = np.linalg.solve(B.T, A.T).T
+    except np.linalg.LinAlgError:
+        return np.full_like(A, np.inf)
+    return (found + found.T) / 2

@@ -1,0 +1,106 @@
+"""The samplers that a tuner tries: dynamics and scheme in coordinates where the posterior is round, at any step size.
+
+A `Family` and a `Survey` in, a `Plan` out: with C the posterior's covariance and R its Cholesky root, D = C and
+Q = R J Rᵀ, J rotating pairs of whitened coordinates into each other at one rate.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gyromc.dynamics import Dynamics, rotations
+from gyromc.errors import InvalidInput
+from gyromc.operators import Scaled, as_operator
+from gyromc.plan import Plan
+from gyromc.schemes import balanced
+from gyromc.schemes import find as find_scheme
+from gyromc.tuning.survey import Survey
+
+__all__ = ["EULER", "FAMILIES", "Family", "largest_safe_step"]
+
+LARGEST = {
+    "leimkuhler_matthews": 1.2,
+    "balanced": 1.1,
+    "lm_ab2": 0.6,
+    "euler": 0.5,
+}  # step sizes to begin with, on a Gaussian
+RADII = (3.0, 5.0)  # standard deviations from the mean where a step must not lead outwards
+DIRECTIONS = 48
+PLAUSIBLE = 1.5  # rise of U to such a point, against a Gaussian's: beyond, no chain comes there
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A scheme and a rate of rotation, 0 for a reversible sampler."""
+
+    scheme: str
+    turn: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        turned = f", rotating at {self.turn:g}" if self.turn else ", reversible"
+        return f"{self.scheme}{turned}"
+
+    @property
+    def order(self) -> int:
+        """Of the bias in the step size."""
+        return 1 if self.scheme == "balanced" else find_scheme(self.scheme).order
+
+    def dynamics(self, survey: Survey) -> Dynamics:
+        """D = C and Q = R J Rᵀ."""
+        C, d = survey.covariance, survey.model.dim
+        if not self.turn:
+            return Dynamics(as_operator(C, "D"), Scaled(0.0, d), "preconditioned SGLD", augmented=False)
+        R = np.linalg.cholesky(C)
+        Q = as_operator(R @ rotations(d, self.turn).dense() @ R.T, "Q")
+        return Dynamics(as_operator(C, "D"), Q, "preconditioned SGNLMC", augmented=False)
+
+    def plan(self, base: Plan, survey: Survey, noise: np.ndarray, eta: float) -> Plan | None:
+        """The plan at this step size; None where the scheme cannot make such a step."""
+        scheme = balanced(survey.second + noise) if self.scheme == "balanced" else self.scheme
+        plan = base.replace(dynamics=self.dynamics(survey), scheme=scheme, step_size=eta)
+        try:
+            _ = plan.step_matrices
+        except InvalidInput:
+            return None
+        return plan
+
+    def first_step(self, survey: Survey, noise: np.ndarray) -> float:
+        """The largest step size worth a trial: what a Gaussian allows, smaller where curvature or noise is larger."""
+        R = np.linalg.cholesky(survey.covariance)
+        top = float(np.linalg.eigvalsh(R.T @ (survey.second + noise) @ R)[-1])
+        limit = LARGEST[self.scheme] / max(1.0, top) / (1 + 0.5 * self.turn**2)
+        return min(limit, largest_safe_step(survey, self.dynamics(survey)))
+
+
+FAMILIES = (Family("leimkuhler_matthews"), Family("balanced"), Family("balanced", 1.0))
+EULER = Family("euler")
+
+
+def largest_safe_step(survey: Survey, dynamics: Dynamics) -> float:
+    """The largest η with which one step without noise leads from no plausible point outwards; infinite where none would.
+
+    Tails can be steeper than the bulk: there a step that suits the bulk overshoots, farther each time.
+    """
+    d, target, rng = survey.model.dim, survey.model.flat_target, np.random.default_rng(0)
+    K, R = survey.fit.precision, np.linalg.cholesky(survey.covariance)
+    ways = rng.standard_normal((DIRECTIONS, d))
+    ways = np.concatenate([ways / np.linalg.norm(ways, axis=1, keepdims=True), np.eye(d)[: 2 * DIRECTIONS]])
+    ways = np.concatenate([ways, -ways])
+    lowest, found = float(target.potentials(survey.fit.mean[None])[0]), np.inf
+    for radius in RADII:
+        away = radius * ways @ R.T
+        points = survey.fit.mean + away
+        with np.errstate(all="ignore"):
+            rise = target.potentials(points) - lowest
+            drift = target.gradients(points) @ (dynamics.D + dynamics.Q).T
+        likely = np.isfinite(rise) & (rise < PLAUSIBLE * radius**2 / 2 + 2) & np.all(np.isfinite(drift), axis=1)
+        if not np.any(likely):
+            continue
+        # |x - ηv|² ≤ |x|² in the norm of K for η ≤ 2⟨x, v⟩/|v|²
+        inward = np.einsum("si,ij,sj->s", away[likely], K, drift[likely])
+        length = np.einsum("si,ij,sj->s", drift[likely], K, drift[likely])
+        bounds = 2 * inward / np.maximum(length, 1e-300)
+        found = min(found, float(np.min(bounds[inward > 0], initial=np.inf)))
+    return found

@@ -1,0 +1,309 @@
+"""What a tuner knows of a law before it weighs samplers: points with their gradients, and the Gaussian that these make.
+
+A `Model` in, a `Survey` out. Points come from importance sampling around the modes, in rounds that improve the proposal; where
+their weights cannot be trusted, from a short run of many chains. The least-squares fit ĝ ≈ K(θ-m) of gradients to points gives
+mean and precision: E[∇U(θ-m)ᵀ] = I makes K the inverse covariance, and on a Gaussian K and m are exact whatever the points are.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy import linalg, special
+
+from gyromc.errors import InvalidInput
+from gyromc.model import Model
+from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
+from gyromc.shape.laplace import Laplace, inverse_root
+from gyromc.targets import SumOverData
+from gyromc.targets.regressions import WithLikelihood
+
+__all__ = ["Survey", "survey"]
+
+ROUNDS = 4
+FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that points are proposed from, and their scale
+ENOUGH, GOOD = 0.1, 0.4  # share of the points that their weights leave: to be trusted, and to look no further
+LEAST = 50  # points that the weights must leave
+LARGEST = 0.05  # weight of a single point
+MOST_WORK = 2e8  # rows × parameters × points that a round may touch
+MOST_WEIGHTED = 60  # parameters: beyond, weights are uneven even where the posterior is nearly Gaussian
+CURVATURES = 32  # points for the mean curvature of a regression
+WEIGHED = 64  # points that get weights where there are many data
+VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
+PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
+CHAINS = 64  # of the run that settles what importance sampling cannot
+SETTLING = (0.3, 0.15)  # step sizes of its two halves, against the inverse of the largest curvature
+TIME = 12.0  # of each half, in units of the slowest relaxation
+FAR = 1e3  # standard deviations beyond which a chain has diverged
+NEAR = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Survey:
+    """Points of a law and the Gaussian nearest to it.
+
+    **Attributes:**
+
+    - `theta`, `weights`, `gradients`: the points, their weights (summing to 1) and ∇U there.
+    - `fit`: N(m, K⁻¹) with the law's mean and covariance; `second`: E[∇U∇Uᵀ].
+    - `worth`: the share of the points that their weights leave, 1 for points of a run.
+    - `trusted`: whether the points represent the law; `doubts`: what could not be known, in sentences.
+    """
+
+    model: Model
+    theta: np.ndarray
+    weights: np.ndarray
+    gradients: np.ndarray
+    fit: GaussianFit
+    second: np.ndarray
+    worth: float
+    trusted: bool
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """K⁻¹."""
+        return linalg.cho_solve(linalg.cho_factor(self.fit.precision), np.eye(self.model.dim))
+
+    @property
+    def steepest(self) -> float:
+        """The largest eigenvalue of E[∇U∇Uᵀ] in coordinates where the fit is round; 1 on a Gaussian."""
+        R = inverse_root(self.fit.precision)
+        return max(1.0, float(np.linalg.eigvalsh(R.T @ self.second @ R)[-1]))
+
+    def starts(self, count: int, seed: int) -> np.ndarray:
+        """Points drawn by weight, as evenly as possible (systematic resampling in the order of U): count × dim."""
+        rng = np.random.default_rng(seed)
+        order = np.argsort(self.theta @ rng.standard_normal(self.model.dim))
+        ends = np.cumsum(self.weights[order])
+        picked = order[np.minimum(np.searchsorted(ends, (np.arange(count) + rng.random()) / count), len(order) - 1)]
+        return self.theta[rng.permutation(picked)]
+
+
+def survey(model: Model, points: int, seed: int = 0) -> Survey:
+    """Look at a model's law through about so many gradients.
+
+    ```python
+    import gyromc as gm
+    from gyromc.tuning.survey import survey
+    model = gm.Model(gm.targets.LogisticRegression([[1.0], [2.0], [-1.0]], [0, 1, 1], prior_scale=2.0))
+    assert survey(model, points=256).trusted
+    ```
+    """
+    target, rng = model.flat_target, np.random.default_rng(seed)
+    known = target.gaussian()
+    if known is not None:
+        K, mean = known
+        theta = mean + _antithetic(rng, points, model.dim) @ inverse_root(K).T
+        equal = np.full(len(theta), 1 / len(theta))
+        return Survey(model, theta, equal, (theta - mean) @ K, GaussianFit(mean, K, "exact"), K, 1.0, True)
+    try:
+        modes = model.modes.found
+    except (InvalidInput, np.linalg.LinAlgError) as error:
+        center = Laplace(np.asarray(model.start, float), _curvature_at(model))
+        return _settled(model, [center], center, seed, (f"No mode was found ({str(error).split('. ')[0]}).",))
+    if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
+        return _of_curvature(model, points, rng)
+    doubts = _of_modes(model)
+    if model.dim > MOST_WEIGHTED:
+        found = _settled(model, list(modes), modes[0], seed, doubts)
+        return (
+            found
+            if found.steepest < VARIES
+            else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
+        )
+    found = _importance(model, modes, points, rng)
+    if found.trusted:
+        return dataclasses.replace(found, doubts=doubts)
+    why = (
+        f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
+        "posterior is far from Gaussian. Its width was found by a short run."
+    )
+    return _settled(model, list(modes), _center(found), seed, (*doubts, why), found.starts(CHAINS, seed))
+
+
+def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.random.Generator) -> Survey:
+    """The best of a few rounds of importance sampling, each proposing from the fit to the one before."""
+    proposals, shares = list(modes), model.modes.shares
+    best: Survey | None = None
+    for _ in range(ROUNDS):
+        theta, log_density = _proposed(proposals, shares, points, rng)
+        with np.errstate(all="ignore"):
+            exponents = -model.flat_target.potentials(theta) - log_density
+        weights = special.softmax(np.where(np.isfinite(exponents), exponents, -np.inf))
+        worth = 1 / float(np.sum(weights**2)) / len(weights)
+        if best is None or worth > best.worth:
+            best = _fitted(model, theta, weights, worth)
+        if best.worth >= GOOD or (len(modes) > 1):
+            break
+        proposals, shares = [_center(best)], np.ones(1)
+    assert best is not None
+    count = best.worth * len(best.weights)
+    good = best.worth >= ENOUGH and count >= LEAST and float(best.weights.max()) <= max(LARGEST, 4 / count)
+    return dataclasses.replace(best, trusted=good)
+
+
+def _proposed(centers: list[Laplace], shares: np.ndarray, count: int, rng) -> tuple[np.ndarray, Any]:
+    """Points of a mixture of t-distributions at the centers, in antithetic pairs, and the log density there."""
+    d = len(centers[0].mode)
+    numbers = np.maximum(1, np.round(shares * count / 2)).astype(int)
+    parts = []
+    for center, number in zip(centers, numbers, strict=True):
+        x = rng.standard_normal((number, d)) * WIDER
+        x *= np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (number, 1)))
+        parts.append(center.mode + np.concatenate([x, -x]) @ inverse_root(center.precision).T)
+    theta = np.concatenate(parts)
+    logs = []
+    for center, share in zip(centers, numbers / numbers.sum(), strict=True):
+        away = theta - center.mode
+        squares = np.einsum("si,si->s", away @ center.precision, away) / WIDER**2
+        constant = 0.5 * np.linalg.slogdet(center.precision)[1] + np.log(share)
+        logs.append(constant - (FREEDOM + d) / 2 * np.log1p(squares / FREEDOM))
+    return theta, special.logsumexp(logs, axis=0)
+
+
+def _fitted(model: Model, theta: np.ndarray, weights: np.ndarray, worth: float, run: bool = False) -> Survey:
+    """The survey that weighted points make: gradients, and the Gaussian fitted to them."""
+    kept = weights > NEAR / len(weights)
+    theta, weights = theta[kept], weights[kept] / weights[kept].sum()
+    gradients = model.flat_target.gradients(theta)
+    finite = np.all(np.isfinite(gradients), axis=1)
+    theta, weights, gradients = theta[finite], weights[finite] / weights[finite].sum(), gradients[finite]
+    mean, K, second = regressed(theta, gradients, weights, worth * len(weights))
+    source = "a short run" if run else f"{len(theta)} points around the mode"
+    return Survey(model, theta, weights, gradients, GaussianFit(mean, K, source), second, worth, trusted=run)
+
+
+def regressed(theta: np.ndarray, gradients: np.ndarray, weights: np.ndarray, worth: float):
+    """m, K and E[∇U∇Uᵀ] from the least-squares fit ∇U ≈ K(θ-m); from plain moments where points are few or K is not definite."""
+    center = weights @ theta
+    away, slope = theta - center, gradients - weights @ gradients
+    covariance, d = (away.T * weights) @ away, theta.shape[1]
+    second = (gradients.T * weights) @ gradients
+    shrunk = covariance + np.diag(np.diag(covariance)) * (d / max(worth, 1.0) + 1e-10)
+    if worth >= PER_PARAMETER * d:
+        K = np.linalg.lstsq(away * np.sqrt(weights)[:, None], slope * np.sqrt(weights)[:, None], rcond=None)[0].T
+        left = slope - away @ K.T
+        K = (K + K.T) / 2
+        rest = (left.T * weights) @ left
+        R = np.linalg.cholesky(shrunk)
+        seen = R.T @ K @ R
+        spectrum = np.linalg.eigvalsh(seen)
+        if spectrum[0] > 0.3 and spectrum[-1] < 3:  # the fit and the points' own covariance agree
+            return center - linalg.solve(K, weights @ gradients, assume_a="pos"), K, K + rest
+    return center, np.linalg.inv(shrunk), second
+
+
+def _settled(
+    model: Model,
+    modes: list[Laplace],
+    center: Laplace,
+    seed: int,
+    doubts: tuple[str, ...],
+    starts: np.ndarray | None = None,
+) -> Survey:
+    """Points of a short run of many chains, twice: with the scales it has, then with those that the first half found."""
+    rng = np.random.default_rng(seed)
+    theta = _spread(modes, rng) if starts is None else starts
+    found = Survey(model, theta, np.full(len(theta), 1 / len(theta)), np.zeros_like(theta),
+                   GaussianFit(center.mode, center.precision, "the mode"), center.precision, 1.0, False)  # fmt: skip
+    for share in SETTLING:
+        points = _walk(found, theta, share, rng)
+        if points is None:
+            doubts = (*doubts, "A short run of many chains diverged: no step size suits the whole posterior.")
+            break
+        theta = points[-len(theta) :]
+        later = points[len(points) // 2 :]
+        found = _fitted(model, later, np.full(len(later), 1 / len(later)), 1.0, run=True)
+    return dataclasses.replace(found, trusted=False, doubts=doubts)
+
+
+def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray | None:
+    """States of chains with D = K⁻¹ by the Leimkuhler-Matthews step, all of them in rows; None where one diverged."""
+    target, R = found.model.flat_target, inverse_root(found.fit.precision)
+    K = found.fit.precision
+    for _ in range(6):
+        eta = share / found.steepest
+        z, states, half = theta, [], rng.standard_normal(theta.shape)
+        for _ in range(int(np.ceil(TIME / share))):
+            fresh = rng.standard_normal(theta.shape)
+            with np.errstate(all="ignore"):
+                z = z - eta * target.gradients(z) @ (R @ R.T) + np.sqrt(eta / 2) * (half + fresh) @ R.T
+                away = np.einsum("si,ij,sj->s", z - found.fit.mean, K, z - found.fit.mean)
+            half = fresh
+            if not np.all(away < FAR**2):
+                break
+            states.append(z)
+        else:
+            return np.concatenate(states)
+        share /= 3
+    return None
+
+
+def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey:
+    """A regression with many rows or columns: draws of the Gaussian that has its mean curvature, not weighted."""
+    target = model.flat_target
+    fit = mean_curvature_fit(target, model.laplace, CURVATURES)
+    R = inverse_root(fit.precision)
+    theta = fit.mean + _antithetic(rng, points, model.dim) @ R.T
+    linear = (theta - fit.mean) @ fit.precision  # what gradients are to first order
+    equal = np.full(len(theta), 1 / len(theta))
+    found = Survey(model, theta, equal, linear, fit, fit.precision, 1.0, trusted=False)
+    if model.dim > MOST_WEIGHTED:
+        return found
+    some = theta[:: max(1, len(theta) // WEIGHED)]
+    exponents = 0.5 * np.sum(((some - fit.mean) @ fit.precision) * (some - fit.mean), axis=1)
+    weights = special.softmax(exponents - target.potentials(some))
+    return dataclasses.replace(found, trusted=1 / float(np.sum(weights**2)) >= GOOD * len(some))
+
+
+def _doubted(found: Survey, why: str) -> Survey:
+    return dataclasses.replace(found, doubts=(*found.doubts, why))
+
+
+def _concentrated(model: Model, points: int) -> bool:
+    target = model.flat_target
+    rows = target.num_data if isinstance(target, SumOverData) else 1
+    return isinstance(target, WithLikelihood) and rows * model.dim * points > MOST_WORK
+
+
+def _of_modes(model: Model) -> tuple[str, ...]:
+    modes = model.modes
+    if not modes.several:
+        return ()
+    shares = ", ".join(f"{100 * share:.2g} %" for share in modes.shares[:5])
+    return (
+        f"The posterior has {len(modes.found)} modes or more (masses about {shares}, each taken as Gaussian). Chains start at "
+        "all of them in the proportions that the points show, and may never move between them.",
+    )
+
+
+def _center(found: Survey) -> Laplace:
+    """Mean and inverse covariance of the points, for the next proposal."""
+    mean = found.weights @ found.theta
+    away = found.theta - mean
+    covariance = (away.T * found.weights) @ away
+    count, d = max(found.worth * len(found.weights), 1.0), found.model.dim
+    before = found.covariance
+    mixed = (count * covariance + d * before) / (count + d)  # few points do not decide alone
+    return Laplace(mean, np.linalg.inv(mixed + 1e-10 * np.diag(np.diag(mixed))))
+
+
+def _spread(modes: list[Laplace], rng: np.random.Generator) -> np.ndarray:
+    parts = [
+        m.mode + rng.standard_normal((-(-CHAINS // len(modes)), len(m.mode))) @ inverse_root(m.precision).T
+        for m in modes
+    ]
+    return np.concatenate(parts)[:CHAINS]
+
+
+def _curvature_at(model: Model) -> np.ndarray:
+    """A positive definite stand-in for the curvature where there is no mode: |∇²U| at the start, at least its thousandth."""
+    values, basis = np.linalg.eigh(model.flat_target.hessians(np.asarray(model.start, float)[None])[0])
+    values = np.abs(np.where(np.isfinite(values), values, 1.0))
+    return (basis * np.maximum(values, max(1e-3 * float(values.max()), 1e-6))) @ basis.T
+
+
+def _antithetic(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
+    half = rng.standard_normal((max(1, count // 2), d))
+    return np.concatenate([half, -half])

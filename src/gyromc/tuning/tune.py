@@ -1,0 +1,340 @@
+"""tune: the sampler with the smallest expected error for a problem and a budget, as a plan that `gyromc.run` takes.
+
+A target or a plan in, a `Tuned` out. A survey finds the modes, the width and the curvature of the law. Oracles are weighed by the
+rows they read, samplers by short trials at falling step sizes, whose bias and variance are measured. The plan with the smallest
+expected squared error for the budget is chosen; nothing adapts once it runs.
+"""
+
+import dataclasses
+import math
+import warnings as messages
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import positive, require, whole
+from gyromc.dynamics import overdamped
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.evaluation import metered
+from gyromc.observables import linear, square
+from gyromc.plan import Plan
+from gyromc.schemes.moments import GradientMoments
+from gyromc.targets import SumOverData, Target
+from gyromc.tuning.families import EULER, FAMILIES
+from gyromc.tuning.gaussian_errors import plain_error, plan_error
+from gyromc.tuning.ladder import Circumstances, Ladder, climb
+from gyromc.tuning.readings import Reading, readings
+from gyromc.tuning.sizing import sized, steps_per_second
+from gyromc.tuning.survey import Survey, survey
+from gyromc.tuning.trial import observed, reference_values
+from gyromc.tuning.tuned import Expected, Tried, Tuned
+
+__all__ = ["tune"]
+
+MOST_DENSE = 1000  # parameters: beyond, matrices are too large
+MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
+ERROR = 0.01  # posterior standard deviations, where no budget is given
+POINTS = (512, 2048)  # of a survey
+TRIAL_CHAINS = (16, 96)
+POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 1250  # of the budget in gradients
+FEW = 20_000  # gradients, below which only two families are tried
+LONGEST = 12.0  # powers of ten of gradients, where an error is asked for
+BETTER = 0.95  # RMSE of a later family, against that of an earlier one, to be preferred
+REMEDY = "Check the result against NUTS, which adapts its step size to the curvature, or write the model with less dependence."
+
+
+def tune(
+    target_or_plan: Target | Plan,
+    *,
+    observables: Mapping[str, Any] | None = None,
+    gradients: float | None = None,
+    error: float | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+) -> Tuned:
+    """The plan with the smallest expected error for a budget.
+
+    **Arguments:**
+
+    - `target_or_plan`: a target of `gyromc.targets` that knows its dimension, or a plan, whose observables, start and budget are
+      used where these are left out.
+    - `observables`: what to average, by name, as for `gyromc.Plan`; left out: the parameters and their squares.
+    - `gradients`: the budget, in gradients over all the data: a mini-batch gradient counts by the rows it reads.
+    - `error`: in place of a budget, the RMSE to reach for every observable, in posterior standard deviations.
+    - `seconds`: in place of a budget, how long the run may take on this machine.
+    - `seed`: of the tuning and of the plan.
+
+    **Returns:** a `Tuned`: `.plan`, `.expected`, and an account that prints. Without a budget the error is 0.01.
+
+    ```python
+    import gyromc as gm
+    target = gm.targets.LogisticRegression([[1.0, 0.5], [1.0, -1.0], [1.0, 2.0], [1.0, 0.0]], [0, 0, 1, 1], prior_scale=1.0)
+    tuned = gm.tune(target, observables={"slope": gm.observables.linear([0.0, 1.0])}, gradients=20_000)
+    run = gm.run(tuned.plan)
+    assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
+    ```
+    """
+    budget = _Budget.read(gradients, error, seconds, target_or_plan)
+    seed = whole(seed, "seed", least=0)
+    with metered() as meter, messages.catch_warnings():
+        messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
+        base = _base(target_or_plan, observables, seed)
+        require(
+            base.dim <= MOST_DENSE,
+            f"`tune` forms matrices, for at most {MOST_DENSE} parameters: this problem has {base.dim}.",
+        )
+        tuning = _Tuning.of(base, budget, seed)
+        return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Budget:
+    """Exactly one of the three."""
+
+    gradients: float | None = None
+    error: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, gradients, error, seconds, given) -> "_Budget":
+        named = {"gradients": gradients, "error": error, "seconds": seconds}
+        asked = {name: positive(value, name) for name, value in named.items() if value is not None}
+        require(
+            len(asked) <= 1,
+            f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
+        )
+        if asked:
+            return cls(**asked)
+        if isinstance(given, Plan):
+            return cls(gradients=given.gradients * _share(given))
+        return cls(error=ERROR)
+
+    @property
+    def guess(self) -> float:
+        """About how many gradients it is, before anything is known."""
+        if self.gradients is not None:
+            return self.gradients
+        return 0.2 / self.error**2 if self.error is not None else 2e5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Tuning:
+    """Everything that was found before the choice is made into a plan."""
+
+    around: Circumstances
+    budget: _Budget
+    read: list[Reading]
+    ladders: list[Ladder]
+    seed: int
+
+    @classmethod
+    def of(cls, base: Plan, budget: _Budget, seed: int) -> "_Tuning":
+        points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
+        found = survey(base.model, points, seed)
+        base.model.remember(found.fit)
+        around = _circumstances(base, found, budget, seed)
+        left = _left(around)
+        weighed = readings(base, found, left)
+        around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
+        moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
+        base.model.remember(found.fit, around.base.oracle, moments)
+        steps = budget.guess / weighed[0].cost
+        families = [f for f in FAMILIES if base.dim > 1 or not f.turn]
+        if budget.guess < FEW:
+            families = [f for f in families if f.turn or f.scheme != "balanced"]
+        kept: list[Ladder] = []
+        for family in families if not _exact(around) else families[:1]:
+            ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
+            kept += [] if ladder is None else [ladder]
+        if not kept:
+            euler = climb(EULER, around, steps)
+            kept += [] if euler is None else [euler]
+        require(
+            bool(kept),
+            "No plan can be recommended: every sampler diverged at every step size that was tried. "
+            f"{' '.join(found.doubts)} {REMEDY}".strip(),
+        )
+        return cls(around, budget, weighed, kept, seed)
+
+    def chosen(self, steps: float) -> Ladder:
+        """The ladder with the smallest error, an earlier family where a later one is hardly better."""
+        best = self.ladders[0]
+        for ladder in self.ladders[1:]:
+            if ladder.rmse(steps) < BETTER * best.rmse(steps):
+                best = ladder
+        return best
+
+    def finished(self, given: Plan | None, meter) -> Tuned:
+        """The choice as a plan, with its account."""
+        cost, budget = self.read[0].cost, self.budget
+        if budget.error is not None:
+            steps = self._steps_for(budget.error)
+        else:
+            steps = budget.guess / cost
+        ladder = self.chosen(steps)
+        plan = sized(ladder, self.around, ladder.best(steps), steps)
+        rate = steps_per_second(plan) if budget.seconds is not None or budget.error is not None else None
+        if budget.seconds is not None and rate is not None:
+            steps = max(rate * budget.seconds, 100.0)
+            ladder = self.chosen(steps)
+            plan = sized(ladder, self.around, ladder.best(steps), steps)
+        return self._account(ladder, plan, given, meter.gradients, rate)
+
+    def _steps_for(self, error: float) -> float:
+        """How many gradients the error needs for every observable: the fewest over families, each at its best step size."""
+        needed = []
+        for ladder in self.ladders:
+            low, high = 0.0, LONGEST
+            while high - low > 0.02:
+                middle = (low + high) / 2
+                steps = 10.0**middle
+                reached = float(np.max(ladder.squared_error(ladder.best(steps), steps))) <= error**2
+                low, high = (low, middle) if reached else (middle, high)
+            needed.append(10.0**high)
+        return min(needed)
+
+    def _account(self, ladder: Ladder, plan: Plan, given: Plan | None, spent: float, rate: float | None) -> Tuned:
+        eta, steps, spread = plan.eta, plan.num_chains * plan.num_steps, self.around.spread
+        squared = ladder.squared_bias(eta)
+        chance = ladder.per_gradient(eta) / steps + ladder.boundary(eta, steps, plan.num_chains)
+        rows = {
+            name: Expected(float(s * math.sqrt(b + v)), float(s * math.sqrt(b)), float(s * math.sqrt(v)), float(s))
+            for name, b, v, s in zip(plan.observables, squared, chance, spread, strict=True)
+        }
+        tried = [_line(one, steps, "chosen" if one is ladder else "") for one in self.ladders]
+        own = math.sqrt(float(np.mean(squared + chance)))
+        cost, quadratic = self.read[0].cost, any(not getattr(h, "is_linear", False) for h in plan.observables.values())
+        total = steps * cost
+        plain, at = plain_error(self.around.survey.fit, total, quadratic)
+        tried.append(
+            Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, 1 / (plain**2 * total), "for comparison")
+        )
+        reversible = min(one.rmse(steps) for one in self.ladders if not one.family.turn)
+        gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
+        if given is not None:
+            compared = given.replace(num_steps=max(1, given.num_steps))
+            wrong = (
+                plan_error(compared, self.around.survey.fit, spread, total / _share(given))
+                if self._same(given)
+                else math.nan
+            )
+            gains["untuned plan"] = (wrong / own) ** 2
+        doubts = [*self.around.survey.doubts]
+        if doubts:
+            doubts.append(REMEDY)
+        worst = max(rows.values(), key=lambda row: row.relative)
+        if self.budget.error is not None and worst.relative > 1.2 * self.budget.error:
+            doubts.append(
+                f"The error {self.budget.error:g} may not be reached for every observable: the bias is known to "
+                f"{worst.bias / worst.sd:.2g} posterior standard deviations only."
+            )
+        seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
+        return Tuned(
+            plan, rows, tuple(tried), gains, plan.gradients * cost, spent, seconds, self._reason(ladder, plan), doubts
+        )
+
+    def _same(self, given: Plan) -> bool:
+        return list(given.observables) == list(self.around.base.observables)
+
+    def _reason(self, ladder: Ladder, plan: Plan) -> str:
+        read = self.read[0]
+        rows = (
+            ""
+            if len(self.read) == 1
+            else f" ({', '.join(f'{r.name}: {r.merit:.3g}' for r in self.read)} rows per draw)"
+        )
+        return (
+            f"{ladder.family.name}, whitened by {self.around.survey.fit.source}; gradients from {read.name}{rows}; step size "
+            f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in, with the "
+            "martingale control variate."
+        )
+
+
+def _exact(around: Circumstances) -> bool:
+    """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
+    return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
+
+
+def _line(ladder: Ladder, steps: float, note: str) -> Tried:
+    eta = ladder.best(steps)
+    sizes = sorted((*ladder.given_up, *(rung.eta for rung in ladder.rungs)), reverse=True)
+    failed = f"too large: {', '.join(f'{x:.2g}' for x in ladder.given_up)}" if ladder.given_up else ""
+    draws = 1 / float(np.mean(ladder.per_gradient(eta)))
+    bias = math.sqrt(float(np.mean(ladder.squared_bias(eta))))
+    return Tried(
+        ladder.family.name, tuple(sizes), eta, ladder.rmse(steps), bias, draws, "; ".join(filter(None, (note, failed)))
+    )
+
+
+def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int) -> Plan:
+    """A plan with the target, the observables and the start, from which all others are made."""
+    if isinstance(given, Plan):
+        return given.replace(
+            observables=given.observables if observables is None else observables,
+            dynamics=overdamped(given.dim), oracle=None, scheme="euler", step_size=0.1, num_steps=1, burn_in=0, num_chains=1,
+            start=given.unravel(given.model.start), martingale=True, weighting="uniform", seed=seed,
+        )  # fmt: skip
+    require(
+        isinstance(given, Target),
+        f"`tune` takes a target of `gyromc.targets` or a `Plan`: got {type(given).__name__}.",
+    )
+    if given.dim is None:
+        raise InvalidInput(
+            f"{type(given).__name__} does not know its dimension: pass a `gyromc.Plan` with a `start` of the right shape."
+        )
+    start = getattr(given, "start", None)
+    return Plan(
+        target=given, dynamics=overdamped(given.dim), step_size=0.1, num_steps=1, num_chains=1, start=start, martingale=True,
+        observables=_default_observables(given.dim) if observables is None else observables, seed=seed,
+    )  # fmt: skip
+
+
+def _default_observables(d: int) -> dict[str, Any]:
+    """The parameters and, where there are not too many, their squares."""
+    chosen = {f"theta[{i}]": linear(row) for i, row in enumerate(np.eye(d)[:MOST_MEANS])}
+    if d <= MOST_SQUARES:
+        chosen |= {f"theta[{i}]²": square(row) for i, row in enumerate(np.eye(d))}
+    return chosen
+
+
+def _circumstances(base: Plan, found: Survey, budget: _Budget, seed: int) -> Circumstances:
+    """Spreads and reference means of the observables, from the survey's points."""
+    weights, d = found.weights, base.dim
+    plain = observed(base.model, base.observables)(found.theta)
+    bad = [name for name, column in zip(base.observables, plain.T, strict=True) if not np.all(np.isfinite(column))]
+    require(
+        not bad,
+        f"Observable {', '.join(map(repr, bad[:3]))} is NaN or infinite at points of the posterior: define it everywhere.",
+    )
+    spread = np.sqrt(np.maximum(weights @ (plain - weights @ plain) ** 2, 0.0))
+    spread = np.where(
+        spread > 1e-12 * (1 + np.abs(weights @ plain)), spread, np.inf
+    )  # a constant has no error to weigh
+    values = reference_values(base, found.fit, found.theta, found.gradients)
+    mean = weights @ values
+    errors = np.sqrt(np.sum(weights[:, None] ** 2 * (values - mean) ** 2, axis=0)) / spread
+    exact = base.flat_target.gaussian() is not None
+    errors = np.maximum(errors, 1e-6) if found.trusted and (exact or _differs(found)) else np.full(len(mean), np.inf)
+    chains = int(np.clip(CHAINS_SHARE * budget.guess, *TRIAL_CHAINS))
+    return Circumstances(base, found, np.zeros((d, d)), spread, mean, errors, chains, seed)
+
+
+def _differs(found: Survey) -> bool:
+    """Whether the points' gradients are their own, and not those of the fit: then a mean over them says something new."""
+    return not np.allclose(found.gradients, (found.theta - found.fit.mean) @ found.fit.precision)
+
+
+def _left(around: Circumstances) -> float:
+    """N·Var that exact gradients would leave to independent draws, in posterior sds: the variance of the reference values."""
+    found = around.survey
+    if not _differs(found):
+        return 0.01
+    values = reference_values(around.base, found.fit, found.theta, found.gradients) / around.spread
+    return max(1e-4, float(np.mean(found.weights @ (values - found.weights @ values) ** 2)))
+
+
+def _share(plan: Plan) -> float:
+    """What one gradient of a plan costs in gradients over all the data."""
+    rows = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
+    return plan.oracle.evaluations(plan.target) / rows

@@ -1,0 +1,157 @@
+"""gm.tune: a plan whose error is the one it promises, smaller than that of the plan it replaces."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.datasets import heart_split
+from gyromc.evaluation import metered
+from gyromc.shape.importance import expectation
+from gyromc.tuning.survey import survey
+
+BIMODAL = gm.targets.LogDensity(
+    lambda t: jnp.logaddexp(-0.5 * jnp.sum((t - 3.0) ** 2), jnp.log(0.5) - 0.5 * jnp.sum((t + 3.0) ** 2))
+)
+
+
+def untuned(target, d: int, **fields) -> gm.Plan:
+    chosen = {
+        "observables": {"x": gm.observables.linear(np.eye(d)[0]), "x²": gm.observables.square(np.eye(d)[0])},
+        "step_size": 0.05,
+        "num_steps": 1000,
+        "num_chains": 4,
+        "start": np.zeros(d),
+    }
+    return gm.Plan(target=target, dynamics=gm.dynamics.overdamped(d), **{**chosen, **fields})
+
+
+@pytest.fixture(scope="module")
+def heart():
+    split = heart_split(0)
+    target = gm.targets.LogisticRegression(split.X_train, split.y_train)
+    chosen = {f"m{i}": gm.observables.linear(np.eye(14)[i]) for i in range(14)}
+    chosen |= {f"s{i}": gm.observables.square(np.eye(14)[i]) for i in range(14)}
+    return target, chosen
+
+
+def test_survey_of_a_gaussian_is_exact_whatever_the_points():
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((4, 4))
+    K, mean = root @ root.T + np.eye(4), rng.standard_normal(4)
+    hidden = gm.targets.LogDensity(lambda t: -0.5 * (t - mean) @ K @ (t - mean))  # nobody says that it is Gaussian
+    found = survey(gm.Model(hidden, np.zeros(4)), points=64, seed=1)
+    assert found.trusted
+    assert np.allclose(found.fit.precision, K, rtol=1e-6)
+    assert np.allclose(found.fit.mean, mean, atol=1e-6)
+    assert np.allclose(found.second, K, rtol=1e-6)
+
+
+def test_tuned_plan_keeps_its_promise(heart):
+    """Over repetitions the error about the truth is the expected one: the mean of z² is near 1."""
+    target, chosen = heart
+    model = gm.Model(target)
+    read = lambda rows: np.stack([model.values(h, rows) for h in chosen.values()], axis=1)
+    truth = dict(zip(chosen, expectation(target, model.laplace, read, num_draws=2**17).mean, strict=True))
+    tuned = gm.tune(target, observables=chosen, gradients=10_000)
+    assert tuned.plan.gradients <= 1.01 * 10_000
+    assert tuned.spent < 4000
+    assert not tuned.warnings
+    squares = []
+    for seed in range(3):
+        run = gm.run(tuned.plan.replace(seed=seed).knowing(tuned.plan.model), progress=False)
+        squares += [((run.mean[name] - truth[name]) / tuned.expected[name]) ** 2 for name in chosen]
+    assert 0.4 < np.mean(squares) < 2.0
+    assert max(tuned[name].relative for name in chosen) < 0.008
+
+
+def test_error_asked_for_is_reached(heart):
+    target, chosen = heart
+    tuned = gm.tune(target, observables=chosen, error=0.02)
+    assert max(tuned[name].relative for name in chosen) < 0.022
+    assert tuned.seconds is not None
+    assert tuned.plan.gradients < 2000  # 2500 independent draws have this error
+
+
+def test_account_says_what_was_tried_and_why(heart):
+    target, chosen = heart
+    plan = gm.Plan(
+        target=target,
+        dynamics=gm.dynamics.overdamped(14),
+        observables=chosen,
+        step_size=0.01,
+        num_steps=5000,
+        num_chains=4,
+    )
+    tuned = gm.tune(plan)
+    assert tuned.plan.gradients <= 1.01 * plan.gradients
+    assert tuned.gains["plain SGLD"] > 30
+    assert tuned.gains["untuned plan"] > 30
+    assert tuned.gains["reversible"] >= 0.9
+    text, page, content = str(tuned), tuned._repr_html_(), tuned.to_dict()
+    for shown in (text, page):
+        assert "leimkuhler_matthews, reversible" in shown
+        assert "chosen" in shown
+        assert "untuned plan" in shown
+    assert content["plan"]["scheme"] == tuned.plan.scheme.name
+    assert len(content["tried"]) >= 3
+
+
+def test_several_modes_are_said():
+    tuned = gm.tune(untuned(BIMODAL, 2), gradients=4000)
+    assert any("2 modes" in text for text in tuned.warnings)
+    assert any("NUTS" in text for text in tuned.warnings)
+    starts = np.asarray(tuned.plan.start)
+    assert 0.4 < np.mean(starts[:, 0] > 0) < 0.9  # 2/3 of the law
+
+
+def test_large_data_are_read_in_small_batches():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([np.ones((50_000, 1)), rng.standard_normal((50_000, 3))], axis=1)
+    y = rng.random(len(X)) < 1 / (1 + np.exp(-X @ [0.3, 1.0, -0.5, 0.0]))
+    target = gm.targets.LogisticRegression(X, y)
+    tuned = gm.tune(target, observables={"b": gm.observables.linear([0.0, 1.0, 0.0, 0.0])}, gradients=50)
+    assert tuned.plan.oracle.order == 2
+    assert tuned.gradients <= 1.01 * 50
+    assert tuned["b"].relative < 0.01  # 10⁴ effective draws from 50 passes over the data
+
+
+def test_gradients_are_counted():
+    with metered() as outer, metered() as inner:
+        gm.targets.Quadratic([1.0]).gradients(np.zeros((3, 1)))
+    assert outer.gradients == inner.gradients == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"gradients": -1}, "`gradients`"),
+        ({"gradients": 10, "error": 0.1}, "Pass one of"),
+        ({"error": 0.0}, "`error`"),
+    ],
+)
+def test_wrong_budgets_are_refused(asked, message):
+    with pytest.raises(gm.InvalidInput, match=message):
+        gm.tune(gm.targets.Quadratic([1.0]), **asked)
+
+
+def test_a_target_without_dimension_needs_a_plan():
+    with pytest.raises(gm.InvalidInput, match=r"gyromc\.Plan"):
+        gm.tune(BIMODAL)
+
+
+def test_observable_that_is_not_finite_is_named():
+    plan = untuned(gm.targets.Quadratic([1.0]), 1, observables={"log": lambda t: jnp.log(t[0])})
+    with pytest.raises(gm.InvalidInput, match="'log'"):
+        gm.tune(plan)
+
+
+def test_one_parameter_and_a_constant_observable():
+    tuned = gm.tune(
+        untuned(gm.targets.Quadratic([2.0]), 1, observables={"x": lambda t: t[0], "one": lambda t: 0 * t[0] + 1})
+    )
+    run = gm.run(tuned.plan, progress=False)
+    assert abs(run.mean["x"]) < 6 * math.sqrt(tuned.expected["x"] ** 2 + run.std_error["x"] ** 2)
+    assert run.mean["one"] == pytest.approx(1.0)
