@@ -97,7 +97,7 @@ class Profile:
         return {"version": VERSION, "budget": budget, "repetitions": repetitions, "rotation": list(self.rotation)}
 
 
-SOME = ("gaussian-50-3", "gaussian-1-14", "gaussian-50-14", "gaussian-10000-14", "gaussian-50-100")
+SOME = ("gaussian-50-3", "gaussian-1-14", "gaussian-50-14", "gaussian-10000-14")
 OTHERS = tuple(name for name in PROBLEMS if not name.startswith("gaussian"))
 QUICK = Profile("quick", 1000, 16, (250, 64), 1e11, (*SOME, *OTHERS))
 FULL = Profile("full", 4000, 64, (500, 256), 5e11, tuple(PROBLEMS))
