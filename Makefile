@@ -38,7 +38,7 @@ bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs 
 accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md and the README
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench accuracy --out docs/measured
-	PYTHONPATH=benchmarks $(BIN)/python -m accuracy.report
+	$(BIN)/python benchmarks/accuracy_pages.py
 
 gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \

@@ -1,15 +1,12 @@
 """Tables and a figure from the cells of the accuracy benchmark, and the pages they stand in.
 
-    PYTHONPATH=src:benchmarks python -m accuracy.report [--cells docs/measured/accuracy.json] [--docs docs] [--readme README.md]
-
-Input: the JSON file that `gyromc bench accuracy --out docs/measured` writes. Output: the tables between the markers of
-docs/accuracy.md and README.md, and docs/figures/accuracy.png.
+Input: cells, as `accuracy.measured` returns them. Output: tables for a terminal and as Markdown, a figure, and both written into
+docs/accuracy.md, docs/figures and the README.
 """
 
-import argparse
 from pathlib import Path
 
-from accuracy.measure import COMPETITORS, ROTATION, read
+from accuracy.measure import COMPETITORS, ROTATION
 from accuracy.problems import KINDS, PROBLEMS
 from gyromc.show.numbers import plus_minus
 from gyromc.show.tables import Table
@@ -17,7 +14,6 @@ from pages import markdown, replace_between
 
 __all__ = ["details", "matrix", "plot", "rotation", "table", "write_pages"]
 
-ROOT = Path(__file__).parents[2]
 COLOURS = {
     "SGLD, best step": "#999999",
     "BlackJAX SGLD, best step": "#6B6B6B",
@@ -59,9 +55,11 @@ def _value(cell: dict | None, kind: str, field: str) -> float | None:
 def _with_error(cell: dict, kind: str, field: str) -> str:
     """A number with its standard error, relative where the number is far from 1."""
     value, error = _value(cell, kind, field), _value(cell, kind, f"{field}_error")
-    if value is None or not value:
-        return "–"
-    return _short(value) if error is None else f"{_short(value)} ± {100 * error / value:.0f} %"
+    return (
+        _short(value)
+        if value is None or error is None or not value
+        else f"{_short(value)} ± {100 * error / value:.0f} %"
+    )
 
 
 def _columns() -> list[str]:
@@ -191,17 +189,3 @@ def write_pages(cells: dict, docs: Path, readme: Path | None) -> None:
     if readme is not None:
         shown = [name for name in IN_README if name in problems]
         replace_between(readme, "accuracy", matrix(cells, "means", SHORT, shown))
-
-
-def main() -> None:
-    """Write the pages from the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=Path, default=ROOT / "docs" / "measured" / "accuracy.json")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
-    asked = parser.parse_args()
-    write_pages(read(asked.cells), asked.docs, asked.readme)
-
-
-if __name__ == "__main__":
-    main()
