@@ -12,6 +12,7 @@ from gyromc.oracle_moments import mean_covariance
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
+from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.survey import Survey
 
 __all__ = ["Reading", "readings"]
@@ -54,7 +55,8 @@ def readings(base: Plan, survey: Survey, left: float) -> list[Reading]:
 def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: int) -> Reading:
     """The batch size with the fewest rows for one effective draw: (left + σ²/b)(cost of b rows), σ² the noise of one row."""
     R, center = np.linalg.cholesky(survey.covariance), survey.model.unravel(survey.model.mode)
-    oracle = ControlVariate(TRIAL_SIZE, center=center, order=order)
+    known = _curvature(survey, base) if order == 2 else {}
+    oracle = ControlVariate(TRIAL_SIZE, center=center, order=order, **known)
     prepared = oracle.prepared(survey.model)
     one = TRIAL_SIZE * mean_covariance(base.flat_target, prepared, survey.starts(POINTS, 0))
     whitened = R.T @ one @ R
@@ -65,4 +67,14 @@ def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: 
     size = math.ceil(min(max(least, math.sqrt(typical * overhead / (left * reads))), max(least, LARGEST_SHARE * rows)))
     cost = reads * size
     merit = math.inf if size > LARGEST_SHARE * rows else (left + typical / size) * (cost + overhead)
-    return Reading(ControlVariate(size, center=center, order=order), one / size, cost / rows, merit)
+    if order == 2:
+        known = {"curvature": prepared.operator}  # computed once
+    return Reading(ControlVariate(size, center=center, order=order, **known), one / size, cost / rows, merit)
+
+
+def _curvature(survey: Survey, base: Plan) -> dict[str, np.ndarray]:
+    """Σ_i ∇²ℓ_i at the mode, where the Laplace approximation has it."""
+    target = base.flat_target
+    if not isinstance(target, WithLikelihood):
+        return {}
+    return {"curvature": survey.model.laplace.precision - float(target.prior_precision) * np.eye(target.dim)}
