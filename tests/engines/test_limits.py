@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines.lanes import num_threads, storage
+from gyromc.engines.lanes import loops, num_threads, storage
 from gyromc.prediction.predict import _check_size
 
 CHILD = """
@@ -72,6 +72,15 @@ def test_kernels_are_stored_in_a_folder_of_the_user_alone(base):
     assert loop(1) == 2
     assert list(Path(folder).rglob("*.nbi"))
     assert str(base) == storage.numba.config.CACHE_DIR
+
+
+@pytest.mark.parametrize(("pairs", "martingale"), [(False, False), (True, True)])
+def test_another_process_finds_a_stored_loop(pairs, martingale):
+    """Numba finds a loop by the pickles of its variables; a compiled function among them has a random identity."""
+    loop = loops.loop_for(loops.BATCH, pairs, martingale).py_func
+    assert all(isinstance(cell.cell_contents, int) for cell in loop.__closure__)
+    assert loop.__globals__["increments"] is (loops.add_increments if martingale else loops.no_increments)
+    assert loop.__globals__["multiply"] is (loops.multiply_pairs if pairs else loops.multiply_rows)
 
 
 @pytest.mark.parametrize("fault", ["open", "link", "parent", "foreign"])

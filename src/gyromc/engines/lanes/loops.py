@@ -5,6 +5,7 @@ compiled function. What a plan does not use is not compiled.
 """
 
 import functools
+import types
 
 from numba import njit
 
@@ -31,6 +32,8 @@ from gyromc.engines.lanes.kernel import add_increments, advance, multiply_pairs,
 from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES
 
+multiply, increments = multiply_rows, no_increments  # global names, which `loop_for` sets for each loop
+
 
 def _shared(pairs: bool, martingale: bool):
     """The parts of a loop that do not depend on the target: what is not used is not compiled."""
@@ -42,10 +45,10 @@ def loop_for(part: int, pairs: bool, martingale: bool):
     """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
 
     Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
-    makes a change in any file of the package count.
+    makes a change in any file of the package count. `multiply` and `increments` are global names: a compiled function among the
+    variables would make the loop a new one in every process, because Numba gives it a random identity.
     """
     stamp = STAMP
-    multiply, increments = _shared(pairs, martingale)
 
     def loop(p, c, task, workspace):
         _ = stamp
@@ -66,9 +69,11 @@ def loop_for(part: int, pairs: bool, martingale: bool):
         else:
             advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
 
+    names = {**globals(), **dict(zip(("multiply", "increments"), _shared(pairs, martingale), strict=True))}
+    own = types.FunctionType(loop.__code__, names, "loop", None, loop.__closure__)
     # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}_{int(pairs)}{int(martingale)}"
-    return stored(loop)
+    own.__qualname__ = f"loop_{part}_{int(pairs)}{int(martingale)}"
+    return stored(own)
 
 
 @functools.lru_cache(maxsize=64)
