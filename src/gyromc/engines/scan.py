@@ -250,8 +250,9 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
 def observed(pieces: Pieces, theta):
     """The observables at rows of θ: rows × observables; many linear ones by one matrix product, which compiles in no time."""
     every = pieces.observables
-    if len(every) > MANY and all(isinstance(h, Ridge) and h.is_linear for h in every):
-        return theta @ jnp.stack([jnp.asarray(h.direction) for h in every], axis=1)
+    directions = [jnp.asarray(h.direction) for h in every if isinstance(h, Ridge) and h.is_linear]
+    if len(directions) == len(every) > MANY:
+        return theta @ jnp.stack(directions, axis=1)
     return jnp.stack([_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in every], axis=1)
 
 
