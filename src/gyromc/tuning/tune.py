@@ -117,6 +117,10 @@ class _Budget:
             return self.gradients
         return 0.2 / self.error**2 if self.error is not None else 2e5
 
+    def steps(self, cost: float) -> float:
+        """About how many steps it is, each of which costs so many gradients; an error needs as many with small batches."""
+        return self.guess if self.error is not None else self.guess / cost
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Tuning:
@@ -139,7 +143,7 @@ class _Tuning:
         around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
-        steps = budget.guess / weighed[0].cost
+        steps = budget.steps(weighed[0].cost)
         families = [f for f in FAMILIES if base.dim > 1 or not f.turn]
         if budget.guess < FEW:
             families = [f for f in families if f.turn or f.scheme != "balanced"]
@@ -171,7 +175,7 @@ class _Tuning:
         if budget.error is not None:
             steps = self._steps_for(budget.error)
         else:
-            steps = budget.guess / cost
+            steps = budget.steps(cost)
         ladder = self.chosen(steps)
         plan = sized(ladder, self.around, ladder.best(steps), steps)
         rate = steps_per_second(plan) if budget.seconds is not None or budget.error is not None else None
