@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-import gyromc as gm
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, merits
-from gyromc.tuning.recipe import preconditioned_plan
-from gyromc.tuning.step_size import for_varying_curvature, largest_root, plan_step_size, variance_excess
+from gyromc.tuning.step_size import for_varying_curvature, largest_root, variance_excess
 from support.values import skew, spd
 
 
@@ -66,27 +64,6 @@ def test_the_root_finder_finds_the_root():
     assert largest_root(lambda eta: eta**2, 1e9, 10.0) == pytest.approx(10.0)
 
 
-def test_a_plans_step_size_keeps_its_budget():
-    """On a Gaussian the chain's variance exceeds the target's by the budget, up to three digits of η."""
-    model = gm.Model(gm.targets.Quadratic(spd(4, 5)))
-    plan = preconditioned_plan(model, {"x": gm.observables.linear([1.0, 0, 0, 0])}, budget=0.03)
-    found = variance_excess(plan.dynamics.D, plan.dynamics.Q, model.precision, np.zeros((4, 4)), plan.eta)
-    assert found == pytest.approx(0.03, rel=0.01)
-    noisy = plan.replace(oracle=gm.oracles.Gaussian(2.0))
-    assert plan_step_size(noisy, 0.03) < 0.5 * plan.eta
-    faster = preconditioned_plan(model, plan.observables, budget=0.03, dynamics=gm.dynamics.overdamped(4))
-    assert faster.dynamics.name == "SGLD"
-    assert faster.burn_in * faster.eta * np.linalg.eigvalsh(model.precision)[0] == pytest.approx(10, abs=0.1)
-
-
 @pytest.mark.parametrize(("steepest", "smaller"), [(0.5, 1.0), (1.2, 1.0), (6.0, 5.0), (1e6, 30.0)])
 def test_steps_become_smaller_where_curvature_varies(steepest, smaller):
     assert for_varying_curvature(0.3, steepest) == pytest.approx(0.3 / smaller)
-
-
-def test_a_plans_length_is_checked_as_it_is_given():
-    model = gm.Model(gm.targets.Quadratic([1.0, 4.0]))
-    observables = {"x": gm.observables.linear([1.0, 0.0])}
-    assert preconditioned_plan(model, observables, num_steps=7).num_steps == 7
-    with pytest.raises(gm.InvalidInput, match="num_steps"):
-        preconditioned_plan(model, observables, num_steps=0)

@@ -8,13 +8,14 @@ import math
 
 import numpy as np
 
-from gyromc.oracle_moments import mean_covariance
+from gyromc.checks import require
+from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
 from gyromc.tuning.survey import Survey
 
-__all__ = ["Reading", "readings"]
+__all__ = ["Reading", "given_reading", "readings"]
 
 LARGE_DATA = 4000  # rows from which on mini-batches are weighed: below, a step costs more than its rows
 POINTS = 24  # of the posterior, where the noise of a batch is measured
@@ -49,6 +50,16 @@ def readings(base: Plan, survey: Survey, left: float) -> list[Reading]:
     for order in (1, 2):
         found.append(_control_variate(base, survey, left, order, rows))
     return sorted(found, key=lambda one: one.merit)
+
+
+def given_reading(base: Plan, survey: Survey, oracle: Oracle) -> Reading:
+    """The reading of an oracle that was asked for: its noise over the survey's points, and what it costs."""
+    prepared = base.replace(oracle=oracle).prepared_oracle
+    why = why_no_moments(oracle)
+    require(why is None, f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
+    noise = mean_covariance(base.flat_target, prepared, survey.starts(POINTS, 0))
+    rows = base.target.num_data if isinstance(base.target, SumOverData) else 1
+    return Reading(oracle, noise, oracle.evaluations(base.target) / rows, math.nan)
 
 
 def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: int) -> Reading:

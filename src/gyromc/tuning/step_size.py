@@ -11,15 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
-from gyromc.dynamics import augment
-from gyromc.oracle_moments import mean_covariance
-from gyromc.plan import Plan
-from gyromc.prediction.exact.mean_square import largest_stable_step
-from gyromc.shape.laplace import Laplace
+__all__ = ["burn_in_steps", "for_varying_curvature", "largest_root", "variance_excess"]
 
-__all__ = ["burn_in_steps", "for_varying_curvature", "largest_root", "plan_step_size", "variance_excess"]
-
-NOISE_POINTS = 16
 MILD, MOST_SMALLER = 1.2, 30.0  # how much curvature may vary before steps become smaller, and how much smaller at most
 
 
@@ -48,20 +41,6 @@ def largest_root(excess: Callable[[float], float], budget: float, limit: float, 
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) < budget else (low, middle)
     return low
-
-
-def plan_step_size(plan: Plan, budget: float, center: Laplace | None = None, steepest: float = 1.0) -> float:
-    """η, to three digits, at which θ-variances are off by `budget` on a Gaussian with the plan's curvature and oracle noise.
-
-    `steepest` makes η smaller as in `for_varying_curvature`. `center` is the Gaussian; left out: the Laplace approximation.
-    """
-    center, D, Q = center or plan.model.laplace, plan.dynamics.D, plan.dynamics.Q
-    rng = np.random.default_rng(0)
-    around = linalg.solve_triangular(linalg.cholesky(center.precision), rng.standard_normal((plan.dim, NOISE_POINTS)))
-    noise = mean_covariance(plan.flat_target, plan.prepared_oracle, center.mode + around.T)
-    limit = 0.99 * largest_stable_step((D + Q) @ augment(center.precision, plan.augmented))
-    found = largest_root(lambda eta: variance_excess(D, Q, center.precision, noise, eta), budget, limit, tolerance=1e-3)
-    return float(f"{for_varying_curvature(found, steepest):.3g}")
 
 
 def for_varying_curvature(step_size: float, steepest: float) -> float:
