@@ -8,7 +8,7 @@ expected squared error for the budget is chosen; nothing adapts once it runs.
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ def tune(
     num_chains: int | None = None,
     pilot: Pilot | None = None,
     seed: int = 0,
+    say: Callable[[str], object] | None = None,
 ) -> Tuned:
     """The plan with the smallest expected error for a budget.
 
@@ -71,6 +72,7 @@ def tune(
     - `num_chains`: of the plan; left out: as many as burn-in allows, up to 64.
     - `pilot`: a function that returns draws of the law, in rows of θ; it is called where the modes do not show where the law is.
     - `seed`: of the tuning and of the plan.
+    - `say`: a function such as `print` that gets a line after each stage.
 
     **Returns:** a `Tuned`: `.plan`, `.expected`, and an account that prints. Without a budget the error is 0.01.
 
@@ -92,7 +94,7 @@ def tune(
             base.dim <= MOST_DENSE,
             f"`tune` forms matrices, for at most {MOST_DENSE} parameters: this problem has {base.dim}.",
         )
-        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot)
+        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
 
 
@@ -145,13 +147,16 @@ class _Tuning:
         oracle: Oracle | None,
         num_chains: int | None,
         pilot: Pilot | None,
+        say: Callable[[str], object],
     ) -> "_Tuning":
         points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
         found = survey(base.model, points, seed, pilot)
         base.model.remember(found.fit)
+        say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
         around = _circumstances(base, found, budget, seed)
         weighed = readings(base, found, _left(around)) if oracle is None else [given_reading(base, found, oracle)]
         around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
+        say(f"gradients: from {weighed[0].name}")
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
         steps = budget.guess / weighed[0].cost
@@ -162,6 +167,7 @@ class _Tuning:
         for family in families if not _exact(around) else families[:1]:
             ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
             kept += [] if ladder is None else [ladder]
+            say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
         if not kept:
             euler = climb(EULER, around, steps)
             kept += [] if euler is None else [euler]
@@ -274,6 +280,10 @@ class _Tuning:
 def _exact(around: Circumstances) -> bool:
     """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
     return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
+
+
+def _outcome(ladder: Ladder, steps: float) -> str:
+    return f"step size {ladder.best(steps):.3g}, RMSE {ladder.rmse(steps):.2g} posterior standard deviations"
 
 
 def _line(ladder: Ladder, steps: float, note: str) -> Tried:
