@@ -29,6 +29,7 @@ LARGEST = {
 RADII = (3.0, 5.0)  # standard deviations from the mean where a step must not lead outwards
 DIRECTIONS, LEAST_DIRECTIONS = 48, 8
 MOST_WORK = 2e6  # rows × directions: beyond, there are fewer directions
+MOST_SMALLER = 30.0  # times: few points in a narrow neck decide E[∇U∇Uᵀ]; trials say whether they matter
 PLAUSIBLE = 1.5  # rise of U to such a point, against a Gaussian's: beyond, no chain comes there
 
 
@@ -73,6 +74,8 @@ class Family:
         """The largest step size worth a trial: what a Gaussian allows, smaller where curvature or noise is larger."""
         R = np.linalg.cholesky(survey.covariance)
         top = float(np.linalg.eigvalsh(R.T @ (survey.second + noise) @ R)[-1])
+        if not survey.trusted:
+            top = min(top, MOST_SMALLER)
         limit = LARGEST[self.scheme] / max(1.0, top) / (1 + 0.5 * self.turn**2)
         return min(limit, largest_safe_step(survey, self.dynamics(survey)))
 

@@ -6,6 +6,7 @@ mean and precision: E[∇U(θ-m)ᵀ] = I makes K the inverse covariance, and on 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 
-__all__ = ["Survey", "survey"]
+__all__ = ["Pilot", "Survey", "survey"]
 
 ROUNDS = 4
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that points are proposed from, and their scale
@@ -37,6 +38,8 @@ SETTLING = (0.3, 0.15)  # step sizes of its two halves, against the inverse of t
 TIME = 12.0  # of each half, in units of the slowest relaxation
 FAR = 1e3  # standard deviations beyond which a chain has diverged
 NEAR = 1e-9
+Pilot = Callable[[], np.ndarray | None]
+"""A run that is costly and sure: draws in rows of θ, or None where it could not be made."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,8 +84,8 @@ class Survey:
         return self.theta[rng.permutation(picked)]
 
 
-def survey(model: Model, points: int, seed: int = 0) -> Survey:
-    """Look at a model's law through about so many gradients.
+def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None) -> Survey:
+    """Look at a model's law through about so many gradients; `pilot` runs where the points around the modes do not serve.
 
     ```python
     import gyromc as gm
@@ -102,25 +105,37 @@ def survey(model: Model, points: int, seed: int = 0) -> Survey:
         modes = model.modes.found
     except (InvalidInput, np.linalg.LinAlgError) as error:
         center = Laplace(np.asarray(model.start, float), _curvature_at(model))
-        return _settled(model, [center], center, seed, (f"No mode was found ({str(error).split('. ')[0]}).",))
+        why = (f"{str(error).split('. ')[0].rstrip('.')}.",)
+        return _piloted(model, pilot, why) or _settled(model, [center], center, seed, why)
     if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
         return _of_curvature(model, points, rng)
     doubts = _of_modes(model)
     if model.dim > MOST_WEIGHTED:
         found = _settled(model, list(modes), modes[0], seed, doubts)
-        return (
-            found
-            if found.steepest < VARIES
-            else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
-        )
+        if found.steepest < VARIES:
+            return found
+        why = f"The curvature varies by {found.steepest:.2g} times."
+        return _piloted(model, pilot, (*doubts, why)) or _doubted(found, why)
     found = _importance(model, modes, points, rng)
     if found.trusted:
         return dataclasses.replace(found, doubts=doubts)
     why = (
+        *doubts,
         f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
-        "posterior is far from Gaussian. Its width was found by a short run."
+        "posterior is far from Gaussian. Its width was found by a short run.",
     )
-    return _settled(model, list(modes), _center(found), seed, (*doubts, why), found.starts(CHAINS, seed))
+    return _piloted(model, pilot, why) or _settled(
+        model, list(modes), _center(found), seed, why, found.starts(CHAINS, seed)
+    )
+
+
+def _piloted(model: Model, pilot: Pilot | None, doubts: tuple[str, ...]) -> Survey | None:
+    """The survey that the draws of a pilot run make, not trusted: they are few and depend on each other."""
+    theta = None if pilot is None else pilot()
+    if theta is None:
+        return None
+    found = _fitted(model, theta, np.full(len(theta), 1 / len(theta)), 1.0, run=True)
+    return dataclasses.replace(found, trusted=False, doubts=doubts)
 
 
 def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.random.Generator) -> Survey:
@@ -244,6 +259,7 @@ def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generat
 def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey:
     """A regression with many rows or columns: draws of the Gaussian that has its mean curvature, not weighted."""
     target = model.flat_target
+    assert isinstance(target, SumOverData)
     share = 4 if target.num_data * model.dim > MANY else 1
     fit = mean_curvature_fit(target, model.laplace, CURVATURES // share)
     R = inverse_root(fit.precision)

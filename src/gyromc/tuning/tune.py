@@ -8,7 +8,7 @@ expected squared error for the budget is chosen; nothing adapts once it runs.
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,17 @@ from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.evaluation import metered
 from gyromc.observables import linear, square
+from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.moments import GradientMoments
 from gyromc.targets import SumOverData, Target
+from gyromc.tuning.blocks import REVERSIBLE, merits
 from gyromc.tuning.families import EULER, FAMILIES
 from gyromc.tuning.gaussian_errors import plain_error, plan_error
 from gyromc.tuning.ladder import Circumstances, Ladder, climb
-from gyromc.tuning.readings import Reading, readings
-from gyromc.tuning.sizing import sized, steps_per_second
-from gyromc.tuning.survey import Survey, survey
+from gyromc.tuning.readings import Reading, given_reading, readings
+from gyromc.tuning.sizing import needed_burn_in, sized, steps_per_second
+from gyromc.tuning.survey import Pilot, Survey, survey
 from gyromc.tuning.trial import observed, reference_values
 from gyromc.tuning.tuned import Expected, Tried, Tuned
 
@@ -51,7 +53,11 @@ def tune(
     gradients: float | None = None,
     error: float | None = None,
     seconds: float | None = None,
+    oracle: Oracle | None = None,
+    num_chains: int | None = None,
+    pilot: Pilot | None = None,
     seed: int = 0,
+    say: Callable[[str], object] | None = None,
 ) -> Tuned:
     """The plan with the smallest expected error for a budget.
 
@@ -63,7 +69,11 @@ def tune(
     - `gradients`: the budget, in gradients over all the data: a mini-batch gradient counts by the rows it reads.
     - `error`: in place of a budget, the RMSE to reach for every observable, in posterior standard deviations.
     - `seconds`: in place of a budget, how long the run may take on this machine.
+    - `oracle`: where gradients come from (`gyromc.oracles`); left out: all rows or mini-batches, whichever is cheaper.
+    - `num_chains`: of the plan; left out: as many as burn-in allows, up to 64.
+    - `pilot`: a function that returns draws of the law, in rows of θ; it is called where the modes do not show where the law is.
     - `seed`: of the tuning and of the plan.
+    - `say`: a function such as `print` that gets a line after each stage.
 
     **Returns:** a `Tuned`: `.plan`, `.expected`, and an account that prints. Without a budget the error is 0.01.
 
@@ -77,6 +87,7 @@ def tune(
     """
     budget = _Budget.read(gradients, error, seconds, target_or_plan)
     seed = whole(seed, "seed", least=0)
+    num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1)
     with metered() as meter, messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed)
@@ -84,7 +95,7 @@ def tune(
             base.dim <= MOST_DENSE,
             f"`tune` forms matrices, for at most {MOST_DENSE} parameters: this problem has {base.dim}.",
         )
-        tuning = _Tuning.of(base, budget, seed)
+        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
 
 
@@ -130,17 +141,27 @@ class _Tuning:
     budget: _Budget
     read: list[Reading]
     ladders: list[Ladder]
-    seed: int
+    num_chains: int | None
 
     @classmethod
-    def of(cls, base: Plan, budget: _Budget, seed: int) -> "_Tuning":
+    def of(
+        cls,
+        base: Plan,
+        budget: _Budget,
+        seed: int,
+        oracle: Oracle | None,
+        num_chains: int | None,
+        pilot: Pilot | None,
+        say: Callable[[str], object],
+    ) -> "_Tuning":
         points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
-        found = survey(base.model, points, seed)
+        found = survey(base.model, points, seed, pilot)
         base.model.remember(found.fit)
+        say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
         around = _circumstances(base, found, budget, seed)
-        left = _left(around)
-        weighed = readings(base, found, left)
+        weighed = readings(base, found, _left(around)) if oracle is None else [given_reading(base, found, oracle)]
         around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
+        say(f"gradients: from {weighed[0].name}")
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
         steps = budget.steps(weighed[0].cost)
@@ -151,6 +172,7 @@ class _Tuning:
         for family in families if not _exact(around) else families[:1]:
             ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
             kept += [] if ladder is None else [ladder]
+            say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
         if not kept:
             euler = climb(EULER, around, steps)
             kept += [] if euler is None else [euler]
@@ -159,7 +181,7 @@ class _Tuning:
             "No plan can be recommended: every sampler diverged at every step size that was tried. "
             f"{' '.join(found.doubts)} {REMEDY}".strip(),
         )
-        return cls(around, budget, weighed, kept, seed)
+        return cls(around, budget, weighed, kept, num_chains)
 
     def chosen(self, steps: float) -> Ladder:
         """The ladder with the smallest error, an earlier family where a later one is hardly better."""
@@ -177,12 +199,12 @@ class _Tuning:
         else:
             steps = budget.steps(cost)
         ladder = self.chosen(steps)
-        plan = sized(ladder, self.around, ladder.best(steps), steps)
+        plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
         rate = steps_per_second(plan) if budget.seconds is not None or budget.error is not None else None
         if budget.seconds is not None and rate is not None:
             steps = max(rate * budget.seconds, 100.0)
             ladder = self.chosen(steps)
-            plan = sized(ladder, self.around, ladder.best(steps), steps)
+            plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
         return self._account(ladder, plan, given, meter.gradients, rate)
 
     def _steps_for(self, error: float) -> float:
@@ -214,6 +236,7 @@ class _Tuning:
         tried.append(
             Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, 1 / (plain**2 * total), "for comparison")
         )
+        tried += _by_theory(self.around.survey)
         reversible = min(one.rmse(steps) for one in self.ladders if not one.family.turn)
         gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
         if given is not None:
@@ -225,6 +248,11 @@ class _Tuning:
             )
             gains["untuned plan"] = (wrong / own) ** 2
         doubts = [*self.around.survey.doubts]
+        if not self.around.survey.trusted and plan.burn_in < needed_burn_in(self.around.survey, plan.eta):
+            doubts.append(
+                f"The budget is too small: chains last {plan.num_steps * plan.eta:.2g} relaxation times after a burn-in of "
+                f"{plan.burn_in * plan.eta:.2g}, and may still be near their starts."
+            )
         if doubts:
             doubts.append(REMEDY)
         worst = max(rows.values(), key=lambda row: row.relative)
@@ -255,9 +283,31 @@ class _Tuning:
         )
 
 
+def _by_theory(found: Survey) -> list[Tried]:
+    """Dynamics with Euler's step that theory leaves behind: gradients at equal bias on a Gaussian of the same curvature (T4)."""
+    needed = merits(np.linalg.eigvalsh(found.fit.precision))
+    return [
+        Tried(
+            name,
+            (),
+            math.nan,
+            math.nan,
+            math.nan,
+            math.nan,
+            f"not tried: {phi:.3g} × the gradients of {REVERSIBLE.name}, Euler",
+        )
+        for name, phi in needed.items()
+        if name != REVERSIBLE.name
+    ]
+
+
 def _exact(around: Circumstances) -> bool:
     """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
     return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
+
+
+def _outcome(ladder: Ladder, steps: float) -> str:
+    return f"step size {ladder.best(steps):.3g}, RMSE {ladder.rmse(steps):.2g} posterior standard deviations"
 
 
 def _line(ladder: Ladder, steps: float, note: str) -> Tried:
