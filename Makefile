@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench coverage gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,11 @@ lint: $(READY)  ## ruff and pyright (Node, which pyright needs, comes from PyPI 
 bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs the extra `bench`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench --out results/bench
+
+accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md and the README
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/gyromc bench accuracy --out docs/measured
+	$(BIN)/python benchmarks/accuracy_pages.py
 
 gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \

@@ -1,13 +1,16 @@
 """Effective draws per gradient: schemes, oracles and the martingale control variate, side by side.
 
-    python benchmarks/draws_per_gradient.py [--quick] [--out docs/measured/draws-per-gradient.json] [--page docs/schemes.md]
+    python benchmarks/draws_per_gradient.py [--quick] [--only PART …] [--out docs/measured/draws-per-gradient.json]
+                                            [--page docs/schemes.md]
 
-Three problems: logistic regression on the heart data (14 parameters), logistic regression with 200,000 rows and 20 parameters,
-and a Gaussian with condition number 10⁴ that is not whitened. One effective draw has the variance of an independent draw from
-the posterior. Prints the table, writes the JSON file, the table between the two markers of the page, and the figure on it.
+Three problems: logistic regression on the heart data (14 parameters; NumPyro's NUTS beside it), logistic regression with 200,000
+rows and 20 parameters, and a Gaussian with condition number 10⁴ that is not whitened. One effective draw has the variance of an
+independent draw from the posterior. Prints the table, writes the JSON file, the table between the two markers of the page, and
+the figure on it.
 """
 
 import argparse
+import functools
 import json
 import math
 import time
@@ -18,26 +21,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gyromc as gm
+from accuracy.peers import nuts
+from accuracy.problems import problem, regression_observables
 from gyromc import datasets
 from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.shape.importance import expectation
+from pages import replace_between
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- draws per gradient: begin -->", "<!-- draws per gradient: end -->"
 KINDS = {"m": "means", "s": "squares", "p": "predictive"}
 COLOURS = ("#6B6B6B", "#D55E00", "#0072B2", "#009E73")
 
 
-def observables(d: int, rows: np.ndarray, center: np.ndarray, names: str = "msp") -> dict:
+def observables(d: int, rows: np.ndarray) -> dict:
     """θ_i, θ_i² and the predictive probabilities of the rows."""
-    found: dict = {}
-    if "m" in names:
-        found |= {f"m{i}": gm.observables.linear(np.eye(d)[i]) for i in range(d)}
-    if "s" in names:
-        found |= {f"s{i}": gm.observables.square(np.eye(d)[i]) for i in range(d)}
-    if "p" in names:
-        found |= {f"p{i}": gm.observables.predictive(x) for i, x in enumerate(rows)}
-    return found
+    return {name: h for group in regression_observables(d, rows, d).values() for name, h in group.items()}
 
 
 def measure(label: str, plan: gm.Plan, spread: dict[str, float], truth: dict[str, float] | None = None) -> dict:
@@ -69,31 +67,47 @@ def _line(row: dict) -> str:
     cells = [
         f"{kind} {row[kind]['plain']:.3g} → {row[kind]['corrected']:.3g}" for kind in KINDS.values() if kind in row
     ]
-    return f"{row['case']:44s} η = {row['step_size']:<5g} {'; '.join(cells)} ({row['engine']}, {row['seconds']:.1f} s)"
+    return f"{row['case']:44s} η = {_step(row):5} {'; '.join(cells)} ({row['engine']}, {row['seconds']:.1f} s)"
 
 
-def heart(quick: bool) -> tuple[list[dict], dict]:
-    """The heart data: every scheme with full gradients, and mini-batches with control variates."""
+def _step(row: dict) -> str:
+    return "–" if row["step_size"] is None else f"{row['step_size']:g}"
+
+
+@functools.cache
+def heart_setting(quick: bool) -> dict:
+    """The heart data: target, Gaussian fit, observables with their truth and spread, and the whitened dynamics."""
     split = datasets.heart_split(0)
     target = gm.targets.LogisticRegression(split.X_train, split.y_train)
     model = gm.Model(target)
-    fit, d = model.gaussian_fit, model.dim
-    chosen = observables(d, split.X_test, fit.mean)
+    fit, chosen = model.gaussian_fit, observables(model.dim, split.X_test)
     found = expectation(
         target,
         model.laplace,
         lambda rows: np.stack([model.values(h, rows) for h in chosen.values()], axis=1),
         num_draws=2**17 if quick else 2**20,
     )
-    truth = dict(zip(chosen, found.mean, strict=True))
-    spread = {name: ridge_moments(h, fit.precision, fit.mean)[1] for name, h in chosen.items()}
+    return {
+        "target": target,
+        "fit": fit,
+        "test": split.X_test,
+        "observables": chosen,
+        "truth": dict(zip(chosen, found.mean, strict=True)),
+        "spread": {name: ridge_moments(h, fit.precision, fit.mean)[1] for name, h in chosen.items()},
+        "whitened": gm.dynamics.general(np.linalg.inv(fit.precision), 0),
+    }
+
+
+def heart(quick: bool) -> tuple[list[dict], dict]:
+    """The heart data: every scheme with full gradients, and mini-batches with control variates; and the setting."""
+    setting = heart_setting(quick)
+    fit, whitened = setting["fit"], setting["whitened"]
     covariance = np.linalg.inv(fit.precision)
     root = np.linalg.cholesky(covariance)
-    turn = gm.dynamics.general(covariance, root @ gm.dynamics.rotations(d, 1.0).dense() @ root.T)
-    whitened = gm.dynamics.general(covariance, 0)
+    turn = gm.dynamics.general(covariance, root @ gm.dynamics.rotations(len(root), 1.0).dense() @ root.T)
     base = {
-        "target": target,
-        "observables": chosen,
+        "target": setting["target"],
+        "observables": setting["observables"],
         "num_chains": 200 if quick else 1000,
         "num_steps": 1500,
         "start": fit.mean,
@@ -114,8 +128,25 @@ def heart(quick: bool) -> tuple[list[dict], dict]:
         plan = gm.Plan(
             **base, scheme=scheme, dynamics=dynamics, step_size=eta, oracle=oracle, burn_in=math.ceil(20 / eta)
         )
-        rows.append(measure(f"heart, {label}", plan, spread, truth))
-    return rows, {"target": target, "fit": fit, "truth": truth, "test": split.X_test, "whitened": whitened}
+        rows.append(measure(f"heart, {label}", plan, setting["spread"], setting["truth"]))
+    return rows, setting
+
+
+def nuts_on_heart(quick: bool) -> list[dict]:
+    """NumPyro's NUTS with a dense mass matrix on the heart data: draws from the spread of chain means about the truth."""
+    one, chains = problem("heart"), 16 if quick else 128
+    began = time.perf_counter()
+    (found,) = nuts(one, 1000 if quick else 4000, chains, 1)
+    row: dict = {"case": "heart, NumPyro NUTS", "step_size": None, "engine": "NumPyro", "rows_per_gradient": one.rows}
+    row["seconds"] = time.perf_counter() - began
+    squares = (found.estimates - one.truth) ** 2 / one.spread
+    bias = np.abs(found.estimates.mean(axis=0) - one.truth) / np.sqrt(one.spread)
+    for kind, place in one.columns.items():
+        draws = 1 / squares.mean(axis=0)[place] / found.gradients
+        row[kind] = {"plain": float(np.median(draws)), "corrected": float(np.median(draws)), "worst": float(min(draws))}
+        row[kind]["bias_in_sd"] = float(max(bias[place]))
+    print(_line(row), flush=True)
+    return [row]
 
 
 def many_rows(quick: bool) -> list[dict]:
@@ -128,7 +159,7 @@ def many_rows(quick: bool) -> list[dict]:
     model = gm.Model(target)
     fit = model.gaussian_fit
     print(f"200,000 rows: mode and mean curvature in {time.perf_counter() - began:.1f} s")
-    chosen = observables(d, X[:0], fit.mean, "ms")
+    chosen = observables(d, X[:0])
     spread = {name: ridge_moments(h, fit.precision, fit.mean)[1] for name, h in chosen.items()}
     truth = {name: ridge_moments(h, fit.precision, fit.mean)[0] for name, h in chosen.items()}
     rows = []
@@ -187,7 +218,7 @@ def figure(setting: dict, path: Path) -> None:
         f"s{coordinate}": "its square",
         f"p{patient}": "a predictive probability",
     }
-    chosen = {name: h for name, h in observables(d, setting["test"], fit.mean).items() if name in names}
+    chosen = {name: h for name, h in observables(d, setting["test"]).items() if name in names}
     base = gm.Plan(
         target=setting["target"],
         dynamics=setting["whitened"],
@@ -239,30 +270,43 @@ def table(rows: list[dict]) -> str:
             else (f"{row[kind]['plain']:.2g}" if kind in row else "–")
             for kind in KINDS.values()
         ]
-        bias = row["means"].get("bias_in_sd")
+        bias, wrong = row["means"].get("bias_in_sd"), row.get("variance_error")
         lines.append(
-            f"| {row['case']} | {row['step_size']:g} | {row['rows_per_gradient']} | {' | '.join(cells)} | "
-            f"{'–' if bias is None else f'{bias:.2g}'} | {100 * row['variance_error']:.2g} % |"
+            f"| {row['case']} | {_step(row)} | {row['rows_per_gradient']} | {' | '.join(cells)} | "
+            f"{'–' if bias is None else f'{bias:.2g}'} | {'–' if wrong is None else f'{100 * wrong:.2g} %'} |"
         )
     return "\n".join(lines)
+
+
+PARTS = {
+    "heart": lambda quick: heart(quick)[0],
+    "nuts": nuts_on_heart,
+    "many-rows": many_rows,
+    "not-whitened": not_whitened,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer chains and a smaller reference")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts; the others are read from the JSON file")
     parser.add_argument("--out", type=Path, default=None, help="write the numbers to this JSON file")
     parser.add_argument("--page", type=Path, default=None, help="write table and figure to this page")
     asked = parser.parse_args()
-    rows, setting = heart(asked.quick)
-    rows += many_rows(asked.quick) + not_whitened(asked.quick)
+    if asked.only and (asked.out is None or not asked.out.exists()):
+        parser.error("--only needs --out with the JSON file of all parts")
+    kept = json.loads(asked.out.read_text()) if asked.only else {}
+    found = {
+        part: run(asked.quick) if part in (asked.only or PARTS) else kept.get(part, []) for part, run in PARTS.items()
+    }
+    rows = [row for part in found.values() for row in part]
     print(table(rows))
     if asked.out:
-        asked.out.write_text(json.dumps(rows, indent=1) + "\n")
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
     if asked.page:
-        text = asked.page.read_text()
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        asked.page.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}")
-        figure(setting, asked.page.parent / "figures" / "four-error-bars.png")
+        replace_between(asked.page, "draws per gradient", table(rows))
+    if asked.page and "heart" in (asked.only or PARTS):
+        figure(heart_setting(asked.quick), asked.page.parent / "figures" / "four-error-bars.png")
 
 
 if __name__ == "__main__":

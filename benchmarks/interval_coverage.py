@@ -22,9 +22,9 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.results import Run
+from pages import replace_between
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 BEND = 0.5  # of the banana
@@ -323,8 +323,7 @@ def main() -> None:
     print(f"{len(rows)} intervals, {len(outside)} of them outside 93 to 97 %, {seconds:.0f} s")
     if options.page:
         everything = json.loads(options.out.read_text())["rows"] if options.out else sorted(rows, key=_place)
-        before, rest = options.page.read_text().split(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{table(everything)}\n\n{END}{rest.split(END)[1]}")
+        replace_between(options.page, "coverage", table(everything))
 
 
 if __name__ == "__main__":

@@ -39,3 +39,69 @@ def test_in_a_checkout_it_measures(tmp_path, monkeypatch):
     assert sorted(path.name for path in out.iterdir()) == ["bench.json", "bench.png", "growth.png"]
     assert "[/table] [['a'], 5, True]" in CliRunner().invoke(app, ["bench", "a", "--growth"]).stdout
     del bench.sys.modules["speed"]  # not by monkeypatch, which would put it back
+
+
+FAKE = """
+QUICK, FULL = "quick", "full"
+def total(problems, profile):
+    return 1
+def measured(problems, profile, path, say, advance):
+    say("one cell")
+    advance(1)
+    {then}
+    return {{"cell": [list(problems), profile, path is not None]}}
+def header():
+    return {{"jax": "0"}}
+def table(cells):
+    return f"table {{cells}}"
+def plot(cells, path):
+    path.write_text("plot")
+"""
+
+
+@pytest.fixture
+def fake_accuracy(tmp_path, monkeypatch):
+    """A function that puts a package `accuracy` of one cell into an empty checkout; `then` is what it does after that cell."""
+    folder = tmp_path / "benchmarks"
+    (folder / "accuracy").mkdir(parents=True)
+    monkeypatch.setattr(bench, "_benchmarks", lambda: folder)
+    monkeypatch.syspath_prepend(str(folder))
+    real = {name: module for name, module in bench.sys.modules.items() if name.partition(".")[0] == "accuracy"}
+    for name in real:
+        del bench.sys.modules[name]
+
+    def make(then="pass"):
+        (folder / "accuracy" / "__init__.py").write_text(FAKE.format(then=then))
+
+    yield make
+    bench.sys.modules.pop("accuracy", None)
+    bench.sys.modules.update(real)
+
+
+def test_accuracy_is_a_benchmark_of_its_own(fake_accuracy, tmp_path):
+    fake_accuracy()
+    out = tmp_path / "out"
+    asked = ["bench", "accuracy", "heart", "--quick", "--out", str(out), "--json"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert json.loads(done.stdout) == {"jax": "0", "cells": {"cell": [["heart"], "quick", True]}}
+    assert "gyromc: one cell" in done.stderr
+    assert (out / "accuracy.png").read_text() == "plot"
+    assert "table {'cell': [[], 'full', False]}" in CliRunner().invoke(app, ["bench", "accuracy"]).stdout
+
+
+def test_accuracy_and_ctrl_c(fake_accuracy, tmp_path):
+    fake_accuracy("raise KeyboardInterrupt")
+    done = CliRunner().invoke(app, ["bench", "accuracy", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 130
+    assert "accuracy.json has what is done. The same command goes on from there." in done.stderr
+    done = CliRunner().invoke(app, ["bench", "accuracy"])
+    assert done.exit_code == 130
+    assert "nothing was stored (`--out` was left out)." in done.stderr
+
+
+@pytest.mark.parametrize("option", [["--repeats", "2"], ["--seconds", "1"], ["--growth"]])
+def test_options_of_the_other_benchmark_are_refused(option):
+    with pytest.raises(InvalidInput, match=rf"{option[0]} belongs to the speed benchmark"):
+        CliRunner().invoke(app, ["bench", "accuracy", *option], catch_exceptions=False)
+    with pytest.raises(InvalidInput, match=r"--quick belongs to `bench accuracy`"):
+        CliRunner().invoke(app, ["bench", "--quick"], catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""`gyromc bench`: the speed of the engines beside the peers. The benchmark itself is a developer's tool outside the package."""
+"""`gyromc bench`: speed and accuracy beside the peers. The benchmarks themselves are developers' tools outside the package."""
 
 import importlib
 import sys
@@ -11,37 +11,95 @@ from gyromc.app.output import Json, answer
 
 __all__ = ["register"]
 
+ACCURACY = "accuracy"  # the first word that asks for the other benchmark; no work has this name
+REPEATS, SECONDS = 5, 0.5
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to an app."""
-    app.command(epilog="Example: gyromc bench nonquadratic --repeats 3 --out results/bench")(bench)
+    example = "Examples: gyromc bench nonquadratic --repeats 3 --out results/bench; gyromc bench accuracy heart --quick"
+    app.command(epilog=example)(bench)
 
 
 def bench(
-    work: Annotated[list[str] | None, typer.Argument(help="Which work; all of it when left out.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timings of each competitor.")] = 5,
-    seconds: Annotated[float, typer.Option(help="About how long one timing takes.")] = 0.5,
+    work: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Which work, all of it when left out; or `accuracy` and which problems.", metavar="[WORK]..."
+        ),
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(help=f"Timings of each competitor; {REPEATS} when left out.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help=f"About how long one timing takes; {SECONDS} when left out.")
+    ] = None,
     growth: Annotated[bool, typer.Option("--growth", help="Also vary chains, dimension and steps.")] = False,
-    out: Annotated[str | None, typer.Option(help="Directory for bench.json, bench.png and growth.png.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="accuracy: minutes instead of an hour.")] = False,
+    out: Annotated[str | None, typer.Option(help="Directory for the JSON file and the figures.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure the engines beside the peers and the limit, in chain-steps per second."""
+    """Measure the engines beside the peers, in chain-steps per second; or, with `accuracy`, effective draws per gradient."""
+    from gyromc.checks import require
+    from gyromc.show.files import require_writable
+
+    directory = None if out is None else Path(out)
+    asked_accuracy = bool(work) and work[0] == ACCURACY
+    if asked_accuracy:
+        others = {"--repeats": repeats is not None, "--seconds": seconds is not None, "--growth": growth}
+        wrong = [name for name, given in others.items() if given]
+        require(not wrong, f"{', '.join(wrong)} belongs to the speed benchmark: leave it out of `bench {ACCURACY}`.")
+    require(
+        asked_accuracy or not quick, f"--quick belongs to `bench {ACCURACY}`: pass `--repeats` and `--seconds` here."
+    )
+    package = _package(ACCURACY if asked_accuracy else "speed")
+    if directory is not None:
+        require_writable(directory)
+    if asked_accuracy:
+        _accuracy(package, (work or [])[1:], quick, directory, json)
+    else:
+        _speed(package, work or [], repeats, seconds, growth, directory, json)
+
+
+def _speed(
+    speed: Any,
+    work: list[str],
+    repeats: int | None,
+    seconds: float | None,
+    growth: bool,
+    directory: Path | None,
+    json: bool,
+) -> None:
+    """Chain-steps per second."""
     from gyromc.checks import positive, whole
-    from gyromc.show.files import json_text, require_writable, write_atomically
+    from gyromc.show.files import json_text, write_atomically
     from gyromc.show.progress import say
 
-    repeats, seconds = whole(repeats, "--repeats", least=1), positive(seconds, "--seconds")
-    speed = _speed()
-    if out is not None:
-        require_writable(Path(out))
-    results = speed.measure(work or (), repeats, seconds, growth, say)
+    repeats = REPEATS if repeats is None else whole(repeats, "--repeats", least=1)
+    seconds = SECONDS if seconds is None else positive(seconds, "--seconds")
+    results = speed.measure(work, repeats, seconds, growth, say)
     content = speed.report(results)
-    if out is not None:
-        directory = Path(out)
+    if directory is not None:
         write_atomically(directory / "bench.json", json_text(content, indent=2) + "\n")
         speed.plot(results, directory / "bench.png")
         speed.plot_growth(results, directory / "growth.png")
     answer(json, content, speed.table(results))
+
+
+def _accuracy(accuracy: Any, problems: list[str], quick: bool, directory: Path | None, json: bool) -> None:
+    """Effective draws per gradient; what is done when Ctrl-C is pressed stays in the file and is not measured again."""
+    from gyromc.show.progress import progress, say
+
+    profile = accuracy.QUICK if quick else accuracy.FULL
+    path = None if directory is None else directory / "accuracy.json"
+    try:
+        with progress(accuracy.total(problems, profile), description="accuracy") as shown:
+            cells = accuracy.measured(problems, profile, path, say, shown.advance)
+    except KeyboardInterrupt:
+        kept = "nothing was stored (`--out` was left out)" if path is None else f"{path} has what is done"
+        say(f"interrupted: {kept}.{'' if path is None else ' The same command goes on from there.'}")
+        raise typer.Exit(130) from None
+    if directory is not None:
+        accuracy.plot(cells, directory / "accuracy.png")
+    answer(json, {**accuracy.header(), "cells": cells}, accuracy.table(cells))
 
 
 def _benchmarks() -> Path:
@@ -49,16 +107,16 @@ def _benchmarks() -> Path:
     return Path(__file__).parents[3] / "benchmarks"
 
 
-def _speed() -> Any:
-    """Import `benchmarks/speed`; raise `InvalidInput` where there is no checkout."""
+def _package(name: str) -> Any:
+    """Import a package of the folder `benchmarks`; raise `InvalidInput` where there is no checkout."""
     from gyromc.errors import InvalidInput
 
     folder = _benchmarks()
-    if not (folder / "speed").is_dir():
+    if not (folder / name).is_dir():
         raise InvalidInput(
             "`gyromc bench` measures a checkout of the source and is not in the installed package. "
             "Clone gyromc and run `make bench`."
         )
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    return importlib.import_module("speed")
+    return importlib.import_module(name)

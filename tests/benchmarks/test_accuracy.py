@@ -1,0 +1,277 @@
+"""The accuracy benchmark: its exact answers, its statistics, and every competitor on two problems in tiny sizes."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gyromc as gm
+from accuracy import hierarchies, measure, ours, references, report
+from accuracy.peers import Outcome
+from accuracy.problems import KINDS, PROBLEMS, REFERENCES, draft, problem
+from gyromc.errors import InvalidInput
+from pages import markdown, replace_between
+from support.zscores import largest
+
+TINY = measure.Profile("tiny", 60, 8, (40, 12), 1e12, ("gaussian-50-3", "gaussian-1-3"))
+SLOW_TO_COMPILE = [label for label in measure.COMPETITORS if label.startswith(("BlackJAX", "NumPyro"))]
+HIERARCHIES = (hierarchies.eight_schools, hierarchies.radon, hierarchies.autoregression)
+
+
+@pytest.fixture(scope="module")
+def compiled_quickly():
+    """Programs that run once for a moment are not worth optimising."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+# --- exact answers
+
+
+@pytest.mark.parametrize("make", HIERARCHIES)
+def test_the_quadrature_integrates_the_density_that_is_sampled(make):
+    """p(y, φ) N(w; mean, covariance) is exp(-U) up to one constant, at points drawn at random."""
+    h, rng = make(), np.random.default_rng(1)
+    phi = rng.normal(0, 0.7, (20, len(h.scales)))
+    rows, logs = [], []
+    for point in phi:
+        log, mean, covariance, _, _ = h._posterior(point)
+        root = np.linalg.cholesky(covariance)
+        xi = rng.standard_normal(len(mean))
+        rows.append(np.concatenate([point, mean + root @ xi]))
+        logs.append(log - 0.5 * xi @ xi - np.sum(np.log(np.diag(root))))
+    constant = np.array(logs) + gm.Model(h.target(), np.zeros(h.dim)).flat_target.potentials(np.array(rows))
+    assert np.ptp(constant) < 1e-9
+
+
+@pytest.mark.parametrize("make", HIERARCHIES)
+def test_observables_given_the_scales(make):
+    """The moments that the quadrature takes are those of the observables that the samplers average."""
+    h, rng, count = make(), np.random.default_rng(2), 20_000
+    phi = np.full(len(h.scales), -0.3)
+    _, mean, covariance, _, _ = h._posterior(phi)
+    w = mean + rng.standard_normal((count, len(mean))) @ np.linalg.cholesky(covariance).T
+    rows = np.column_stack([np.broadcast_to(phi, (count, len(phi))), w])
+    hs = [f for group in h.observables().values() for f in group.values()]
+    with jax.enable_x64(True):
+        found = np.asarray(jax.jit(jax.vmap(lambda theta: jnp.stack([f(theta) for f in hs])))(jnp.asarray(rows)))
+    first, second = h._given(phi)
+    moving = found.std(axis=0) > 1e-9
+    z = (found.mean(axis=0) - first)[moving] / (found.std(axis=0)[moving] / math.sqrt(count))
+    assert largest(z) < 4.5
+    np.testing.assert_allclose(found.mean(axis=0)[~moving], first[~moving], rtol=1e-9)
+    np.testing.assert_allclose((found**2).mean(axis=0), second, rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["eight-schools", "ar5"])
+def test_reference_files_are_what_the_command_computes(name):
+    stored = json.loads((REFERENCES / f"{name}.json").read_text())
+    again = references.reference(draft(name))
+    assert list(stored["rows"]) == list(again["rows"])
+    for key, row in stored["rows"].items():
+        assert again["rows"][key]["mean"] == pytest.approx(row["mean"], rel=1e-9)
+        assert again["rows"][key]["variance"] == pytest.approx(row["variance"], rel=1e-7)
+
+
+def test_weighted_draws_find_the_shift_from_mode_to_mean():
+    """The reference for many rows, on few: it agrees with Sobol points within errors, and the Laplace approximation does not."""
+    one = draft("nes")
+    rows, _ = references.by_weights(one, 2048)
+    exact, _ = references.by_sobol(one, 2**13)
+    names = [name for name in rows if name.startswith("m")]
+    gap = np.array([rows[name][0] - exact[name][0] for name in names])
+    error = np.array([math.hypot(rows[name][2], exact[name][2]) for name in names])
+    shift = np.array([one.model.mode[int(name[1:])] - exact[name][0] for name in names])
+    assert largest(gap / error) < 4
+    assert np.abs(shift / error).max() > 6
+
+
+def test_every_problem_has_its_kinds_and_a_reference():
+    for name in PROBLEMS:
+        if name not in ("million-rows",) and not name.endswith("1000"):
+            one = problem(name)
+            assert set(one.kinds) == set(KINDS), name
+            assert np.all(one.spread > 0), name
+            limit = 0.1 if name == "digits" else 1e-3  # NUTS on a network, quadrature on all others
+            assert np.all(one.truth_error < limit * np.sqrt(one.spread)), name
+
+
+def test_an_unknown_problem_is_named():
+    with pytest.raises(InvalidInput, match=r"No problem is named nothing. There is: gaussian-1-3"):
+        draft("nothing")
+
+
+# --- statistics
+
+
+@pytest.fixture(scope="module")
+def small():
+    return problem("gaussian-50-3")
+
+
+def test_effective_draws_count_bias(small):
+    """Errors of exactly half a standard deviation in every repetition are four draws, random or not."""
+    sd = np.sqrt(small.spread)
+    biased = Outcome(np.tile(small.truth + 0.5 * sd, (6, 1)), 100, 4, seconds=2.0)
+    signs = np.array([1, -1, 1, -1, 1, -1])[:, None]
+    random = Outcome(small.truth + 0.5 * sd * signs, 100, 4, seconds=2.0)
+    for outcome in (biased, random):
+        found = measure.statistics(small, outcome, "means")
+        assert found["rmse"] == pytest.approx(0.5)
+        assert found["per_gradient"] == pytest.approx(4 / 100)
+        assert found["per_row"] == pytest.approx(4 / 400)
+        assert found["per_second"] == pytest.approx(4 * 6 / 2)
+    assert measure.statistics(small, biased, "means")["worst_bias"] == pytest.approx(0.5)
+    assert measure.statistics(small, random, "means")["worst_bias"] == pytest.approx(0)
+
+
+def test_bootstrap_errors_are_those_of_a_mean_square(small):
+    """Over 400 repetitions the mean square of a normal error has a relative deviation of √(2/400); a median has little more."""
+    estimates = small.truth + np.sqrt(small.spread) * np.random.default_rng(3).standard_normal((400, 12)) / 10
+    found = measure.statistics(small, Outcome(estimates, 50, 1, seconds=1.0), "squares")
+    relative = found["per_gradient_error"] / found["per_gradient"]
+    assert abs(found["per_gradient"] - 2) < 4 * found["per_gradient_error"]
+    assert 0.5 * math.sqrt(2 / 400) < relative < 1.5 * math.sqrt(2 / 400)
+
+
+def test_a_chain_that_explodes_makes_no_draws(small):
+    estimates = np.tile(small.truth, (3, 1))
+    estimates[1] = np.inf
+    found = measure.statistics(small, Outcome(estimates, 50, 1, seconds=1.0), "means")
+    assert found["per_gradient"] == 0
+    assert found["rmse"] is None
+    calm = Outcome(small.truth + np.sqrt(small.spread) * np.ones((3, 12)), 50, 1)
+    assert measure._merit(small, calm) > measure._merit(small, Outcome(estimates, 50, 1))
+
+
+def test_gain_of_rotation_is_a_ratio_of_variances_at_equal_bias(small):
+    """Half the deviation is a gain of four; the same with a large bias does not count."""
+    rng, sd = np.random.default_rng(4), np.sqrt(small.spread)
+    draws = lambda scale, bias: small.truth + sd * (scale * rng.standard_normal((400, 12)) + bias)
+    found = {
+        ("reversible", 0.0, 0.8): draws(0.1, 0.0),
+        ("rotating", 1.0, 0.4): draws(0.05, 0.0),
+        ("rotating", 1.0, 0.8): draws(0.01, 0.3),
+    }
+    gain = ours._gain(small, found, 0)
+    assert gain["rotating_step"] == 0.4
+    assert abs(gain["gain"] - 4) < 4 * gain["error"]
+    assert 0.02 < gain["error"] / gain["gain"] < 0.2
+    del found["rotating", 1.0, 0.4]
+    assert ours._gain(small, found, 0)["gain"] is None
+
+
+# --- every competitor
+
+
+@pytest.fixture(scope="module")
+def cells(compiled_quickly, tmp_path_factory):
+    path = tmp_path_factory.mktemp("accuracy") / "accuracy.json"
+    lines: list[str] = []
+    first, second = TINY.problems
+    found = measure.measured([first], TINY, path, lines.append)
+    quick = {label: one for label, one in measure.COMPETITORS.items() if label not in SLOW_TO_COMPILE}
+    found = measure.measured([second], TINY, path, lines.append, competitors=quick)
+    return found, path, lines
+
+
+def check_cells(found, name, labels):
+    for label in labels:
+        cell = found[f"{name}: {label}"]
+        assert "left_out" not in cell, cell
+        assert all(cell["kinds"][kind]["rmse"] < 2 for kind in KINDS), (name, label)
+    assert set(found[f"{name}: rotation"]["gains"]) == {"plain", "martingale"}
+
+
+def test_competitors_on_two_problems(cells):
+    found, path, lines = cells
+    assert json.loads(path.read_text())["cells"] == json.loads(json.dumps(found))
+    assert len(found) == measure.total((), TINY) - len(SLOW_TO_COMPILE) == len(lines) - len(TINY.problems)
+    check_cells(found, "gaussian-50-3", measure.COMPETITORS)
+    check_cells(found, "gaussian-1-3", [label for label in measure.COMPETITORS if label not in SLOW_TO_COMPILE])
+    gaussian = {label: found[f"gaussian-50-3: {label}"]["kinds"]["means"] for label in measure.COMPETITORS}
+    assert gaussian["Laplace approximation"]["rmse"] < 1e-9
+    drawn = gaussian["importance sampling"]  # independent draws, three for each gradient
+    assert abs(math.log(drawn["per_gradient"] / 3)) < 4 * drawn["per_gradient_error"] / drawn["per_gradient"] + 0.2
+    assert gaussian["gyromc tuned, reversible"]["rmse"] < 0.1 < gaussian["gyromc untuned"]["rmse"]
+    assert found["gaussian-50-3: NumPyro NUTS"]["preparation"] > found["gaussian-50-3: NumPyro NUTS"]["gradients"]
+
+
+def test_a_second_run_measures_nothing_and_other_sizes_measure_again(cells):
+    path = cells[1]
+
+    def fail(*_):
+        raise AssertionError("measured again")
+
+    idle = {label: measure.Competitor(fail) for label in measure.COMPETITORS}
+    done: list[float] = []
+    again = measure.measured(["gaussian-50-3"], TINY, path, print, done.append, idle)
+    assert again == json.loads(path.read_text())["cells"]
+    assert sum(done) == len(idle) + 1
+    with pytest.raises(AssertionError, match="measured again"):
+        measure.measured(["gaussian-50-3"], dataclasses.replace(TINY, budget=61), path, print, competitors=idle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "million-rows" and not name.endswith("1000")])
+def test_all_competitors_on_every_problem(name, compiled_quickly):
+    found = measure.measured([name], TINY, None, print)
+    check_cells(found, name, [label for label in measure.COMPETITORS if label != "Laplace approximation"])
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    def one(problem, budget, repetitions, seed):
+        return [Outcome(np.tile(problem.truth + 1, (repetitions, 1)), budget, 1, seconds=1.0)]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "accuracy.json"
+    competitors = {"first": measure.Competitor(one), "second": measure.Competitor(interrupt)}
+    with pytest.raises(KeyboardInterrupt):
+        measure.measured(["cosine"], TINY, path, print, competitors=competitors)
+    assert list(json.loads(path.read_text())["cells"]) == ["cosine: first"]
+
+
+def test_what_is_left_out_says_why(small):
+    missing = measure.Competitor(lambda *_: [], needs="no_such_package")
+    assert measure.why_not(small, missing, TINY) == "no_such_package is not installed"
+    for prepares, reason in (
+        (0.0, None),
+        (1e12, "full gradients would read 7e+13 numbers; the profile tiny allows 1e+12"),
+    ):
+        full = measure.Competitor(lambda *_: [], prepares=lambda problem, count=prepares: count)
+        assert measure.why_not(small, full, TINY) == reason
+
+
+# --- pages
+
+
+def test_tables_figure_and_pages(cells, tmp_path):
+    found = cells[0]
+    rows = report.details(found, list(TINY.problems))
+    assert len(rows) == len(found) - 2
+    assert len(report.rotation(found)) == 2
+    assert "NumPyro NUTS" in repr(report.table(found).rows)
+    (tmp_path / "figures").mkdir()
+    for name in ("accuracy.md", "README.md"):
+        markers = ("draws", "rotation", "details") if name == "accuracy.md" else ("accuracy",)
+        (tmp_path / name).write_text("".join(f"<!-- {m}: begin -->old<!-- {m}: end -->\n" for m in markers))
+    report.write_pages(found, tmp_path, tmp_path / "README.md")
+    page = (tmp_path / "accuracy.md").read_text()
+    assert "old" not in page
+    assert page.count("| gaussian-50-3 |") == len(KINDS) + 1 + len(measure.COMPETITORS)
+    assert (tmp_path / "figures" / "accuracy.png").stat().st_size > 10_000
+
+
+def test_a_page_without_markers_is_refused(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("nothing")
+    with pytest.raises(InvalidInput, match=r"must have the markers <!-- x: begin -->"):
+        replace_between(page, "x", "text")
+    assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
