@@ -72,7 +72,10 @@ def test_above_512_parameters_it_runs_and_keeps_the_variances():
 def test_a_million_parameters_need_no_matrix():
     d = 10**6
     plan = plan_of("hfhr_splitting", 0.3, np.geomspace(0.5, 4.0, d), np.ones(d), num_chains=1)
-    assert plan.prepared_scheme.kick.size == d
+    prepared = plan.prepared_scheme
+    assert isinstance(prepared, HfhrSplitting)
+    assert prepared.kick is not None
+    assert prepared.kick.size == d
 
 
 def test_too_much_noise_is_refused_and_located():

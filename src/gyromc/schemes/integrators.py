@@ -19,6 +19,7 @@ from gyromc.schemes.moments import GradientMoments, gradient_moments
 from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
+AT_ONCE = 2**16  # coordinates computed together, so that what is held besides the result stays small
 
 
 class LeimkuhlerMatthews(Scheme):
@@ -188,18 +189,27 @@ def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float,
     assert np.isclose(drawn[0], 1 - np.exp(-1.0)) and 0 < drawn[1] < drawn[0] and drawn[2] < 0
     ```
     """
-    decay, half = np.exp(-gamma * eta), eta / 2
-    drift = np.array([[1.0, half], [0.0, 1.0]])
-    after = drift @ np.diag([1.0, decay]) @ drift
+    drawn = np.empty(len(P))
+    for first in range(0, len(P), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(P[part], alpha, gamma, eta) * Sigma[part]  # T10
+    return drawn
+
+
+def _share(P: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
+    """What O leaves out per unit of Σ_ii, for coordinates with the curvatures P.
+
+    X = MXMᵀ + vvᵀ has, by Cramer's rule, an X_θθ that is quadratic in v: for the noise a kick brings, and for what O draws.
+    """
+    drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
+    after = drift @ np.diag([1.0, np.exp(-gamma * eta)]) @ drift
     brought, drawn = after @ np.array([alpha, 1.0]) * eta, drift @ np.array([0.0, 1.0])
-    slope = brought[:, None] * P  # what a unit of θ loses in one step, in θ and in r
-    a, c, b, e = after[0, 0] - slope[0], -slope[1], after[0, 1], after[1, 1]
-    # X = MXMᵀ + vvᵀ with M = [[a, b], [c, e]]: X_θθ is, up to a common factor, by Cramer's rule
+    a, c, b, e = after[0, 0] - brought[0] * P, -brought[1] * P, after[0, 1], after[1, 1]  # M = [[a, b], [c, e]]
     cross = 1 - a * e - b * c
-    of_rr, of_tr = b**2 * (cross + 2 * a * e), 2 * b * (a * (1 - e**2) + b * c * e)
-    of_tt = cross * (1 - e**2) - 2 * b * c * e**2
-    size = lambda v: of_tt * v[0] ** 2 + of_tr * v[0] * v[1] + of_rr * v[1] ** 2
-    return (1 - decay**2) - size(brought) / size(drawn) * Sigma  # T10
+    of_tt, of_rr = cross * (1 - e**2) - 2 * b * c * e**2, b**2 * (cross + 2 * a * e)
+    of_tr = 2 * b * (a * (1 - e**2) + b * c * e)
+    brings, draws = (of_tt * v[0] ** 2 + of_tr * v[0] * v[1] + of_rr * v[1] ** 2 for v in (brought, drawn))
+    return brings / draws
 
 
 def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
