@@ -305,6 +305,11 @@ class _Search:
                 f"The check of the step size lasted {times:.2g} relaxation times: slow errors may have escaped it. Take a larger "
                 "budget, or fewer chains."
             )
+        if self.temperature < 1 - HOT:
+            self.notes.append(
+                f"The chains have not spread over the law yet: (θ - c)ᵀ∇U / d is {self.temperature:.3g} where the law has 1, so "
+                "that curvature and noise were measured too near to the mode. Take a larger budget, or a longer `burn_in`."
+            )
         if check.agrees is None:
             size = max(check.differences.values(), default=math.nan)
             self.notes.append(
