@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import positive, require, whole
+from gyromc.checks import require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.evaluation import metered
@@ -21,11 +21,13 @@ from gyromc.observables import linear, square
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.moments import GradientMoments
-from gyromc.targets import SumOverData, Target
+from gyromc.targets import Target
 from gyromc.tuning.blocks import REVERSIBLE, merits
+from gyromc.tuning.budget import Budget, cost_of_a_gradient
 from gyromc.tuning.families import EULER, FAMILIES
 from gyromc.tuning.gaussian_errors import plain_error, plan_error
 from gyromc.tuning.ladder import Circumstances, Ladder, climb
+from gyromc.tuning.many_parameters import tune_many
 from gyromc.tuning.readings import Reading, given_reading, readings
 from gyromc.tuning.sizing import needed_burn_in, sized, steps_per_second
 from gyromc.tuning.survey import Pilot, Survey, survey
@@ -36,7 +38,6 @@ __all__ = ["tune"]
 
 MOST_DENSE = 1000  # parameters: beyond, matrices are too large
 MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
-ERROR = 0.01  # posterior standard deviations, where no budget is given
 POINTS = (512, 2048)  # of a survey
 TRIAL_CHAINS = (16, 96)
 POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 1250  # of the budget in gradients
@@ -85,52 +86,16 @@ def tune(
     assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
     ```
     """
-    budget = _Budget.read(gradients, error, seconds, target_or_plan)
+    budget = Budget.read(gradients, error, seconds, target_or_plan)
     seed = whole(seed, "seed", least=0)
     num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1)
     with metered() as meter, messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed)
-        require(
-            base.dim <= MOST_DENSE,
-            f"`tune` forms matrices, for at most {MOST_DENSE} parameters: this problem has {base.dim}.",
-        )
+        if base.dim > MOST_DENSE:
+            return _many(base, target_or_plan, budget, seed)
         tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Budget:
-    """Exactly one of the three."""
-
-    gradients: float | None = None
-    error: float | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def read(cls, gradients, error, seconds, given) -> "_Budget":
-        named = {"gradients": gradients, "error": error, "seconds": seconds}
-        asked = {name: positive(value, name) for name, value in named.items() if value is not None}
-        require(
-            len(asked) <= 1,
-            f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
-        )
-        if asked:
-            return cls(**asked)
-        if isinstance(given, Plan):
-            return cls(gradients=given.gradients * _share(given))
-        return cls(error=ERROR)
-
-    @property
-    def guess(self) -> float:
-        """About how many gradients it is, before anything is known."""
-        if self.gradients is not None:
-            return self.gradients
-        return 0.2 / self.error**2 if self.error is not None else 2e5
-
-    def steps(self, cost: float) -> float:
-        """About how many steps it is, each of which costs so many gradients; an error needs as many with small batches."""
-        return self.guess if self.error is not None else self.guess / cost
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +103,7 @@ class _Tuning:
     """Everything that was found before the choice is made into a plan."""
 
     around: Circumstances
-    budget: _Budget
+    budget: Budget
     read: list[Reading]
     ladders: list[Ladder]
     num_chains: int | None
@@ -147,7 +112,7 @@ class _Tuning:
     def of(
         cls,
         base: Plan,
-        budget: _Budget,
+        budget: Budget,
         seed: int,
         oracle: Oracle | None,
         num_chains: int | None,
@@ -242,7 +207,7 @@ class _Tuning:
         if given is not None:
             compared = given.replace(num_steps=max(1, given.num_steps))
             wrong = (
-                plan_error(compared, self.around.survey.fit, spread, total / _share(given))
+                plan_error(compared, self.around.survey.fit, spread, total / cost_of_a_gradient(given))
                 if self._same(given)
                 else math.nan
             )
@@ -281,6 +246,16 @@ class _Tuning:
             f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in, with the "
             "martingale control variate."
         )
+
+
+def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
+    """More parameters than matrices allow."""
+    require(
+        budget.gradients is not None,
+        f"With more than {MOST_DENSE} parameters (here {base.dim:,}) errors are not predicted: pass `gradients`.",
+    )
+    oracle, share = (given.oracle, cost_of_a_gradient(given)) if isinstance(given, Plan) else (None, 1.0)
+    return tune_many(base, oracle, budget.guess, share, seed)
 
 
 def _by_theory(found: Survey) -> list[Tried]:
@@ -352,7 +327,7 @@ def _default_observables(d: int) -> dict[str, Any]:
     return chosen
 
 
-def _circumstances(base: Plan, found: Survey, budget: _Budget, seed: int) -> Circumstances:
+def _circumstances(base: Plan, found: Survey, budget: Budget, seed: int) -> Circumstances:
     """Spreads and reference means of the observables, from the survey's points."""
     weights, d = found.weights, base.dim
     plain = observed(base.model, base.observables)(found.theta)
@@ -386,9 +361,3 @@ def _left(around: Circumstances) -> float:
         return 0.01
     values = reference_values(around.base, found.fit, found.theta, found.gradients) / around.spread
     return max(1e-4, float(np.mean(found.weights @ (values - found.weights @ values) ** 2)))
-
-
-def _share(plan: Plan) -> float:
-    """What one gradient of a plan costs in gradients over all the data."""
-    rows = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    return plan.oracle.evaluations(plan.target) / rows
