@@ -124,6 +124,7 @@ def test_budgets_and_what_was_asked_for():
         ({"error": 0.1, "gradients": 10}, "Pass one of"),
         ({"error": -1.0}, "`error`"),
         ({"num_chains": 0}, "`num_chains`"),
+        ({"step": 0.1}, "A plan has no field step: its fields are target, dynamics"),
     ):
         with pytest.raises(gm.InvalidInput, match=message):
             gnp.plan(target, **wrong)

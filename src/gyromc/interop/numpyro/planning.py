@@ -17,7 +17,7 @@ from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
 from gyromc.interop.numpyro.sites import observables as site_observables
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate, Oracle
-from gyromc.plan import Plan
+from gyromc.plan import FIELDS, Plan
 from gyromc.tuning.tune import tune as tune_any
 from gyromc.tuning.tuned import Tuned
 
@@ -147,6 +147,8 @@ class _Asked:
             isinstance(self.target, Posterior),
             f"`target` must be a posterior of a model: got {type(self.target).__name__}.",
         )
+        unknown = [name for name in self.fields if name not in FIELDS]
+        require(not unknown, f"A plan has no field {', '.join(unknown)}: its fields are {', '.join(FIELDS)}.")
         require(
             self.batch_size is None or "oracle" not in self.fields,
             "`batch_size` and `oracle` both say where gradients come from: pass one of them.",
@@ -187,7 +189,8 @@ class _Asked:
                 raise
             raise InvalidInput(f"{refused} {advice}") from None
         if self.num_steps is not None:
-            found = dataclasses.replace(found, plan=_lengthened(found.plan, self.num_steps))
+            plan = found.plan.replace(num_steps=self.num_steps)  # the burn-in is not counted
+            found = dataclasses.replace(found, plan=plan, gradients=plan.gradients * self._share(plan.oracle))
         return dataclasses.replace(found, warnings=_with_advice(found.warnings, self.target))
 
     def overridden(self, chosen: Plan) -> Plan:
@@ -227,11 +230,6 @@ class _Asked:
         if oracle is None or not isinstance(self.target, SubsampledPosterior):
             return 1.0
         return oracle.evaluations(self.target) / self.target.num_data
-
-
-def _lengthened(chosen: Plan, num_steps: int) -> Plan:
-    """The plan with exactly so many steps after its burn-in."""
-    return chosen.replace(num_steps=num_steps)
 
 
 def _with_advice(found: Sequence[str], target: Posterior) -> list[str]:
