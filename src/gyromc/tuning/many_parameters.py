@@ -34,8 +34,9 @@ def tune_many(base: Plan, oracle: Oracle | None, gradients: float, share: float,
 
 
 def _reason(plan: Plan, account: Account) -> str:
+    limit, steps = plan.eta / account.step_limit, f"{plan.num_steps} steps after {plan.burn_in} of burn-in"
     return (
         f"HFHR splitting with a diagonal preconditioner: condition number {account.condition:.3g} is left, friction "
-        f"{account.friction:.3g}; gradients from {plan.oracle.name}; step size {plan.eta:.3g}, "
-        f"{plan.eta / account.step_limit:.2g} of its limit; {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in."
+        f"{account.friction:.3g}; gradients from {plan.oracle.name}; step size {plan.eta:.3g}, {limit:.2g} of its limit; "
+        f"{plan.num_chains} chains × {steps}."
     )
