@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import engines
+from gyromc.checks import require
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
 from gyromc.plan import Plan
@@ -38,6 +39,11 @@ def sized(ladder: Ladder, around: Circumstances, eta: float, steps: float) -> Pl
         eta *= 0.98
     burn_in = math.ceil(BURN_IN[0 if found.trusted else 1] / plan.eta)
     chains = _chains(ladder, plan.eta, steps, burn_in, found)
+    require(
+        burn_in + LEAST_STEPS <= MOST_STEPS,
+        f"No plan can be recommended: the step size would have to be {plan.eta:.2g}, and relaxing takes more steps than can be "
+        "counted. The posterior is far from Gaussian: use NUTS, or write the model with less dependence.",
+    )
     if found.trusted:
         burn_in = min(burn_in, math.ceil(MOST_BURNT * steps / chains))
     placed = plan.replace(

@@ -13,7 +13,7 @@ from scipy import linalg, special
 
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
-from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
+from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
@@ -27,7 +27,7 @@ LEAST = 50  # points that the weights must leave
 LARGEST = 0.05  # weight of a single point
 MOST_WORK = 2e8  # rows × parameters × points that a round may touch
 MOST_WEIGHTED = 60  # parameters: beyond, weights are uneven even where the posterior is nearly Gaussian
-CURVATURES = 32  # points for the mean curvature of a regression
+CURVATURES, AVERAGED = 32, 256  # points for the mean curvature of a regression, with many rows or columns and with few
 WEIGHED = 64  # points that get weights where there are many data
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
 PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
@@ -112,6 +112,10 @@ def survey(model: Model, points: int, seed: int = 0) -> Survey:
             if found.steepest < VARIES
             else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
         )
+    if isinstance(target, WithLikelihood):
+        modes = (
+            nearest_gaussian(target, modes[0], AVERAGED),
+        )  # of a skewed posterior, a better proposal than the mode
     found = _importance(model, modes, points, rng)
     if found.trusted:
         return dataclasses.replace(found, doubts=doubts)
@@ -119,6 +123,8 @@ def survey(model: Model, points: int, seed: int = 0) -> Survey:
         f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
         "posterior is far from Gaussian. Its width was found by a short run."
     )
+    if isinstance(target, WithLikelihood):
+        return _settled(model, list(modes), modes[0], seed, (*doubts, why))
     return _settled(model, list(modes), _center(found), seed, (*doubts, why), found.starts(CHAINS, seed))
 
 
@@ -243,7 +249,7 @@ def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generat
 def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey:
     """A regression with many rows or columns: draws of the Gaussian that has its mean curvature, not weighted."""
     target = model.flat_target
-    fit = mean_curvature_fit(target, model.laplace, CURVATURES)
+    fit = mean_curvature_fit(target, nearest_gaussian(target, model.laplace, CURVATURES), CURVATURES)
     R = inverse_root(fit.precision)
     theta = fit.mean + _antithetic(rng, points, model.dim) @ R.T
     linear = (theta - fit.mean) @ fit.precision  # what gradients are to first order
