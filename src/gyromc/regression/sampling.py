@@ -8,13 +8,14 @@ columns than rows costs as much as one with as many.
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gyromc import engines
 from gyromc.checks import require_memory, whole
-from gyromc.errors import DivergenceError
+from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.observables import linear, square
 from gyromc.plan import Plan
 from gyromc.regression.draws import Draws
@@ -69,6 +70,8 @@ def sample(
     T = every @ lift if reduced else every
     labels = [f"{i}: {name}" for i, name in enumerate(names)]
     tuned = _tuned(seen, dict(zip(labels, T, strict=True)), relative_error, num_chains, num_draws, seed)
+    if tuned.warnings:
+        warnings.warn(" ".join(tuned.warnings), GyromcWarning, stacklevel=3)  # the caller of `fit`
     unseen = prior_scale**2 * np.maximum(0.0, np.sum(every**2, axis=1) - np.sum(T**2, axis=1))
     tuned, run = _run(tuned, T, unseen, relative_error, engine, progress)
     theta = np.asarray(run.draws, float)
