@@ -243,6 +243,20 @@ def test_more_columns_than_rows():
     assert found.run.plan.dim <= 12
 
 
+@pytest.mark.filterwarnings("ignore:Draws around the mode:gyromc.GyromcWarning")
+def test_nearly_separable_classes_of_many_columns():
+    """Importance sampling fails here, with a warning; steps are small, not absurd, and two seeds agree within stated errors."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((60, 25)) @ rng.standard_normal((25, 25))
+    y = (X[:, 0] + 0.1 * rng.standard_normal(60) > 0).astype(float)
+    one, two = (fit(X, y, "logistic", effort=0.05, seed=seed) for seed in (0, 1))
+    assert one.run.gradient_evaluations < 1e7
+    for a, b in zip(one.coefficients, two.coefficients, strict=True):
+        assert a.error < 0.1 * a.sd
+        assert abs(a.mean - b.mean) < 4 * np.hypot(a.error, b.error)
+        assert abs(np.log(a.sd / b.sd)) < 0.2
+
+
 @pytest.mark.parametrize(
     ("X", "y", "model"),
     [

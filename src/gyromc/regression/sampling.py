@@ -8,19 +8,19 @@ columns than rows costs as much as one with as many.
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gyromc import engines
 from gyromc.checks import require_memory, whole
-from gyromc.errors import DivergenceError
+from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.observables import linear, square
 from gyromc.plan import Plan
 from gyromc.regression.draws import Draws
 from gyromc.regression.posing import Posed, posterior
 from gyromc.results import Run
-from gyromc.shape.laplace import inverse_root
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.tune import tune
 from gyromc.tuning.tuned import Expected, Tuned
@@ -70,6 +70,8 @@ def sample(
     T = every @ lift if reduced else every
     labels = [f"{i}: {name}" for i, name in enumerate(names)]
     tuned = _tuned(seen, dict(zip(labels, T, strict=True)), relative_error, num_chains, num_draws, seed)
+    if tuned.warnings:
+        warnings.warn(" ".join(tuned.warnings), GyromcWarning, stacklevel=3)  # the caller of `fit`
     unseen = prior_scale**2 * np.maximum(0.0, np.sum(every**2, axis=1) - np.sum(T**2, axis=1))
     tuned, run = _run(tuned, T, unseen, relative_error, engine, progress)
     theta = np.asarray(run.draws, float)
@@ -110,7 +112,7 @@ def _tuned(
         num_chains=chains,
         num_steps=steps,
         burn_in=max(plan.burn_in, math.ceil(BURN_IN / eta)),
-        start=_starts(plan, chains, seed),
+        start=np.resize(plan.start, (chains, plan.dim)),  # some chains begin alike and part in the burn-in
     ).knowing(plan.model)
     shrunk = math.sqrt(before / (chains * steps))
     rows = {name: _with_error(found[name], shrunk) for name in means}
@@ -130,13 +132,6 @@ def _with_error(row: Expected, factor: float) -> Expected:
         return Expected(0.0, 0.0, 0.0, 0.0)
     chance = factor * row.std_error
     return dataclasses.replace(row, std_error=chance, expected=math.hypot(row.bias, chance))
-
-
-def _starts(plan: Plan, chains: int, seed: int) -> np.ndarray:
-    """Points of the Gaussian nearest to the posterior, one for each chain."""
-    fit = plan.model.gaussian_fit
-    x = np.random.default_rng(seed).standard_normal((chains, plan.dim))
-    return fit.mean + x @ inverse_root(fit.precision).T
 
 
 def _run(tuned: Tuned, T: np.ndarray, unseen: np.ndarray, error: float, engine: str, progress) -> tuple[Tuned, Run]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import engines
+from gyromc.checks import require
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
 from gyromc.plan import Plan
@@ -37,6 +38,11 @@ def sized(ladder: Ladder, around: Circumstances, eta: float, steps: float, chain
         plan = ladder.family.plan(around.base, found, around.noise, float(f"{eta:.3g}"))
         eta *= 0.98
     burn_in = needed_burn_in(found, plan.eta)
+    require(
+        burn_in + LEAST_STEPS <= MOST_STEPS,
+        f"No plan can be recommended: the step size would have to be {plan.eta:.2g}, and relaxing takes more steps than can be "
+        "counted. The posterior is far from Gaussian: use NUTS, or write the model with less dependence.",
+    )
     chains = _chains(ladder, plan.eta, steps, burn_in, found) if chains is None else chains
     burn_in = min(burn_in, math.ceil(MOST_BURNT[0 if found.trusted else 1] * steps / chains))
     placed = plan.replace(

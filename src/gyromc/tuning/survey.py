@@ -14,7 +14,7 @@ from scipy import linalg, special
 
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
-from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
+from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
@@ -28,7 +28,7 @@ LEAST = 50  # points that the weights must leave
 LARGEST = 0.05  # weight of a single point
 MOST_WORK = 2e8  # rows × parameters × points that a round may touch
 MOST_WEIGHTED = 60  # parameters: beyond, weights are uneven even where the posterior is nearly Gaussian
-CURVATURES = 32  # points for the mean curvature of a regression
+CURVATURES, AVERAGED = 32, 256  # points for the mean curvature of a regression, with many rows or columns and with few
 WEIGHED = 64  # points that get weights where there are many data
 MANY = 1e7  # rows × parameters, from which on a quarter of both is enough
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
@@ -116,6 +116,10 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
             return found
         why = f"The curvature varies by {found.steepest:.2g} times."
         return _piloted(model, pilot, (*doubts, why)) or _doubted(found, why)
+    if isinstance(target, WithLikelihood):
+        modes = (
+            nearest_gaussian(target, modes[0], AVERAGED),
+        )  # of a skewed posterior, a better proposal than the mode
     found = _importance(model, modes, points, rng)
     if found.trusted:
         return dataclasses.replace(found, doubts=doubts)
@@ -124,9 +128,14 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
         f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
         "posterior is far from Gaussian. Its width was found by a short run.",
     )
-    return _piloted(model, pilot, why) or _settled(
-        model, list(modes), _center(found), seed, why, found.starts(CHAINS, seed)
-    )
+    if isinstance(target, WithLikelihood):
+        said = (
+            *why[:-1],
+            why[-1].replace("Its width was found by a short run.", "Its width is that of the mean curvature."),
+        )
+        return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
+    short_run = lambda: _settled(model, list(modes), _center(found), seed, why, found.starts(CHAINS, seed))
+    return _piloted(model, pilot, why) or short_run()
 
 
 def _piloted(model: Model, pilot: Pilot | None, doubts: tuple[str, ...]) -> Survey | None:
@@ -261,7 +270,8 @@ def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey
     target = model.flat_target
     assert isinstance(target, SumOverData)
     share = 4 if target.num_data * model.dim > MANY else 1
-    fit = mean_curvature_fit(target, model.laplace, CURVATURES // share)
+    center = model.laplace if share > 1 else nearest_gaussian(target, model.laplace, CURVATURES)
+    fit = mean_curvature_fit(target, center, CURVATURES // share)
     R = inverse_root(fit.precision)
     theta = fit.mean + _antithetic(rng, points, model.dim) @ R.T
     linear = (theta - fit.mean) @ fit.precision  # what gradients are to first order

@@ -173,15 +173,23 @@ class _Tuning:
         return self._account(ladder, plan, given, meter.gradients, rate)
 
     def _steps_for(self, error: float) -> float:
-        """How many gradients the error needs for every observable: the fewest over families, each at its best step size."""
+        """How many gradients the error needs for every observable: the fewest over families, each at its best step size.
+
+        Where the bias is not known well enough for any number of them: those that make the Monte Carlo error as small.
+        """
+
+        def reached(ladder: Ladder, steps: float, biased: bool) -> bool:
+            eta = ladder.best(steps)
+            squared = ladder.squared_error(eta, steps) - (0.0 if biased else ladder.squared_bias(eta))
+            return float(np.max(squared)) <= error**2
+
+        able = [ladder for ladder in self.ladders if reached(ladder, 10.0**LONGEST, True)]
         needed = []
-        for ladder in self.ladders:
+        for ladder in able or self.ladders:
             low, high = 0.0, LONGEST
             while high - low > 0.02:
                 middle = (low + high) / 2
-                steps = 10.0**middle
-                reached = float(np.max(ladder.squared_error(ladder.best(steps), steps))) <= error**2
-                low, high = (low, middle) if reached else (middle, high)
+                low, high = (low, middle) if reached(ladder, 10.0**middle, bool(able)) else (middle, high)
             needed.append(10.0**high)
         return min(needed)
 
