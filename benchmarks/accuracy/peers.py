@@ -20,7 +20,7 @@ from scipy import special
 
 import gyromc as gm
 from accuracy.problems import Problem
-from gyromc.evaluation import doubled
+from gyromc.evaluation import doubled, metered
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
 from gyromc.prediction.exact.mehler import ridge_moments
@@ -251,6 +251,14 @@ def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int
 
 
 @functools.lru_cache(1)
+def _fit_cost(problem: Problem) -> float:
+    """Gradients that mode and curvature cost."""
+    with metered() as meter:
+        _ = gm.Model(problem.target, np.zeros(problem.dim)).laplace
+    return meter.gradients
+
+
+@functools.lru_cache(1)
 def _gaussian_means(problem: Problem) -> np.ndarray:
     """The expectations of the observables under the Laplace approximation."""
     center = problem.model.laplace
@@ -267,7 +275,8 @@ def _gaussian_means(problem: Problem) -> np.ndarray:
 
 def laplace(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
     """The Laplace approximation: one answer without draws, whose error is all bias."""
-    return [Outcome(_gaussian_means(problem)[None], 0.0, problem.rows, note="no draws: its error is its bias")]
+    note = "no draws: its error is its bias"
+    return [Outcome(_gaussian_means(problem)[None], 0.0, problem.rows, _fit_cost(problem), note=note)]
 
 
 def importance(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Outcome]:
@@ -284,4 +293,4 @@ def importance(problem: Problem, budget: int, repetitions: int, seed: int) -> li
         found.append(weights @ problem.values(theta))
         spent += time.perf_counter() - began
     note = "a potential counts as a third of a gradient"
-    return [Outcome(np.array(found), draws * POTENTIAL, problem.rows, 0.0, spent, note=note)]
+    return [Outcome(np.array(found), draws * POTENTIAL, problem.rows, _fit_cost(problem), spent, note=note)]

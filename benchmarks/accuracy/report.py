@@ -174,11 +174,22 @@ def plot(cells: dict, path: str | Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def _settings(cells: dict) -> str:
+    """A sentence about the budgets of the cells."""
+    found = [cell for cell in cells.values() if "kinds" in cell]
+    profiles = ", ".join(sorted({cell["profile"] for cell in found}))
+    spans = []
+    for field in ("budget", "repetitions"):
+        values = [cell["settings"][field] for cell in found]
+        spans.append(f"{min(values)}" if min(values) == max(values) else f"{min(values)} to {max(values)}")
+    return f"Profile {profiles}: {spans[0]} gradients in a repetition, {spans[1]} repetitions."
+
+
 def write_pages(cells: dict, docs: Path, readme: Path | None) -> None:
     """Write tables and figure into docs/accuracy.md, docs/figures and, where given, the README."""
     page, problems = docs / "accuracy.md", _problems(cells)
     every = {label: label for label in COMPETITORS if label != "Laplace approximation"}
-    parts = []
+    parts = [_settings(cells)]
     for kind in KINDS:
         parts += [f"**{kind.capitalize()}**", matrix(cells, kind, every, problems)]
     replace_between(page, "draws", "\n\n".join(parts))
