@@ -269,6 +269,7 @@ def test_nearly_separable_classes_of_many_columns():
     ],
     ids=["one row", "constant column", "repeated column", "huge", "constant response", "no counts"],
 )
+@pytest.mark.filterwarnings("ignore:Draws around the mode:gyromc.GyromcWarning")
 def test_poor_data_still_give_finite_answers(X, y, model):
     found = fit(X, y, model, effort=0.2)
     values = [v for c in found.coefficients for v in (c.mean, c.sd, c.std_error, c.low, c.high, c.bias)]

@@ -62,6 +62,7 @@ class _BayesianRegression(BaseEstimator):
         check_dynamics(self.dynamics, stacklevel=4)  # the caller of `fit`
         found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
         self.posterior_, self.reason_ = found.posterior, found.tuned.reason
+        self.warnings_ = found.tuned.warnings
         self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
         spreads = found.posterior.spreads()
         columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
@@ -97,7 +98,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
     `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (σ),
-    `posterior_` (draws), `reason_` (the sampler and why), `n_iter_`, `n_features_in_`.
+    `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np

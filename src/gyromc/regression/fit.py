@@ -14,6 +14,7 @@ import numpy as np
 
 from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
 from gyromc.engines.choice import ENGINES
+from gyromc.errors import GyromcWarning
 from gyromc.records import Column, Records, Renamed
 from gyromc.regression.draws import Draws, Predictions
 from gyromc.regression.posing import Posed, pose
@@ -201,6 +202,8 @@ def fit(
     posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
     rows = _rows(labels, intercept)
     sampled = sample(posed, [_label(*row) for row in rows], relative_error(effort), engine, progress, **options)
+    if sampled.tuned.warnings:
+        warnings.warn(" ".join(sampled.tuned.warnings), GyromcWarning, stacklevel=2)
     return _fit_of(sampled, posed, model, labels, _table(sampled, rows, level), level)
 
 

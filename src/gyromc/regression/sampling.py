@@ -8,14 +8,13 @@ columns than rows costs as much as one with as many.
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gyromc import engines
 from gyromc.checks import require_memory, whole
-from gyromc.errors import DivergenceError, GyromcWarning
+from gyromc.errors import DivergenceError
 from gyromc.observables import linear, square
 from gyromc.plan import Plan
 from gyromc.regression.draws import Draws
@@ -70,8 +69,6 @@ def sample(
     T = every @ lift if reduced else every
     labels = [f"{i}: {name}" for i, name in enumerate(names)]
     tuned = _tuned(seen, dict(zip(labels, T, strict=True)), relative_error, num_chains, num_draws, seed)
-    if tuned.warnings:
-        warnings.warn(" ".join(tuned.warnings), GyromcWarning, stacklevel=3)  # the caller of `fit`
     unseen = prior_scale**2 * np.maximum(0.0, np.sum(every**2, axis=1) - np.sum(T**2, axis=1))
     tuned, run = _run(tuned, T, unseen, relative_error, engine, progress)
     theta = np.asarray(run.draws, float)
@@ -120,10 +117,10 @@ def _tuned(
         f"{found.reason} Lengthened to {chains} chains × {steps} steps after {longer.burn_in} of burn-in, for {draws} "
         "nearly independent draws."
     )
-    cost = found.gradients / plan.gradients
-    return dataclasses.replace(
-        found, plan=longer, rows=rows, gradients=cost * longer.gradients, seconds=None, reason=reason
-    )
+    changes = {"gradients": found.gradients / plan.gradients * longer.gradients, "seconds": None, "reason": reason}
+    reached = all(row.expected <= 1.2 * error * row.sd for row in rows.values())
+    kept = [text for text in found.warnings if not (reached and text.startswith("The error"))]  # of the shorter plan
+    return dataclasses.replace(found, plan=longer, rows=rows, warnings=kept, **changes)
 
 
 def _with_error(row: Expected, factor: float) -> Expected:
