@@ -22,7 +22,7 @@ from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.moments import GradientMoments
 from gyromc.targets import Target
-from gyromc.tuning.blocks import REVERSIBLE, merits
+from gyromc.tuning.blocks import merits
 from gyromc.tuning.budget import Budget, cost_of_a_gradient
 from gyromc.tuning.families import EULER, FAMILIES
 from gyromc.tuning.gaussian_errors import plain_error, plan_error
@@ -209,7 +209,6 @@ class _Tuning:
         tried.append(
             Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, 1 / (plain**2 * total), "for comparison")
         )
-        tried += _by_theory(self.around.survey)
         reversible = min(one.rmse(steps) for one in self.ladders if not one.family.turn)
         gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
         if given is not None:
@@ -235,9 +234,9 @@ class _Tuning:
                 f"{worst.bias / worst.sd:.2g} posterior standard deviations only."
             )
         seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
-        return Tuned(
-            plan, rows, tuple(tried), gains, plan.gradients * cost, spent, seconds, self._reason(ladder, plan), doubts
-        )
+        by_theory = merits(np.linalg.eigvalsh(self.around.survey.fit.precision))
+        total, reason = plan.gradients * cost, self._reason(ladder, plan)
+        return Tuned(plan, rows, tuple(tried), gains, total, spent, seconds, reason, doubts, by_theory)
 
     def _same(self, given: Plan) -> bool:
         return list(given.observables) == list(self.around.base.observables)
@@ -264,24 +263,6 @@ def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
     )
     oracle, share = (given.oracle, cost_of_a_gradient(given)) if isinstance(given, Plan) else (None, 1.0)
     return tune_many(base, oracle, budget.guess, share, seed)
-
-
-def _by_theory(found: Survey) -> list[Tried]:
-    """Dynamics with Euler's step that theory leaves behind: gradients at equal bias on a Gaussian of the same curvature (T4)."""
-    needed = merits(np.linalg.eigvalsh(found.fit.precision))
-    return [
-        Tried(
-            name,
-            (),
-            math.nan,
-            math.nan,
-            math.nan,
-            math.nan,
-            f"not tried: {phi:.3g} × the gradients of {REVERSIBLE.name}, Euler",
-        )
-        for name, phi in needed.items()
-        if name != REVERSIBLE.name
-    ]
 
 
 def _exact(around: Circumstances) -> bool:
