@@ -142,7 +142,10 @@ def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed:
 
 def _tuned(problem: Problem, budget: int, repetitions: int, seed: int, reversible: bool) -> list[Outcome]:
     found = tuned_plan(problem, budget, reversible, seed)
-    plan = found.plan.replace(**_lengths(problem, budget, repetitions, seed), dtype="float64").knowing(found.plan.model)
+    own, lengths = found.plan.start, _lengths(problem, budget, repetitions, seed)
+    lengths["start"] = own if callable(own) else np.resize(own, (repetitions, problem.dim))  # its starts in turn
+    lengths["burn_in"] = max(lengths["burn_in"], found.plan.burn_in)
+    plan = found.plan.replace(**lengths, dtype="float64").knowing(found.plan.model)
     return [_outcome(plan, found.spent, found.reason.partition(";")[0])]
 
 
@@ -170,7 +173,7 @@ def rotation_gain(problem: Problem, steps: int, chains: int, seed: int) -> dict:
     one the least variance among those with no more bias. The ratio of variances comes from the other half: the geometric mean
     over observables, its error from a bootstrap over chains.
     """
-    lengths = _lengths(problem, steps, chains, seed)
+    lengths = _lengths(problem, steps, chains, seed) | {"burn_in": steps}
     found: dict = {}
     for kind, rates, grid in (("reversible", (0.0,), REVERSIBLE), ("rotating", RATES, ROTATING)):
         for rate in rates:
