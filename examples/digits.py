@@ -7,6 +7,7 @@ networks. The digits 8 and 9 are never shown in training; the example also compa
 
     python examples/digits.py                    # several seeds, a few minutes; writes results/digits/
     python examples/digits.py --quick            # one seed, seconds, to see that it works
+    python examples/digits.py --tuned            # step size, friction and preconditioner found from gradients (large_plan)
 """
 
 import argparse
@@ -25,6 +26,8 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import gyromc as gm
+from gyromc.flat import ravel
+from gyromc.tuning.large import LEAST_GRADIENTS, large_plan
 
 SEEN, PIXELS = 8, 64
 
@@ -54,6 +57,9 @@ class Settings:
     mode_rate: float = 4e-3  # the posterior's own mode: trained to the end, no early stopping
     mode_epochs: int = 400
     restarts: int = 5
+    tuned: bool = (
+        False  # whether the sampler is tuned, with gradients of all images, instead of alpha, gamma and step_size
+    )
 
     def quick(self) -> "Settings":
         return dataclasses.replace(
@@ -173,9 +179,23 @@ def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
     )
 
 
+def tuned_plan(model: Model, split: Split, seed: int) -> gm.Plan:
+    """The same posterior and observables, as many gradients, but of all labelled images, and a sampler found from gradients."""
+    given = posterior_plan(model, split, seed)
+    start = np.asarray(ravel(model.draw(jax.random.key(seed), 0.1)), float)
+    gradients = max(LEAST_GRADIENTS, given.gradients)
+    posterior = gm.Model(given.target, model.template, start)
+    plan, account = large_plan(posterior, given.observables, None, gradients, given.num_chains, seed)
+    for note in account.notes:
+        print(f"split {seed}: {note}", file=sys.stderr)
+    return plan
+
+
 def bayes(model: Model, split: Split, seed: int):
     """Predictive probabilities averaged over chains and kept draws, for test and unseen images, and the run."""
-    run = gm.run(posterior_plan(model, split, seed), "scan", thin=model.settings.thin)
+    s = model.settings
+    plan = (tuned_plan if s.tuned else posterior_plan)(model, split, seed)
+    run = gm.run(plan, "scan", thin=max(1, plan.num_steps * s.thin // s.steps))
     draws = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), run.draws)
     average = jax.jit(lambda p, x: jnp.mean(jax.lax.map(lambda q: model.probabilities(q, x), p), axis=0))
     return np.asarray(average(draws, split.test[0])), np.asarray(average(draws, split.unseen)), run
@@ -302,7 +322,7 @@ def compare(seed: int, model: Model) -> dict:
         each = [measure(p, u, digits) for p, u in zip(test, unseen, strict=True)]
         return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
 
-    momentum = run.state.z[:, run.plan.dim :]
+    momentum = run.state.z[:, run.plan.dim : 2 * run.plan.dim]
     return {
         "seed": seed,
         "bayes": measure(bayes_test, bayes_unseen, digits),
@@ -410,11 +430,12 @@ def main(arguments: list[str] | None = None) -> None:
         "--out", type=Path, default=Path("results/digits"), help="folder for digits.json and digits.png"
     )
     for field in dataclasses.fields(Settings):
-        if isinstance(field.default, int | float):
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
             flag = f"--{field.name.replace('_', '-')}"
             parser.add_argument(
                 flag, type=type(field.default), default=field.default, help=f"default {field.default:g}"
             )
+    parser.add_argument("--tuned", action="store_true", help="find the sampler from gradients of all labelled images")
     options = vars(parser.parse_args(arguments))
     seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
     settings = Settings(**options).quick() if quick else Settings(**options)

@@ -118,7 +118,9 @@ def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[
     directions: list[np.ndarray] = [np.zeros((0, m))]
     weight: list[np.ndarray] = [np.zeros(0)]
     owner: list[np.ndarray] = [np.zeros(0, int)]
-    root = _symmetric_root(doubled_sum(M, C @ C.T)) if forms else np.zeros((m, m))
+    if not forms:
+        return directions[0], weight[0], owner[0]
+    root = _symmetric_root(doubled_sum(M, C @ C.T))
     inverse = np.linalg.pinv(root, rcond=1e-9, hermitian=True)
     for j, form in forms.items():
         Phi = doubled_sum(M.T, np.pad(form, (0, m - len(form))))
@@ -164,6 +166,8 @@ def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray,
     """
     if isinstance(h, Ridge):
         a = np.asarray(h.direction, float)
+        if h.is_linear:
+            return a, None
         sigma = float(np.sqrt(a @ np.linalg.solve(fit.precision, a)))
         if sigma == 0:
             return np.zeros_like(a), None
@@ -171,7 +175,7 @@ def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray,
         values = np.asarray(h.rho(float(a @ fit.mean) + sigma * x), float)
         w = w / w.sum()
         first, second = float(w @ (values * x)) / sigma, float(w @ (values * (x**2 - 1))) / (2 * sigma**2)
-        flat = h.is_linear or abs(second) * sigma <= 1e-12 * abs(first)
+        flat = abs(second) * sigma <= 1e-12 * abs(first)
         return first * a, None if flat else second * np.outer(a, a)
     half = np.random.default_rng(0).standard_normal((POINTS // 2, plan.dim))
     root = np.linalg.cholesky(np.linalg.inv(fit.precision))

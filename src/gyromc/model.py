@@ -1,7 +1,7 @@
 """A model: a target over one vector θ, and what can be learnt of it before any dynamics is chosen.
 
 A target and a start in. Out: the target as a function of a vector, the dimension, values at many points, the mode with the
-curvature there, the nearest Gaussian and an importance sample. Each is computed when first asked for and kept.
+curvature there, a Gaussian fit and an importance sample. Each is computed when first asked for and kept.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.shape.gaussian import GaussianApproximation, GaussianFit, mean_curvature_fit, nearest_gaussian
+from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
@@ -124,10 +124,6 @@ class Model:
     def precision(self) -> np.ndarray:
         """K = ∇²U at the mode."""
         return self.laplace.precision
-
-    def nearest_gaussian(self, seed: int = 0, refine: bool = True) -> GaussianApproximation:
-        """The Gaussian with the law's mean gradient and mean curvature."""
-        return self._once(nearest_gaussian, seed, refine)
 
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
         """A weighted sample around the mode, not checked: `trusted_sample_of` returns it only where it represents the law."""

@@ -200,8 +200,14 @@ class Plan:
 
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
-        """The oracle with what it precomputes for this target."""
-        return self.oracle.prepared(self.model)
+        """The oracle with what it precomputes for this target, once for all plans of a model."""
+        kept, key = self.model._kept, ("prepared oracle", id(self.oracle))
+        if key not in kept:
+            kept[key] = (
+                self.oracle,
+                self.oracle.prepared(self.model),
+            )  # the oracle stays alive, so that its id stays its own
+        return kept[key][1]
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.tuning.recipe import preconditioned_plan
 
 Y = 4 + 0.1 * np.random.default_rng(0).standard_normal(10)
 
@@ -64,9 +63,16 @@ def test_convex_targets_are_not_searched_and_large_ones_say_so():
 
 def test_chains_start_at_every_mode_and_the_user_is_told():
     model = squares()
-    with pytest.warns(gm.GyromcWarning, match="2 modes or more"):
-        plan = preconditioned_plan(model, {"mu": lambda t: t[0]}, num_steps=400, num_chains=16)
-    run = gm.run(plan, progress=False)
+    plan = gm.Plan(
+        target=model.target,
+        dynamics=gm.dynamics.overdamped(1),
+        observables={"mu": lambda t: t[0]},
+        step_size=0.01,
+        start=np.zeros(1),
+    )
+    tuned = gm.tune(plan, gradients=8000, num_chains=16)
+    assert any("2 modes or more" in text for text in tuned.warnings)
+    run = gm.run(tuned.plan, progress=False)
     signs = np.sign(run.averages["mu"])
     assert (signs > 0).sum() == (signs < 0).sum() == 8
     assert abs(run.mean["mu"]) < 3 * run.std_error["mu"]  # the truth is 0, and the error knows what it does not know

@@ -155,3 +155,14 @@ def test_one_parameter_and_a_constant_observable():
     run = gm.run(tuned.plan, progress=False)
     assert abs(run.mean["x"]) < 6 * math.sqrt(tuned.expected["x"] ** 2 + run.std_error["x"] ** 2)
     assert run.mean["one"] == pytest.approx(1.0)
+
+
+def test_many_parameters_are_tuned_without_matrices():
+    plan = untuned(gm.targets.Quadratic(np.geomspace(0.1, 10.0, 1200)), 1200, num_steps=20_000)
+    tuned = gm.tune(plan, gradients=20_000)
+    assert str(tuned.plan.scheme) == "hfhr_splitting"
+    assert tuned.plan.gradients + tuned.spent <= 20_000
+    assert math.isnan(tuned.expected["x"])  # not known, and a warning says so
+    assert any("not predicted" in text for text in tuned.warnings)
+    with pytest.raises(gm.InvalidInput, match="pass `gradients`"):
+        gm.tune(plan, error=0.01)

@@ -22,7 +22,7 @@ from gyromc.paper.catalogue import CATALOGUE
 from gyromc.plan import Plan
 from gyromc.stepsizes import read_step_size
 
-__all__ = ["find", "load", "loads"]
+__all__ = ["find", "is_plan_file", "load", "loads"]
 
 NUMBERS = (
     "step_size",
@@ -75,13 +75,18 @@ def loads(text: str, folder: str | Path = ".") -> Plan:
     return Plan(target=target, dynamics=_dynamics(table["dynamics"], target), observables=chosen, **settings)
 
 
+def is_plan_file(what: str) -> bool:
+    """Whether the name is that of a plan file: a path ending in .toml, or any path that exists."""
+    return what.endswith(".toml") or _is_file(Path(what))
+
+
 def find(what: str, step_size: float | None = None) -> Plan:
     """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
 
     `step_size` replaces the file's step size; an experiment's smallest is the default.
     """
     step_size = None if step_size is None else read_step_size(step_size)
-    if what.endswith(".toml") or _is_file(Path(what)):
+    if is_plan_file(what):
         plan = load(what)
         return plan if step_size is None else plan.replace(step_size=step_size)
     if what not in CATALOGUE:

@@ -10,8 +10,8 @@ import numpy as np
 
 from gyromc.checks import positive, require
 from gyromc.records import Renamed
-from gyromc.regression.draws import Predictions, WeightedDraws
-from gyromc.regression.fit import relative_error
+from gyromc.regression.draws import Draws, Predictions
+from gyromc.regression.fit import check_dynamics, relative_error
 from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import sample
 from gyromc.regression.sums import RowSums
@@ -32,7 +32,7 @@ __all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
 class _BayesianRegression(BaseEstimator):
     """What both estimators share: their parameters, the fit and what is read off it."""
 
-    posterior_: WeightedDraws
+    posterior_: Draws
     coef_: np.ndarray
     intercept_: np.ndarray
 
@@ -43,7 +43,7 @@ class _BayesianRegression(BaseEstimator):
         fit_intercept: bool = True,
         effort: str | float = "quick",
         num_draws: int = 2048,
-        dynamics: str = "reversible",
+        dynamics: str | None = None,
         random_state: Any = 0,
     ):
         self.prior_scale = prior_scale
@@ -59,9 +59,10 @@ class _BayesianRegression(BaseEstimator):
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
-        options = {"num_draws": self.num_draws, "dynamics": self.dynamics, "seed": int(seed)}
-        found = sample(posed, names, relative_error(self.effort), "auto", False, **options)
-        self.posterior_, self.reason_ = found.posterior, found.choice.reason
+        check_dynamics(self.dynamics, stacklevel=4)  # the caller of `fit`
+        found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
+        self.posterior_, self.reason_ = found.posterior, found.tuned.reason
+        self.warnings_ = found.tuned.warnings
         self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
         spreads = found.posterior.spreads()
         columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
@@ -89,15 +90,15 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
 
     - `prior_scale`: the prior's standard deviation.
     - `fit_intercept`: whether there is an intercept.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error of each coefficient to aim at, in posterior
-      standard deviations.
-    - `num_draws`: how many posterior draws predictions are averaged over.
-    - `dynamics`: `"reversible"` or `"rotating"`; see `gyromc.regression.fit.fit`.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of each coefficient's mean to aim at, in posterior standard
+      deviations.
+    - `num_draws`: how many posterior draws predictions are averaged over, at least.
+    - `dynamics`: not used any more; the sampler is chosen by `gyromc.tune`.
     - `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
-    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and the discretisation bias that was taken off), `noise_scale_` (σ),
-    `posterior_` (weighted draws), `reason_` (the sampler and why), `n_iter_`, `n_features_in_`.
+    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (σ),
+    `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np

@@ -1,8 +1,8 @@
-"""A posterior as weighted draws of θ, and what it says about new rows: E[h] ≈ Σ_s w_s h(θ_s).
+"""A posterior as draws of θ, and what it says about new rows: E[h] ≈ the mean of h(θ_s) over draws.
 
-Draws from independent chains and weights that remove the step size's bias in; predictions in the user's units out: the
-expectation, its Monte Carlo error (which more steps reduce), its posterior spread (which more data reduce) and the noise of one
-observation (which nothing reduces), each apart. Plain arrays, so that it can be pickled.
+Draws from independent chains in; predictions in the user's units out: the expectation, its Monte Carlo error (which more steps
+reduce), its posterior spread (which more data reduce) and the noise of one observation (which nothing reduces), each apart. Plain
+arrays, so that it can be pickled.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from gyromc.records import Renamed
 from gyromc.regression.units import Units
 from gyromc.targets.likelihoods import Likelihood, Normal
 
-__all__ = ["Predictions", "WeightedDraws", "weighted_quantiles"]
+__all__ = ["Draws", "Predictions"]
 
 AT_ONCE = 2_000_000  # numbers held while predicting
 
@@ -47,20 +47,28 @@ class Predictions:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WeightedDraws:
-    """Draws of θ with weights.
+class Draws:
+    """Draws of θ, all of the same weight.
 
     **Attributes:**
 
     - `likelihood`, `units`: the model, and how standardised columns belong to the user's.
     - `theta`: chains × draws × dim, in standardised coordinates.
-    - `weights`: chains × draws, with mean 1.
     """
 
     likelihood: Likelihood
     units: Units
     theta: np.ndarray
-    weights: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """How many draws there are, of all chains."""
+        return self.theta.shape[0] * self.theta.shape[1]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Ones, chains × draws: earlier versions weighted draws."""
+        return np.ones(self.theta.shape[:2])
 
     @property
     def num_columns(self) -> int:
@@ -73,16 +81,20 @@ class WeightedDraws:
         return self.theta @ T.T + offset
 
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The weighted mean over draws of values, chains × draws × …, and its standard error from the spread between chains."""
-        w = self.weights.reshape(self.weights.shape + (1,) * (values.ndim - 2))
-        mean = np.mean(w * values, axis=(0, 1))
-        by_chain = np.mean(w * (values - mean), axis=1)
+        """The mean over draws of values, chains × draws × …, and its standard error from the spread between chains."""
+        mean = np.mean(values, axis=(0, 1))
+        by_chain = np.mean(values - mean, axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
 
     def spreads(self) -> np.ndarray:
         """The posterior standard deviation of each coefficient."""
         draws = self.coefficients()
         return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
+
+    def quantiles(self, levels: Sequence[float]) -> np.ndarray:
+        """Quantiles of each coefficient: levels × coefficients."""
+        draws = self.coefficients()
+        return np.quantile(draws.reshape(-1, draws.shape[-1]), levels, axis=0, method="hazen")
 
     def predict(self, X) -> Predictions:
         """What the posterior expects of y at each row of X."""
@@ -96,7 +108,7 @@ class WeightedDraws:
         for rows in self._chunks(self._rows(X)):
             part = y[first : first + len(rows)]
             losses = self.likelihood.loss(self._predictors(rows), part)
-            found.append(special.logsumexp(-losses, axis=(0, 1), b=self.weights[..., None] / self.weights.size))
+            found.append(special.logsumexp(-losses, axis=(0, 1)) - np.log(self.count))
             first += len(rows)
         scale = np.log(self.units.y_scale * self.units.noise) if self._linear else 0.0
         return np.concatenate(found) - self.likelihood.constant(y) - scale
@@ -114,7 +126,7 @@ class WeightedDraws:
         return self.units.rows(X)
 
     def _chunks(self, rows: np.ndarray) -> list[np.ndarray]:
-        at_once = max(1, AT_ONCE // (self.weights.size * max(self.likelihood.outputs + 1, 2)))
+        at_once = max(1, AT_ONCE // (self.count * max(self.likelihood.outputs + 1, 2)))
         return [rows[first : first + at_once] for first in range(0, max(1, len(rows)), at_once)]
 
     def _predictors(self, rows: np.ndarray) -> np.ndarray:
@@ -132,14 +144,3 @@ class WeightedDraws:
         unit = self.units.y_scale * self.units.noise if self._linear else 1.0
         offset = self.units.y_center if self._linear else 0.0
         return offset + unit * mean, unit * error, unit * np.sqrt(variance), unit * np.sqrt(noise)
-
-
-def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-    """Quantiles over draws: levels × coefficients, from chains × draws × coefficients and their weights."""
-    flat, w = values.reshape(-1, values.shape[-1]), weights.ravel()
-    order = np.argsort(flat, axis=0)
-    cumulative = np.cumsum(w[order], axis=0) - 0.5 * w[order]
-    return np.stack(
-        [np.interp(np.asarray(levels) * w.sum(), cumulative[:, j], flat[order[:, j], j]) for j in range(flat.shape[1])],
-        axis=1,
-    )

@@ -1,33 +1,35 @@
 """fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
 X and y in the user's units in; a `Fit` out: coefficients and predictions with Monte Carlo error, posterior spread and
-discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by theory
-(`gyromc.tuning`), the run is made longer where the errors come out larger than asked for, and weights remove the step size's
-bias.
+discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by `gyromc.tune`, and
+the run is made longer where the errors come out larger than asked for.
 """
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
 from gyromc.engines.choice import ENGINES
+from gyromc.errors import GyromcWarning
 from gyromc.records import Column, Records, Renamed
-from gyromc.regression.draws import Predictions, WeightedDraws, weighted_quantiles
+from gyromc.regression.draws import Draws, Predictions
 from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import Sampled, sample
 from gyromc.results import Run
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
 from gyromc.targets.regressions import WithLikelihood
-from gyromc.tuning.recipe import Choice
+from gyromc.tuning.tuned import Tuned
 
 __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
 
 MODELS = ("linear", "logistic", "softmax", "poisson")
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
-"""Monte Carlo errors aimed at, in posterior standard deviations."""
+"""Errors aimed at, bias included, in posterior standard deviations."""
+DYNAMICS = ("reversible", "rotating")  # what `dynamics` could be
 Labels = tuple[tuple[str, ...], tuple[str, ...] | None]  # of the columns, and of the classes where there are any
 
 
@@ -40,7 +42,8 @@ class Coefficient:
     - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
     - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
     - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
-    - `bias`: the discretisation bias that the step size gave `mean`, as estimated; it has been subtracted.
+    - `bias`: how large the bias is that the step size gives `mean`, as the tuner estimates it; it is not subtracted.
+    - `error`: the root mean square of what `mean` is off, from both.
     """
 
     name: str
@@ -61,6 +64,11 @@ class Coefficient:
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     @property
+    def error(self) -> float:
+        """√(std_error² + bias²)."""
+        return math.hypot(self.std_error, self.bias)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The ends of the credible interval."""
         return self.low, self.high
@@ -79,11 +87,11 @@ class Fit(Records[Coefficient]):
 
     - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
     - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
-    - `mean`, `sd`, `std_error`, `interval`, `bias`, `ess`: by coefficient.
+    - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
     - `noise_scale`: σ of a linear model in the units of y (the evidence's maximum), else None.
-    - `posterior`: weighted draws in standardised coordinates, which predict; `draws`, `weights`: the same as coefficients in the
-      user's units, chains × draws × coefficients, and their weights, chains × draws, with mean 1.
-    - `choice`: the plan and `choice.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
+    - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
+      chains × draws × coefficients; `weights`: ones.
+    - `tuned`: a `Tuned`, the plan and `tuned.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
     """
@@ -92,9 +100,9 @@ class Fit(Records[Coefficient]):
     names: tuple[str, ...]
     classes: tuple[str, ...] | None
     coefficients: tuple[Coefficient, ...]
-    posterior: WeightedDraws
+    posterior: Draws
     target: WithLikelihood
-    choice: Choice
+    tuned: Tuned
     run: Run
     level: float
 
@@ -103,7 +111,9 @@ class Fit(Records[Coefficient]):
     sd = Column[float]("The posterior standard deviation.")
     std_error = Column[float]("The Monte Carlo standard error of `mean`.")
     interval = Column[tuple[float, float]]("The central credible interval.")
-    bias = Column[float]("The discretisation bias that was subtracted.")
+    bias = Column[float]("How large the discretisation bias of `mean` is, as estimated; it is not subtracted.")
+    error = Column[float]("The root mean square error of `mean`, from `std_error` and `bias`.")
+    choice = Renamed("tuned")
     ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
 
     @property
@@ -123,7 +133,7 @@ class Fit(Records[Coefficient]):
 
     @property
     def weights(self) -> np.ndarray:
-        """The draws' weights, with mean 1: they take the step size's bias off."""
+        """Ones, chains × draws: all draws count alike. Kept for programs written when they did not."""
         return self.posterior.weights
 
     def predict(self, X) -> Predictions:
@@ -144,7 +154,7 @@ def fit(
     level: float = 0.95,
     num_chains: int = 64,
     num_draws: int = 2048,
-    dynamics: str = "reversible",
+    dynamics: str | None = None,
     seed: int = 0,
     engine: str = "auto",
     progress: bool | Callable[[int], object] | None = False,
@@ -162,12 +172,12 @@ def fit(
     - `prior_scale`: the prior's standard deviation.
     - `intercept`: whether there is one; without it columns are scaled but not centred.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the Monte Carlo error to aim at as a fraction of the posterior
-      standard deviations (0.05, 0.02, 0.005).
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
+      the posterior standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
-    - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many states to keep for predictions.
-    - `dynamics`: `"reversible"`, D = K⁻¹, whose bias is known to first order for every posterior; or `"rotating"`, with momentum:
-      fewer gradients for posterior means, bias known on Gaussians only.
+    - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many nearly independent states to keep
+      at least, for spreads, intervals and predictions.
+    - `dynamics`: not used any more; the sampler is chosen by `gyromc.tune`.
     - `seed`, `engine`, `progress`: as for `gyromc.run`.
 
     **Returns:** a `Fit`.
@@ -187,17 +197,28 @@ def fit(
         "num_chains": whole(num_chains, "num_chains", least=2),
         "num_draws": num_draws,
         "seed": whole(seed, "seed", least=0),
-        "dynamics": dynamics,
     }
+    check_dynamics(dynamics)
     posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
     rows = _rows(labels, intercept)
     sampled = sample(posed, [_label(*row) for row in rows], relative_error(effort), engine, progress, **options)
+    if sampled.tuned.warnings:
+        warnings.warn(" ".join(sampled.tuned.warnings), GyromcWarning, stacklevel=2)
     return _fit_of(sampled, posed, model, labels, _table(sampled, rows, level), level)
 
 
 def relative_error(effort: str | float) -> float:
-    """The Monte Carlo error that an effort stands for, in posterior standard deviations."""
+    """The error that an effort stands for, in posterior standard deviations."""
     return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+
+
+def check_dynamics(dynamics: str | None, stacklevel: int = 3) -> None:
+    """Warn where a sampler is asked for: it is chosen by `gyromc.tune` now."""
+    if dynamics is None:
+        return
+    one_of(dynamics, DYNAMICS, "dynamics", " Leave it out.")
+    message = "`dynamics` is not used any more: the sampler is chosen by `gyromc.tune`. Leave it out."
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
 
 
 def _posed(X, y, model: str, prior_scale: float, intercept: bool, names, classes) -> tuple[Posed, Labels]:
@@ -219,7 +240,7 @@ def _fit_of(
         coefficients=coefficients,
         posterior=sampled.posterior,
         target=posed.target,
-        choice=sampled.choice,
+        tuned=sampled.tuned,
         run=sampled.run,
         level=level,
     )
@@ -292,7 +313,7 @@ def _rows(labels: Labels, intercept: bool) -> list[tuple[str, str | None]]:
 def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
     """The table of coefficients."""
     posterior = sampled.posterior
-    low, high = weighted_quantiles(posterior.coefficients(), posterior.weights, [(1 - level) / 2, (1 + level) / 2])
+    low, high = posterior.quantiles([(1 - level) / 2, (1 + level) / 2])
     columns = sampled.mean, posterior.spreads(), low, high, sampled.std_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))

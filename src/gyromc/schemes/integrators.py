@@ -12,12 +12,14 @@ from scipy import linalg
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.operators import Blocks, Operator, Scaled, as_operator
-from gyromc.oracles import Exact
+from gyromc.operators import Blocks, Diagonal, Operator, Scaled, as_operator
+from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
+from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
+AT_ONCE = 2**16  # coordinates computed together, so that what is held besides the result stays small
 
 
 class LeimkuhlerMatthews(Scheme):
@@ -82,15 +84,23 @@ class HfhrSplitting(Scheme):
     the gradient taken, and G: θ ← θ - ηαEEᵀĝ, r ← r - ηEᵀĝ. The memory is what N½ adds. On a Gaussian the covariance of θ is
     exact, and where whitening is incomplete it needs √κ steps for what takes κ steps without momentum.
 
-    With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact.
+    With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact. Above 512 parameters only
+    the diagonals of P = E[∇²U] and of the noise's covariance Σ are used: then it is exact where both are diagonal, and so must C
+    be.
+
+    **Arguments:**
+
+    - `kick`: a root of the covariance of what O draws; `prepared` computes it.
+    - `moments`: the diagonals of P and Σ, where they are known; left out: computed from the model and the oracle.
     """
 
     order: ClassVar[int] = 2
-    kick: Operator | None  # a root of the covariance of what O draws
+    kick: Operator | None
+    moments: tuple[np.ndarray, np.ndarray] | None
 
-    def __init__(self, kick: Operator | None = None):
+    def __init__(self, kick: Operator | None = None, moments: tuple[np.ndarray, np.ndarray] | None = None):
         super().__init__("hfhr_splitting", None, linear=True, memory=1)
-        self.kick = kick
+        self.kick, self.moments = kick, moments
 
     def state_size(self, n):
         return n + n // 2
@@ -112,6 +122,8 @@ class HfhrSplitting(Scheme):
     def prepared(self, plan):
         if isinstance(plan.oracle, Exact):
             return self
+        if self.moments is not None or plan.dim > MOST_DENSE:
+            return HfhrSplitting(_diagonal_kick(plan, self))
         found = _moments(plan, self)
         D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
         E, d = -Q.upper_right.dense(), plan.dim
@@ -162,6 +174,90 @@ def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta
     return (1 - decay**2) * np.eye(d) - taken  # T10
 
 
+def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
+    """The variances that O draws where P and Σ are diagonal: d numbers, negative where the noise is more than O draws.
+
+    **Arguments:**
+
+    - `P`, `Sigma`: the diagonals of curvature and noise, in the coordinates E⁻¹θ.
+    - `alpha`, `gamma`, `eta`: of HFHR, and the step size.
+
+    ```python
+    import numpy as np
+    from gyromc.schemes.integrators import kick_variances
+    drawn = kick_variances(np.ones(3), np.array([0.0, 0.1, 9.0]), alpha=0.1, gamma=1.0, eta=0.5)
+    assert np.isclose(drawn[0], 1 - np.exp(-1.0)) and 0 < drawn[1] < drawn[0] and drawn[2] < 0
+    ```
+    """
+    drawn = np.empty(len(P))
+    for first in range(0, len(P), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(P[part], alpha, gamma, eta) * Sigma[part]  # T10
+    return drawn
+
+
+def _share(P: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
+    """What O leaves out per unit of Σ_ii, for coordinates with the curvatures P.
+
+    X = MXMᵀ + vvᵀ has, by Cramer's rule, an X_θθ that is quadratic in v: for the noise a kick brings, and for what O draws.
+    """
+    drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
+    after = drift @ np.diag([1.0, np.exp(-gamma * eta)]) @ drift
+    brought, drawn = after @ np.array([alpha, 1.0]) * eta, drift @ np.array([0.0, 1.0])
+    a, c, b, e = after[0, 0] - brought[0] * P, -brought[1] * P, after[0, 1], after[1, 1]  # M = [[a, b], [c, e]]
+    cross = 1 - a * e - b * c
+    of_tt, of_rr = cross * (1 - e**2) - 2 * b * c * e**2, b**2 * (cross + 2 * a * e)
+    of_tr = 2 * b * (a * (1 - e**2) + b * c * e)
+    brings, draws = (of_tt * v[0] ** 2 + of_tr * v[0] * v[1] + of_rr * v[1] ** 2 for v in (brought, drawn))
+    return brings / draws
+
+
+def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
+    """A root of what O draws, from the diagonals of P and Σ, in O(d) memory."""
+    D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
+    minus_E, C = _entries(Q.upper_right), _entries(D.upper_left)
+    require(
+        minus_E is not None and C is not None,
+        f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
+        f"parameters: this plan has {plan.dim}. Use a diagonal preconditioner, `Exact()` gradients, or `balanced()`.",
+    )
+    assert minus_E is not None
+    assert C is not None
+    if scheme.moments is not None:
+        P, Sigma = (np.broadcast_to(np.asarray(x, float), (plan.dim,)) for x in scheme.moments)
+    else:
+        P, Sigma = _diagonal_moments(plan)
+    square = minus_E**2
+    alpha, gamma, eta = float(C[0] / square[0]), float(D.lower_right.scale), plan.eta
+    variances = kick_variances(np.maximum(square * P, 0.0), np.maximum(square * Sigma, 0.0), alpha, gamma, eta)
+    worst = int(np.argmin(variances))
+    require(
+        variances[worst] > 0,
+        f"`{scheme}` cannot keep the covariance here: the gradients bring more noise than the O-step draws in "
+        f"{np.sum(variances <= 0):,} of {plan.dim:,} coordinates (in coordinate {worst}, "
+        f"{1 - variances[worst] / (1 - np.exp(-2 * gamma * eta)):.3g} times as much). Take a smaller `step_size`, larger "
+        "batches, a control variate, or more friction.",
+    )
+    return Diagonal(np.sqrt(variances))
+
+
+def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The diagonals of P and Σ: known for a Gaussian target with Gaussian noise, else from a pilot run."""
+    target, oracle = plan.flat_target, plan.oracle
+    if isinstance(target, Quadratic) and isinstance(oracle, Gaussian):
+        K = np.asarray(target.precision, float)
+        return np.diag(K) if K.ndim == 2 else K, np.full(plan.dim, float(oracle.tau) ** 2)
+    found = gradient_moments(plan)
+    return tuple(x if x.ndim == 1 else np.diag(x) for x in (found.curvature, found.noise))  # type: ignore[return-value]
+
+
+def _entries(operator: Operator) -> np.ndarray | None:
+    """The diagonal of a diagonal map; None for another."""
+    if isinstance(operator, Scaled):
+        return np.full(operator.size, float(operator.scale))
+    return np.asarray(operator.values, float) if isinstance(operator, Diagonal) else None
+
+
 def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
     require(
         plan.dim <= MOST_DENSE,
@@ -186,6 +282,9 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
     """Whether D = αEEᵀ for a number α, looking at matrices only where the structure does not tell."""
     if isinstance(D, Scaled) and isinstance(minus_E, Scaled):
         return float(minus_E.scale) != 0
+    values, root = _entries(D), _entries(minus_E)
+    if values is not None and root is not None:
+        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-9, atol=0))
     E, matrix = -minus_E.dense(), D.dense()
     C = E @ E.T
     alpha = np.trace(matrix) / np.trace(C)

@@ -1,8 +1,8 @@
-"""The Gaussian nearest to a law: mean m and precision K with E[∇U] = 0 and E[∇²U] = K under N(m, K⁻¹).
+"""A Gaussian fit to a law: mean m and precision K with E[∇U] = 0 and E[∇²U] = K under N(m, K⁻¹).
 
-A target over vectors and its Laplace approximation in, a `GaussianApproximation` out: for starting points, D and step sizes. For
-many rows of data mode and curvature there would do; where the posterior is skewed (separable classes, counts of zero) the
-curvature at the mode says little about where the posterior lies, and its mean over the posterior much.
+A target over vectors and its Laplace approximation in, a `GaussianFit` out. For many rows of data mode and curvature there would
+do; where the posterior is skewed (separable classes, counts of zero) the curvature at the mode says little about where the
+posterior lies, and its mean over the posterior much.
 """
 
 import dataclasses
@@ -13,30 +13,9 @@ from scipy import linalg
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import Target
 
-__all__ = ["GaussianApproximation", "GaussianFit", "mean_curvature_fit", "nearest_gaussian"]
+__all__ = ["GaussianFit", "mean_curvature_fit", "nearest_gaussian"]
 
-POINTS, INSPECTED = 256, 2  # points to average over; the curvature of every second one is looked at by itself
 ROUNDS = 30
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GaussianApproximation:
-    """N(m, K⁻¹), and how far the law is from it.
-
-    **Attributes:**
-
-    - `mean`, `precision`: m and K; `root`: upper triangular R with RRᵀ = K⁻¹.
-    - `steepest`: the law's largest curvature, its root mean square over the Gaussian, in units of K's; 1 on a Gaussian.
-    """
-
-    mean: np.ndarray
-    precision: np.ndarray
-    root: np.ndarray
-    steepest: float
-
-    def draws(self, count: int, seed: int) -> np.ndarray:
-        """Points of it: count × dim."""
-        return self.mean + np.random.default_rng(seed).standard_normal((count, len(self.mean))) @ self.root.T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,25 +27,24 @@ class GaussianFit:
     source: str
 
 
-def nearest_gaussian(target: Target, center: Laplace, seed: int = 0, refine: bool = True) -> GaussianApproximation:
-    """The Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps."""
+def nearest_gaussian(target: Target, center: Laplace, points: int) -> Laplace:
+    """About the Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps.
+
+    For convex U: where classes are nearly separable, the curvature at the mode is far from its mean, and undamped steps diverge.
+    """
     m, K = center.mode, center.precision
-    if target.gaussian() is not None or not refine:
-        return GaussianApproximation(m, K, inverse_root(K), 1.0)
-    half = np.random.default_rng(seed).standard_normal((POINTS // 2, len(m)))
+    half = np.random.default_rng(0).standard_normal((points // 2, len(m)))
     x = np.concatenate([half, -half])
     for _ in range(ROUNDS):
         R = inverse_root(K)
-        points = m + x @ R.T
-        curved, push = target.mean_hessian(points), target.gradients(points).mean(axis=0)
+        at = m + x @ R.T
+        curved, push = target.mean_hessian(at), target.gradients(at).mean(axis=0)
         spectrum = np.linalg.eigvalsh(R.T @ curved @ R)
         if spectrum[0] > 0.8 and spectrum[-1] < 1.25 and np.linalg.norm(R.T @ push) < 0.2:
             break
         K = (K + curved) / 2
         m = m - 0.5 * linalg.solve(K, push, assume_a="pos")
-    R = inverse_root(K)
-    tops = [np.linalg.eigvalsh(R.T @ curvature @ R)[-1] for curvature in target.hessians(m + x[::INSPECTED] @ R.T)]
-    return GaussianApproximation(m, K, R, max(1.0, float(np.sqrt(np.mean(np.square(tops))))))
+    return Laplace(m, K)
 
 
 def mean_curvature_fit(target: Target, center: Laplace, points: int) -> GaussianFit:

@@ -11,7 +11,7 @@ from scipy import linalg
 from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 
-__all__ = ["Laplace", "inverse_root", "laplace", "symmetric_inverse_root"]
+__all__ = ["Laplace", "inverse_root", "laplace"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,9 +39,3 @@ def laplace(target: Target, mode: np.ndarray) -> Laplace:
 def inverse_root(K: np.ndarray) -> np.ndarray:
     """Upper triangular R with RRᵀ = K⁻¹."""
     return linalg.solve_triangular(linalg.cholesky(K, lower=True), np.eye(len(K)), lower=True).T
-
-
-def symmetric_inverse_root(K: np.ndarray) -> np.ndarray:
-    """K^{-1/2}, the symmetric one."""
-    eigenvalues, basis = np.linalg.eigh(K)
-    return (basis / np.sqrt(eigenvalues)) @ basis.T

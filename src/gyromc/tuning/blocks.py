@@ -10,10 +10,7 @@ import dataclasses
 import numpy as np
 from scipy import linalg
 
-from gyromc.dynamics import Dynamics
-from gyromc.operators import Blocks, Scaled, as_operator
-from gyromc.prediction.exact.mean_square import largest_stable_step
-from gyromc.tuning.step_size import largest_root, variance_excess
+from gyromc.dynamics import gaul
 
 __all__ = ["REVERSIBLE", "ROTATING", "Block", "merits"]
 
@@ -37,11 +34,6 @@ class Block:
         return (self.G + self.G.T) / 2
 
     @property
-    def rate(self) -> float:
-        """How fast the slowest direction forgets where it was, per unit of time."""
-        return float(np.linalg.eigvals(self.G).real.min())
-
-    @property
     def linear(self) -> float:
         """V of x itself."""
         inverse = np.linalg.inv(self.G)
@@ -60,29 +52,13 @@ class Block:
         E = linalg.solve_continuous_lyapunov(self.G, self.G @ self.G.T)  # T4
         return float(E[0, 0] * (self.linear + 2 * self.square) / 2)
 
-    def inflation(self, step_size: float, noise: float = 0.0) -> float:
-        """The variance of x under Euler-Maruyama, on a standard normal target with oracle noise of the given variance on ∇U."""
-        return 1 + variance_excess(self.D, self.G - self.D, np.eye(1), np.full((1, 1), noise), step_size)
-
-    def step_size(self, excess: float) -> float:
-        """η at which the variance of x is 1 + excess."""
-        return largest_root(lambda eta: self.inflation(eta) - 1, excess, largest_stable_step(self.G))
-
-    def dynamics(self, root: np.ndarray) -> Dynamics:
-        """The block in every direction of x = R⁻¹(θ - m), written in θ; R is the root, RRᵀ = K⁻¹."""
-        D = as_operator(self.G[0, 0] * root @ root.T, "D")
-        zero = Scaled(0.0, len(root))
-        if len(self.G) == 1:
-            return Dynamics(D, zero, self.name, augmented=False)
-        turn, friction = float(self.G[1, 0]), float(self.G[1, 1])
-        diffusion = Blocks(D, zero, zero, Scaled(friction, len(root)))
-        rotation = Blocks(zero, as_operator(-turn * root, "Q"), as_operator(turn * root.T, "Q"), zero)
-        return Dynamics(diffusion, rotation, self.name, augmented=True)
-
 
 REVERSIBLE = Block(np.eye(1), "preconditioned SGLD (D = K⁻¹)")
 ROTATING = Block(np.array([[2.0, -1.0], [1.0, 0.2]]), "SGHFHRMC, preconditioned")
 """HFHR with α = 2, γ = 0.2: beside D = K⁻¹, 2.4 times fewer gradients for posterior means, 1.4 times more for spreads."""
+
+
+GAUL_A, GAUL_GAMMA = (0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def merits(spectrum: np.ndarray) -> dict[str, float]:
@@ -94,7 +70,14 @@ def merits(spectrum: np.ndarray) -> dict[str, float]:
         "SGNLMC (D = I, J pairing neighbours)": _merit(_paired(spectrum)),
         REVERSIBLE.name: REVERSIBLE.merit,
         ROTATING.name: ROTATING.merit,
+        "SGGAULMC, preconditioned": min(_gaul(a, gamma).merit for a in GAUL_A for gamma in GAUL_GAMMA),
     }
+
+
+def _gaul(a: float, gamma: float) -> Block:
+    """GAUL in a whitened coordinate."""
+    dynamics = gaul(np.eye(1), a, gamma)
+    return Block(dynamics.D + dynamics.Q, "SGGAULMC, preconditioned")
 
 
 def _paired(spectrum: np.ndarray) -> list[np.ndarray]:

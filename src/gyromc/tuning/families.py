@@ -5,6 +5,7 @@ Q = R J Rᵀ, J rotating pairs of whitened coordinates into each other at one ra
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from gyromc.operators import Scaled, as_operator
 from gyromc.plan import Plan
 from gyromc.schemes import balanced
 from gyromc.schemes import find as find_scheme
+from gyromc.targets import SumOverData
 from gyromc.tuning.survey import Survey
 
 __all__ = ["EULER", "FAMILIES", "Family", "largest_safe_step"]
@@ -25,7 +27,9 @@ LARGEST = {
     "euler": 0.5,
 }  # step sizes to begin with, on a Gaussian
 RADII = (3.0, 5.0)  # standard deviations from the mean where a step must not lead outwards
-DIRECTIONS = 48
+DIRECTIONS, LEAST_DIRECTIONS = 48, 8
+MOST_WORK = 2e6  # rows × directions: beyond, there are fewer directions
+MOST_SMALLER = 30.0  # times: few points in a narrow neck decide E[∇U∇Uᵀ]; trials say whether they matter
 PLAUSIBLE = 1.5  # rise of U to such a point, against a Gaussian's: beyond, no chain comes there
 
 
@@ -70,6 +74,8 @@ class Family:
         """The largest step size worth a trial: what a Gaussian allows, smaller where curvature or noise is larger."""
         R = np.linalg.cholesky(survey.covariance)
         top = float(np.linalg.eigvalsh(R.T @ (survey.second + noise) @ R)[-1])
+        if not survey.trusted:
+            top = min(top, MOST_SMALLER)
         limit = LARGEST[self.scheme] / max(1.0, top) / (1 + 0.5 * self.turn**2)
         return min(limit, largest_safe_step(survey, self.dynamics(survey)))
 
@@ -83,24 +89,35 @@ def largest_safe_step(survey: Survey, dynamics: Dynamics) -> float:
 
     Tails can be steeper than the bulk: there a step that suits the bulk overshoots, farther each time.
     """
-    d, target, rng = survey.model.dim, survey.model.flat_target, np.random.default_rng(0)
-    K, R = survey.fit.precision, np.linalg.cholesky(survey.covariance)
-    ways = rng.standard_normal((DIRECTIONS, d))
-    ways = np.concatenate([ways / np.linalg.norm(ways, axis=1, keepdims=True), np.eye(d)[: 2 * DIRECTIONS]])
-    ways = np.concatenate([ways, -ways])
-    lowest, found = float(target.potentials(survey.fit.mean[None])[0]), np.inf
-    for radius in RADII:
-        away = radius * ways @ R.T
-        points = survey.fit.mean + away
-        with np.errstate(all="ignore"):
-            rise = target.potentials(points) - lowest
-            drift = target.gradients(points) @ (dynamics.D + dynamics.Q).T
-        likely = np.isfinite(rise) & (rise < PLAUSIBLE * radius**2 / 2 + 2) & np.all(np.isfinite(drift), axis=1)
-        if not np.any(likely):
-            continue
+    K, G, found = survey.fit.precision, (dynamics.D + dynamics.Q).T, np.inf
+    for away, gradients in _outskirts(survey):
         # |x - ηv|² ≤ |x|² in the norm of K for η ≤ 2⟨x, v⟩/|v|²
-        inward = np.einsum("si,ij,sj->s", away[likely], K, drift[likely])
-        length = np.einsum("si,ij,sj->s", drift[likely], K, drift[likely])
+        drift = gradients @ G
+        inward = np.einsum("si,si->s", away @ K, drift)
+        length = np.einsum("si,si->s", drift @ K, drift)
         bounds = 2 * inward / np.maximum(length, 1e-300)
         found = min(found, float(np.min(bounds[inward > 0], initial=np.inf)))
+    return found
+
+
+@functools.lru_cache(maxsize=1)  # the same for all families of one tuning
+def _outskirts(survey: Survey) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Plausible points at each of the radii, as distances from the mean, and ∇U there."""
+    d, target, rng = survey.model.dim, survey.model.flat_target, np.random.default_rng(0)
+    rows = target.num_data if isinstance(target, SumOverData) else 1
+    most = int(np.clip(MOST_WORK // rows, LEAST_DIRECTIONS, DIRECTIONS))
+    ways = rng.standard_normal((most, d))
+    axes = np.eye(d)[: 2 * most] if most == DIRECTIONS else np.zeros((0, d))
+    ways = np.concatenate([ways / np.linalg.norm(ways, axis=1, keepdims=True), axes])
+    ways = np.concatenate([ways, -ways])
+    R, lowest = np.linalg.cholesky(survey.covariance), float(target.potentials(survey.fit.mean[None])[0])
+    found = []
+    for radius in RADII:
+        away = radius * ways @ R.T
+        with np.errstate(all="ignore"):
+            rise = target.potentials(survey.fit.mean + away) - lowest
+            gradients = target.gradients(survey.fit.mean + away)
+        likely = np.isfinite(rise) & (rise < PLAUSIBLE * radius**2 / 2 + 2) & np.all(np.isfinite(gradients), axis=1)
+        if np.any(likely):
+            found.append((away[likely], gradients[likely]))
     return found

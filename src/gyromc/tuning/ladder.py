@@ -59,6 +59,7 @@ class Rung:
     mean: np.ndarray
     std_error: np.ndarray
     per_gradient: np.ndarray
+    ends: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,9 +111,11 @@ class Ladder:
         low, high = (np.log(np.maximum(rungs[i].per_gradient, 1e-300)) for i in (k - 1, k))
         return np.exp((1 - share) * low + share * high)
 
-    def boundary(self, eta: float, gradients: float, chains: int = CHAINS) -> float:
-        """What the two ends of every chain add to the squared error: Var φ is about η⁻² for a linear observable."""
-        return 2 * chains / (eta * gradients) ** 2
+    def boundary(self, eta: float, gradients: float, chains: int = CHAINS) -> np.ndarray:
+        """What the two ends of every chain add to the squared error of each observable: 2 Var φ over the steps squared."""
+        nearest = min(self.rungs, key=lambda rung: abs(math.log(rung.eta / eta)))
+        ends = nearest.ends * (nearest.eta / eta) ** 2  # φ is about h/η
+        return 2 * ends * chains / gradients**2
 
     def squared_error(self, eta: float, gradients: float) -> np.ndarray:
         """The expected squared error of each observable."""
@@ -177,4 +180,6 @@ def _tried(family: Family, around: Circumstances, eta: float, start: np.ndarray,
 def _rung(around: Circumstances, eta: float, found: Trial) -> Rung:
     spread = around.spread
     error = np.maximum(found.std_error / spread, 1e-9)  # on a Gaussian nothing is left to chance
-    return Rung(eta, (found.mean - around.reference) / spread, error, found.per_gradient / spread**2)
+    return Rung(
+        eta, (found.mean - around.reference) / spread, error, found.per_gradient / spread**2, found.ends / spread**2
+    )

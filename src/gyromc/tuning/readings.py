@@ -8,13 +8,15 @@ import math
 
 import numpy as np
 
-from gyromc.oracle_moments import mean_covariance
+from gyromc.checks import require
+from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
+from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.survey import Survey
 
-__all__ = ["Reading", "readings"]
+__all__ = ["Reading", "given_reading", "readings"]
 
 LARGE_DATA = 4000  # rows from which on mini-batches are weighed: below, a step costs more than its rows
 POINTS = 24  # of the posterior, where the noise of a batch is measured
@@ -51,10 +53,21 @@ def readings(base: Plan, survey: Survey, left: float) -> list[Reading]:
     return sorted(found, key=lambda one: one.merit)
 
 
+def given_reading(base: Plan, survey: Survey, oracle: Oracle) -> Reading:
+    """The reading of an oracle that was asked for: its noise over the survey's points, and what it costs."""
+    prepared = base.replace(oracle=oracle).prepared_oracle
+    why = why_no_moments(oracle)
+    require(why is None, f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
+    noise = mean_covariance(base.flat_target, prepared, survey.starts(POINTS, 0))
+    rows = base.target.num_data if isinstance(base.target, SumOverData) else 1
+    return Reading(oracle, noise, oracle.evaluations(base.target) / rows, math.nan)
+
+
 def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: int) -> Reading:
     """The batch size with the fewest rows for one effective draw: (left + σ²/b)(cost of b rows), σ² the noise of one row."""
     R, center = np.linalg.cholesky(survey.covariance), survey.model.unravel(survey.model.mode)
-    oracle = ControlVariate(TRIAL_SIZE, center=center, order=order)
+    known = _curvature(survey, base) if order == 2 else None
+    oracle = ControlVariate(TRIAL_SIZE, center=center, order=order, curvature=known)
     prepared = oracle.prepared(survey.model)
     one = TRIAL_SIZE * mean_covariance(base.flat_target, prepared, survey.starts(POINTS, 0))
     whitened = R.T @ one @ R
@@ -65,4 +78,13 @@ def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: 
     size = math.ceil(min(max(least, math.sqrt(typical * overhead / (left * reads))), max(least, LARGEST_SHARE * rows)))
     cost = reads * size
     merit = math.inf if size > LARGEST_SHARE * rows else (left + typical / size) * (cost + overhead)
-    return Reading(ControlVariate(size, center=center, order=order), one / size, cost / rows, merit)
+    chosen = ControlVariate(size, center=center, order=order, curvature=prepared.operator)  # K is computed once
+    return Reading(chosen, one / size, cost / rows, merit)
+
+
+def _curvature(survey: Survey, base: Plan) -> np.ndarray | None:
+    """Σ_i ∇²ℓ_i at the mode, where the Laplace approximation has it."""
+    target = base.flat_target
+    if not isinstance(target, WithLikelihood):
+        return None
+    return survey.model.laplace.precision - float(target.prior_precision) * np.eye(target.dim)

@@ -11,35 +11,40 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import engines
+from gyromc.checks import require
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
 from gyromc.plan import Plan
 from gyromc.tuning.ladder import Circumstances, Ladder
 from gyromc.tuning.survey import Survey
 
-__all__ = ["sized", "steps_per_second"]
+__all__ = ["needed_burn_in", "sized", "steps_per_second"]
 
 CHAINS = (64, 32, 20, 8, 4, 2, 1)
 ENOUGH_CHAINS = 20  # from which on errors come from the chains' own averages
 BURN_IN = (3.0, 10.0)  # relaxation times, from posterior points and from others
 WASTED = (0.1, 0.4)  # share of burn-in and boundary that many chains may cost, and of burn-in that fewer may
-MOST_BURNT = 0.2  # share of a chain that starts at a posterior point
+MOST_BURNT = (0.2, 0.5)  # share of a chain, from posterior points and from others
 LEAST_STEPS = 20
 ILL_CONDITIONED = 1e5  # condition number from which on chains run in float64
 MOST_STEPS = 2**31 - 1
 TIMED_STEPS = 50
 
 
-def sized(ladder: Ladder, around: Circumstances, eta: float, steps: float) -> Plan:
+def sized(ladder: Ladder, around: Circumstances, eta: float, steps: float, chains: int | None = None) -> Plan:
     """The plan of a family at a step size: as many chains as burn-in and boundary allow, starting at the survey's points."""
     found, plan = around.survey, None
     while plan is None:  # a step size rounded up can lie beyond the limit
         plan = ladder.family.plan(around.base, found, around.noise, float(f"{eta:.3g}"))
         eta *= 0.98
-    burn_in = math.ceil(BURN_IN[0 if found.trusted else 1] / plan.eta)
-    chains = _chains(ladder, plan.eta, steps, burn_in, found)
-    if found.trusted:
-        burn_in = min(burn_in, math.ceil(MOST_BURNT * steps / chains))
+    burn_in = needed_burn_in(found, plan.eta)
+    require(
+        burn_in + LEAST_STEPS <= MOST_STEPS,
+        f"No plan can be recommended: the step size would have to be {plan.eta:.2g}, and relaxing takes more steps than can be "
+        "counted. The posterior is far from Gaussian: use NUTS, or write the model with less dependence.",
+    )
+    chains = _chains(ladder, plan.eta, steps, burn_in, found) if chains is None else chains
+    burn_in = min(burn_in, math.ceil(MOST_BURNT[0 if found.trusted else 1] * steps / chains))
     placed = plan.replace(
         num_chains=chains,
         num_steps=int(np.clip(round(steps / chains) - burn_in, LEAST_STEPS, MOST_STEPS - burn_in)),
@@ -48,6 +53,11 @@ def sized(ladder: Ladder, around: Circumstances, eta: float, steps: float) -> Pl
         dtype="float64" if np.linalg.cond(found.fit.precision) > ILL_CONDITIONED else None,
     )
     return placed.knowing(found.model)
+
+
+def needed_burn_in(found: Survey, eta: float) -> int:
+    """Steps until a chain has forgotten its start."""
+    return math.ceil(BURN_IN[0 if found.trusted else 1] / eta)
 
 
 def _chains(ladder: Ladder, eta: float, steps: float, burn_in: int, found: Survey) -> int:
@@ -64,7 +74,7 @@ def _chains(ladder: Ladder, eta: float, steps: float, burn_in: int, found: Surve
 def _start(found: Survey, chains: int, seed: int) -> Any:
     """One point of the survey per chain; a function that draws one of them for a target over a pytree."""
     rows, model = found.starts(chains, seed), found.model
-    if model.target.dim is not None or model.unravel is identity:
+    if model.unravel is identity:
         return rows
     return _Drawn(jnp.asarray(found.starts(max(chains, 64), seed)), model.unravel)
 

@@ -6,6 +6,7 @@ mean and precision: E[∇U(θ-m)ᵀ] = I makes K the inverse covariance, and on 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from scipy import linalg, special
 
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
-from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
+from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 
-__all__ = ["Survey", "survey"]
+__all__ = ["Pilot", "Survey", "survey"]
 
 ROUNDS = 4
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that points are proposed from, and their scale
@@ -27,8 +28,9 @@ LEAST = 50  # points that the weights must leave
 LARGEST = 0.05  # weight of a single point
 MOST_WORK = 2e8  # rows × parameters × points that a round may touch
 MOST_WEIGHTED = 60  # parameters: beyond, weights are uneven even where the posterior is nearly Gaussian
-CURVATURES = 32  # points for the mean curvature of a regression
+CURVATURES, AVERAGED = 32, 64  # points for the mean curvature of a regression, with many rows or columns and with few
 WEIGHED = 64  # points that get weights where there are many data
+MANY = 1e7  # rows × parameters, from which on a quarter of both is enough
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
 PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
 CHAINS = 64  # of the run that settles what importance sampling cannot
@@ -36,6 +38,8 @@ SETTLING = (0.3, 0.15)  # step sizes of its two halves, against the inverse of t
 TIME = 12.0  # of each half, in units of the slowest relaxation
 FAR = 1e3  # standard deviations beyond which a chain has diverged
 NEAR = 1e-9
+Pilot = Callable[[], np.ndarray | None]
+"""A run that is costly and sure: draws in rows of θ, or None where it could not be made."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,8 +84,8 @@ class Survey:
         return self.theta[rng.permutation(picked)]
 
 
-def survey(model: Model, points: int, seed: int = 0) -> Survey:
-    """Look at a model's law through about so many gradients.
+def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None) -> Survey:
+    """Look at a model's law through about so many gradients; `pilot` runs where the points around the modes do not serve.
 
     ```python
     import gyromc as gm
@@ -101,25 +105,46 @@ def survey(model: Model, points: int, seed: int = 0) -> Survey:
         modes = model.modes.found
     except (InvalidInput, np.linalg.LinAlgError) as error:
         center = Laplace(np.asarray(model.start, float), _curvature_at(model))
-        return _settled(model, [center], center, seed, (f"No mode was found ({str(error).split('. ')[0]}).",))
+        why = (f"{str(error).split('. ')[0].rstrip('.')}.",)
+        return _piloted(model, pilot, why) or _settled(model, [center], center, seed, why)
     if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
         return _of_curvature(model, points, rng)
     doubts = _of_modes(model)
     if model.dim > MOST_WEIGHTED:
         found = _settled(model, list(modes), modes[0], seed, doubts)
-        return (
-            found
-            if found.steepest < VARIES
-            else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
-        )
+        if found.steepest < VARIES:
+            return found
+        why = f"The curvature varies by {found.steepest:.2g} times."
+        return _piloted(model, pilot, (*doubts, why)) or _doubted(found, why)
+    if isinstance(target, WithLikelihood):
+        modes = (
+            nearest_gaussian(target, modes[0], AVERAGED),
+        )  # of a skewed posterior, a better proposal than the mode
     found = _importance(model, modes, points, rng)
     if found.trusted:
         return dataclasses.replace(found, doubts=doubts)
     why = (
+        *doubts,
         f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
-        "posterior is far from Gaussian. Its width was found by a short run."
+        "posterior is far from Gaussian. Its width was found by a short run.",
     )
-    return _settled(model, list(modes), _center(found), seed, (*doubts, why), found.starts(CHAINS, seed))
+    if isinstance(target, WithLikelihood):
+        said = (
+            *why[:-1],
+            why[-1].replace("Its width was found by a short run.", "Its width is that of the mean curvature."),
+        )
+        return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
+    short_run = lambda: _settled(model, list(modes), _center(found), seed, why, found.starts(CHAINS, seed))
+    return _piloted(model, pilot, why) or short_run()
+
+
+def _piloted(model: Model, pilot: Pilot | None, doubts: tuple[str, ...]) -> Survey | None:
+    """The survey that the draws of a pilot run make, not trusted: they are few and depend on each other."""
+    theta = None if pilot is None else pilot()
+    if theta is None:
+        return None
+    found = _fitted(model, theta, np.full(len(theta), 1 / len(theta)), 1.0, run=True)
+    return dataclasses.replace(found, trusted=False, doubts=doubts)
 
 
 def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.random.Generator) -> Survey:
@@ -243,7 +268,10 @@ def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generat
 def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey:
     """A regression with many rows or columns: draws of the Gaussian that has its mean curvature, not weighted."""
     target = model.flat_target
-    fit = mean_curvature_fit(target, model.laplace, CURVATURES)
+    assert isinstance(target, SumOverData)
+    share = 4 if target.num_data * model.dim > MANY else 1
+    center = model.laplace if share > 1 else nearest_gaussian(target, model.laplace, CURVATURES)
+    fit = mean_curvature_fit(target, center, CURVATURES // share)
     R = inverse_root(fit.precision)
     theta = fit.mean + _antithetic(rng, points, model.dim) @ R.T
     linear = (theta - fit.mean) @ fit.precision  # what gradients are to first order
@@ -251,7 +279,7 @@ def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey
     found = Survey(model, theta, equal, linear, fit, fit.precision, 1.0, trusted=False)
     if model.dim > MOST_WEIGHTED:
         return found
-    some = theta[:: max(1, len(theta) // WEIGHED)]
+    some = theta[:: max(1, len(theta) // (WEIGHED // share))]
     exponents = 0.5 * np.sum(((some - fit.mean) @ fit.precision) * (some - fit.mean), axis=1)
     weights = special.softmax(exponents - target.potentials(some))
     return dataclasses.replace(found, trusted=1 / float(np.sum(weights**2)) >= GOOD * len(some))

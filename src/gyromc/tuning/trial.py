@@ -30,9 +30,13 @@ FAR = 1e3  # standard deviations of the fit, beyond which a chain has diverged
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
-    """ρ at every state, steps × chains × observables, with the states and gradients behind it; `ended` holds the last states."""
+    """ρ at every state, steps × chains × observables, with the states and gradients behind it; `ended` holds the last states.
+
+    `ends` is the variance of φ of each observable: what is left at both ends of a chain.
+    """
 
     values: np.ndarray
+    ends: np.ndarray
     theta: np.ndarray
     gradients: np.ndarray
     ended: np.ndarray
@@ -60,13 +64,15 @@ def trial(plan: Plan, fit: GaussianFit, start: np.ndarray, steps: int, skip: int
     phi = _Phi.of(plan)
     y = _with_memory(plan, fit, start, rng)
     root, center = np.linalg.cholesky(fit.precision), fit.mean
-    values, states, slopes = [], [], []
+    values, solved, states, slopes = [], [], [], []
     for k in range(skip + steps):
         theta, force = y[:, :d], np.zeros((len(y), n))
         force[:, :d], force[:, d:] = gradient(theta), y[:, d:n]
         after = y @ step.A.T + force @ step.B.T
         if k >= skip:
-            values.append(read(theta) - phi(y) + phi(after) + phi.added)  # T9
+            here = phi(y)
+            values.append(read(theta) - here + phi(after) + phi.added)  # T9
+            solved.append(here)
             states.append(theta)
             slopes.append(force[:, :d])
         y = after + rng.standard_normal((len(y), n)) @ step.C.T
@@ -75,9 +81,10 @@ def trial(plan: Plan, fit: GaussianFit, start: np.ndarray, steps: int, skip: int
         if not away < FAR:
             return None
     found = np.array(values)
-    return (
-        Trial(found, np.concatenate(states), np.concatenate(slopes), y[:, :d]) if np.all(np.isfinite(found)) else None
-    )
+    if not np.all(np.isfinite(found)):
+        return None
+    ends = np.concatenate(solved).var(axis=0)
+    return Trial(found, ends, np.concatenate(states), np.concatenate(slopes), y[:, :d])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

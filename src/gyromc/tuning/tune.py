@@ -8,25 +8,29 @@ expected squared error for the budget is chosen; nothing adapts once it runs.
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import positive, require, whole
+from gyromc.checks import require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.evaluation import metered
 from gyromc.observables import linear, square
+from gyromc.oracles import Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.moments import GradientMoments
-from gyromc.targets import SumOverData, Target
+from gyromc.targets import Target
+from gyromc.tuning.blocks import merits
+from gyromc.tuning.budget import Budget, cost_of_a_gradient
 from gyromc.tuning.families import EULER, FAMILIES
 from gyromc.tuning.gaussian_errors import plain_error, plan_error
 from gyromc.tuning.ladder import Circumstances, Ladder, climb
-from gyromc.tuning.readings import Reading, readings
-from gyromc.tuning.sizing import sized, steps_per_second
-from gyromc.tuning.survey import Survey, survey
+from gyromc.tuning.many_parameters import tune_many
+from gyromc.tuning.readings import Reading, given_reading, readings
+from gyromc.tuning.sizing import needed_burn_in, sized, steps_per_second
+from gyromc.tuning.survey import Pilot, Survey, survey
 from gyromc.tuning.trial import observed, reference_values
 from gyromc.tuning.tuned import Expected, Tried, Tuned
 
@@ -34,7 +38,6 @@ __all__ = ["tune"]
 
 MOST_DENSE = 1000  # parameters: beyond, matrices are too large
 MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
-ERROR = 0.01  # posterior standard deviations, where no budget is given
 POINTS = (512, 2048)  # of a survey
 TRIAL_CHAINS = (16, 96)
 POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 1250  # of the budget in gradients
@@ -51,7 +54,11 @@ def tune(
     gradients: float | None = None,
     error: float | None = None,
     seconds: float | None = None,
+    oracle: Oracle | None = None,
+    num_chains: int | None = None,
+    pilot: Pilot | None = None,
     seed: int = 0,
+    say: Callable[[str], object] | None = None,
 ) -> Tuned:
     """The plan with the smallest expected error for a budget.
 
@@ -63,7 +70,11 @@ def tune(
     - `gradients`: the budget, in gradients over all the data: a mini-batch gradient counts by the rows it reads.
     - `error`: in place of a budget, the RMSE to reach for every observable, in posterior standard deviations.
     - `seconds`: in place of a budget, how long the run may take on this machine.
+    - `oracle`: where gradients come from (`gyromc.oracles`); left out: all rows or mini-batches, whichever is cheaper.
+    - `num_chains`: of the plan; left out: as many as burn-in allows, up to 64.
+    - `pilot`: a function that returns draws of the law, in rows of θ; it is called where the modes do not show where the law is.
     - `seed`: of the tuning and of the plan.
+    - `say`: a function such as `print` that gets a line after each stage.
 
     **Returns:** a `Tuned`: `.plan`, `.expected`, and an account that prints. Without a budget the error is 0.01.
 
@@ -75,47 +86,16 @@ def tune(
     assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
     ```
     """
-    budget = _Budget.read(gradients, error, seconds, target_or_plan)
+    budget = Budget.read(gradients, error, seconds, target_or_plan)
     seed = whole(seed, "seed", least=0)
+    num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1)
     with metered() as meter, messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed)
-        require(
-            base.dim <= MOST_DENSE,
-            f"`tune` forms matrices, for at most {MOST_DENSE} parameters: this problem has {base.dim}.",
-        )
-        tuning = _Tuning.of(base, budget, seed)
+        if base.dim > MOST_DENSE:
+            return _many(base, target_or_plan, budget, seed)
+        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Budget:
-    """Exactly one of the three."""
-
-    gradients: float | None = None
-    error: float | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def read(cls, gradients, error, seconds, given) -> "_Budget":
-        named = {"gradients": gradients, "error": error, "seconds": seconds}
-        asked = {name: positive(value, name) for name, value in named.items() if value is not None}
-        require(
-            len(asked) <= 1,
-            f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
-        )
-        if asked:
-            return cls(**asked)
-        if isinstance(given, Plan):
-            return cls(gradients=given.gradients * _share(given))
-        return cls(error=ERROR)
-
-    @property
-    def guess(self) -> float:
-        """About how many gradients it is, before anything is known."""
-        if self.gradients is not None:
-            return self.gradients
-        return 0.2 / self.error**2 if self.error is not None else 2e5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,23 +103,33 @@ class _Tuning:
     """Everything that was found before the choice is made into a plan."""
 
     around: Circumstances
-    budget: _Budget
+    budget: Budget
     read: list[Reading]
     ladders: list[Ladder]
-    seed: int
+    num_chains: int | None
 
     @classmethod
-    def of(cls, base: Plan, budget: _Budget, seed: int) -> "_Tuning":
+    def of(
+        cls,
+        base: Plan,
+        budget: Budget,
+        seed: int,
+        oracle: Oracle | None,
+        num_chains: int | None,
+        pilot: Pilot | None,
+        say: Callable[[str], object],
+    ) -> "_Tuning":
         points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
-        found = survey(base.model, points, seed)
+        found = survey(base.model, points, seed, pilot)
         base.model.remember(found.fit)
+        say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
         around = _circumstances(base, found, budget, seed)
-        left = _left(around)
-        weighed = readings(base, found, left)
+        weighed = readings(base, found, _left(around)) if oracle is None else [given_reading(base, found, oracle)]
         around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
+        say(f"gradients: from {weighed[0].name}")
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
-        steps = budget.guess / weighed[0].cost
+        steps = budget.steps(weighed[0].cost)
         families = [f for f in FAMILIES if base.dim > 1 or not f.turn]
         if budget.guess < FEW:
             families = [f for f in families if f.turn or f.scheme != "balanced"]
@@ -147,6 +137,7 @@ class _Tuning:
         for family in families if not _exact(around) else families[:1]:
             ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
             kept += [] if ladder is None else [ladder]
+            say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
         if not kept:
             euler = climb(EULER, around, steps)
             kept += [] if euler is None else [euler]
@@ -155,7 +146,7 @@ class _Tuning:
             "No plan can be recommended: every sampler diverged at every step size that was tried. "
             f"{' '.join(found.doubts)} {REMEDY}".strip(),
         )
-        return cls(around, budget, weighed, kept, seed)
+        return cls(around, budget, weighed, kept, num_chains)
 
     def chosen(self, steps: float) -> Ladder:
         """The ladder with the smallest error, an earlier family where a later one is hardly better."""
@@ -171,26 +162,34 @@ class _Tuning:
         if budget.error is not None:
             steps = self._steps_for(budget.error)
         else:
-            steps = budget.guess / cost
+            steps = budget.steps(cost)
         ladder = self.chosen(steps)
-        plan = sized(ladder, self.around, ladder.best(steps), steps)
+        plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
         rate = steps_per_second(plan) if budget.seconds is not None or budget.error is not None else None
         if budget.seconds is not None and rate is not None:
             steps = max(rate * budget.seconds, 100.0)
             ladder = self.chosen(steps)
-            plan = sized(ladder, self.around, ladder.best(steps), steps)
+            plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
         return self._account(ladder, plan, given, meter.gradients, rate)
 
     def _steps_for(self, error: float) -> float:
-        """How many gradients the error needs for every observable: the fewest over families, each at its best step size."""
+        """How many gradients the error needs for every observable: the fewest over families, each at its best step size.
+
+        Where the bias is not known well enough for any number of them: those that make the Monte Carlo error as small.
+        """
+
+        def reached(ladder: Ladder, steps: float, biased: bool) -> bool:
+            eta = ladder.best(steps)
+            squared = ladder.squared_error(eta, steps) - (0.0 if biased else ladder.squared_bias(eta))
+            return float(np.max(squared)) <= error**2
+
+        able = [ladder for ladder in self.ladders if reached(ladder, 10.0**LONGEST, True)]
         needed = []
-        for ladder in self.ladders:
+        for ladder in able or self.ladders:
             low, high = 0.0, LONGEST
             while high - low > 0.02:
                 middle = (low + high) / 2
-                steps = 10.0**middle
-                reached = float(np.max(ladder.squared_error(ladder.best(steps), steps))) <= error**2
-                low, high = (low, middle) if reached else (middle, high)
+                low, high = (low, middle) if reached(ladder, 10.0**middle, bool(able)) else (middle, high)
             needed.append(10.0**high)
         return min(needed)
 
@@ -215,12 +214,17 @@ class _Tuning:
         if given is not None:
             compared = given.replace(num_steps=max(1, given.num_steps))
             wrong = (
-                plan_error(compared, self.around.survey.fit, spread, total / _share(given))
+                plan_error(compared, self.around.survey.fit, spread, total / cost_of_a_gradient(given))
                 if self._same(given)
                 else math.nan
             )
             gains["untuned plan"] = (wrong / own) ** 2
         doubts = [*self.around.survey.doubts]
+        if not self.around.survey.trusted and plan.burn_in < needed_burn_in(self.around.survey, plan.eta):
+            doubts.append(
+                f"The budget is too small: chains last {plan.num_steps * plan.eta:.2g} relaxation times after a burn-in of "
+                f"{plan.burn_in * plan.eta:.2g}, and may still be near their starts."
+            )
         if doubts:
             doubts.append(REMEDY)
         worst = max(rows.values(), key=lambda row: row.relative)
@@ -230,9 +234,9 @@ class _Tuning:
                 f"{worst.bias / worst.sd:.2g} posterior standard deviations only."
             )
         seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
-        return Tuned(
-            plan, rows, tuple(tried), gains, plan.gradients * cost, spent, seconds, self._reason(ladder, plan), doubts
-        )
+        by_theory = merits(np.linalg.eigvalsh(self.around.survey.fit.precision))
+        total, reason = plan.gradients * cost, self._reason(ladder, plan)
+        return Tuned(plan, rows, tuple(tried), gains, total, spent, seconds, reason, doubts, by_theory)
 
     def _same(self, given: Plan) -> bool:
         return list(given.observables) == list(self.around.base.observables)
@@ -251,9 +255,23 @@ class _Tuning:
         )
 
 
+def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
+    """More parameters than matrices allow."""
+    require(
+        budget.gradients is not None,
+        f"With more than {MOST_DENSE} parameters (here {base.dim:,}) errors are not predicted: pass `gradients`.",
+    )
+    oracle, share = (given.oracle, cost_of_a_gradient(given)) if isinstance(given, Plan) else (None, 1.0)
+    return tune_many(base, oracle, budget.guess, share, seed)
+
+
 def _exact(around: Circumstances) -> bool:
     """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
     return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
+
+
+def _outcome(ladder: Ladder, steps: float) -> str:
+    return f"step size {ladder.best(steps):.3g}, RMSE {ladder.rmse(steps):.2g} posterior standard deviations"
 
 
 def _line(ladder: Ladder, steps: float, note: str) -> Tried:
@@ -298,7 +316,7 @@ def _default_observables(d: int) -> dict[str, Any]:
     return chosen
 
 
-def _circumstances(base: Plan, found: Survey, budget: _Budget, seed: int) -> Circumstances:
+def _circumstances(base: Plan, found: Survey, budget: Budget, seed: int) -> Circumstances:
     """Spreads and reference means of the observables, from the survey's points."""
     weights, d = found.weights, base.dim
     plain = observed(base.model, base.observables)(found.theta)
@@ -332,9 +350,3 @@ def _left(around: Circumstances) -> float:
         return 0.01
     values = reference_values(around.base, found.fit, found.theta, found.gradients) / around.spread
     return max(1e-4, float(np.mean(found.weights @ (values - found.weights @ values) ** 2)))
-
-
-def _share(plan: Plan) -> float:
-    """What one gradient of a plan costs in gradients over all the data."""
-    rows = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    return plan.oracle.evaluations(plan.target) / rows

@@ -69,6 +69,8 @@ class Tuned(Shown, Records[Expected]):
     - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes,
       None where that was not measured.
     - `warnings`: what could not be known, and what would help.
+    - `by_theory`: dynamics that were weighed by theory alone: gradients at equal bias on a Gaussian with the posterior's
+      covariance, all with Euler's step, in units of preconditioned SGLD's (T4).
     """
 
     plan: Plan
@@ -80,6 +82,7 @@ class Tuned(Shown, Records[Expected]):
     seconds: float | None
     reason: str
     warnings: list[str]
+    by_theory: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     _result = "tuning"
     expected = Column[float]("The RMSE of the mean over all chains.")
@@ -96,6 +99,7 @@ class Tuned(Shown, Records[Expected]):
             },
             "tried": [{key: _plain(value) for key, value in vars(one).items()} for one in self.tried],
             "gains": {name: plain(value) for name, value in self.gains.items()},
+            "by_theory": {name: plain(value) for name, value in self.by_theory.items()},
             **plain_attributes(self, "gradients", "spent"),
             "seconds": plain(self.seconds),
             "reason": self.reason,
@@ -123,7 +127,14 @@ class Tuned(Shown, Records[Expected]):
         tried = Table(TRIED, cells, "What was tried", left=(TRIED[0], TRIED[1], TRIED[-1]))
         rows = Table(COLUMNS, expected, "What to expect of the means over all chains")
         gains = [f"{name}: {_number(gain)} times the gradients for the same error" for name, gain in self.gains.items()]
-        return [self.reason, tried, *gains, rows, self._cost(), *(f"warning: {text}" for text in self.warnings)]
+        doubts = [f"warning: {text}" for text in self.warnings]
+        return [self.reason, tried, *self._theory(), *gains, rows, self._cost(), *doubts]
+
+    def _theory(self) -> list[str]:
+        if not self.by_theory:
+            return []
+        listed = ", ".join(f"{name} {phi:.2g}" for name, phi in self.by_theory.items())
+        return [f"By theory, gradients at equal bias with Euler's step on a Gaussian of this shape: {listed}."]
 
     def _cost(self) -> str:
         time = "" if self.seconds is None else f", about {duration(self.seconds)} on this machine"

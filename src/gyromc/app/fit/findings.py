@@ -139,13 +139,13 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
         found = fit.predict(X)
         at = stats.norm.cdf(y, found.mean, found.sd)
         return at, at
-    draws, w = fit.draws.reshape(-1, X.shape[1] + 1), fit.weights.ravel() / fit.weights.sum()
+    draws = fit.draws.reshape(-1, X.shape[1] + 1)
     below, upto = [], []
     for first in range(0, y.size, AT_ONCE):
         rows, part = X[first : first + AT_ONCE], y[first : first + AT_ONCE, None]
         rates = np.exp(draws[:, 0] + rows @ draws[:, 1:].T)
-        below.append(stats.poisson.cdf(part - 1, rates) @ w)
-        upto.append(stats.poisson.cdf(part, rates) @ w)
+        below.append(stats.poisson.cdf(part - 1, rates).mean(axis=1))
+        upto.append(stats.poisson.cdf(part, rates).mean(axis=1))
     return np.concatenate(below), np.concatenate(upto)
 
 
@@ -206,7 +206,7 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
-    plan, run = fit.choice.plan, fit.run
+    plan, run = fit.run.plan, fit.run
     return {
         **plan.summary(),
         "steps_done": run.steps_done,
@@ -215,9 +215,9 @@ def _sampler(fit: Fit) -> dict[str, Any]:
         "gradient_evaluations": run.gradient_evaluations,
         "wall_time": run.wall_time,
         "compile_time": run.compile_time,
-        "reason": fit.choice.reason,
+        "reason": fit.tuned.reason,
         "shown": {
-            "sampler": fit.choice.reason,
+            "sampler": fit.tuned.reason,
             "work": f"{run.gradient_evaluations:.3g} gradients in {run.wall_time:.1f} s (compiling {run.compile_time:.1f} s) "
             f"by engine {run.engine}",
         },
@@ -233,5 +233,8 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
         for i in [0, *slopes[: TRACED - 1]]
     ]
-    steps = np.arange(draws.shape[1]) * fit.choice.thin
-    return {"thin": fit.choice.thin, "steps": steps.tolist(), "parameters": parameters}
+    assert fit.run.options is not None
+    assert fit.run.options.thin is not None  # draws are kept
+    thin = fit.run.options.thin
+    steps = np.arange(draws.shape[1]) * thin
+    return {"thin": thin, "steps": steps.tolist(), "parameters": parameters}

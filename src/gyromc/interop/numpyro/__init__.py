@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
         "gyromc.interop.numpyro needs NumPyro, which is not installed: pip install 'gyromc[numpyro]'"
     ) from error
 
-from gyromc.interop.numpyro.planning import plan
+from gyromc.interop.numpyro.planning import plan, tune
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior, target
 from gyromc.interop.numpyro.sites import draws, observables, predictive
 from gyromc.interop.numpyro.summaries import Summary, summary
@@ -26,4 +26,5 @@ __all__ = [
     "predictive",
     "summary",
     "target",
+    "tune",
 ]

@@ -1,0 +1,129 @@
+"""`gyromc tune`: the account on standard output, a line per stage on standard error, the plan as a file that runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.app import planfiles
+from gyromc.app.saving import text_of
+from gyromc.tuning.tune import tune
+from support.commands import gyromc
+
+PLAN = """
+step_size = 0.1
+num_steps = 100
+num_chains = 20
+
+[target]
+kind = "logistic_regression"
+csv = "data.csv"
+response = "y"
+intercept = true
+prior_scale = 1.0
+
+[dynamics]
+kind = "overdamped"
+
+[observables."the \\"slope\\""]
+kind = "linear"
+u = [0.0, 1.0]
+
+[observables.square]
+kind = "square"
+u = [0.0, 1.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    y = (rng.random(60) < 1 / (1 + np.exp(-x))).astype(int)
+    (path / "data.csv").write_text("x,y\n" + "".join(f"{a:.6f},{b}\n" for a, b in zip(x, y, strict=True)))
+    (path / "plan.toml").write_text(PLAN)
+    (path / "out").mkdir()
+    return path
+
+
+def test_a_plan_file_is_tuned_saved_and_runs(folder):
+    done = gyromc(
+        "tune", "plan.toml", "--gradients", "3000", "--save", "out/tuned.toml", "--html", "out/tuned.html", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "What was tried" in done.stdout
+    assert "untuned plan" in done.stdout
+    for stage in ("survey: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
+        assert f"gyromc: {stage}" in done.stderr
+    page = (folder / "out" / "tuned.html").read_text()
+    assert "<title>gyromc tune: plan.toml</title>" in page
+    assert "the &quot;slope&quot;" in page
+    plan = planfiles.load(folder / "out" / "tuned.toml")
+    assert plan.gradients <= 1.01 * 3000
+    assert list(plan.observables) == ['the "slope"', "square"]
+    assert plan.martingale
+    again = gyromc("run", "out/tuned.toml", "--json", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["num_steps"] == plan.num_steps
+
+
+@pytest.mark.parametrize(("scheme", "turn"), [("balanced", 0.1), ("leimkuhler_matthews", 0.0)])
+def test_a_saved_plan_is_the_same_plan(folder, scheme, turn):
+    """Dynamics, balanced noise, control variate and starts come back to the last digit."""
+    given = planfiles.load(folder / "plan.toml")
+    rows = np.random.default_rng(1).normal(size=(4, 2))
+    changes = {
+        "dynamics": gm.dynamics.general([[0.3, 0.1], [0.1, 0.2]], [[0.0, turn], [-turn, 0.0]]),
+        "scheme": gm.schemes.balanced([[3.0, 0.5], [0.5, 2.0]]) if scheme == "balanced" else scheme,
+        "oracle": gm.oracles.ControlVariate(7, center=np.array([0.1, 0.2]), order=2),
+        "num_chains": 4,
+        "start": rows,
+        "step_size": 1 / 3,
+    }
+    plan = given.replace(**changes, dtype="float64")
+    read = planfiles.loads(text_of(plan, folder / "plan.toml", folder / "out" / "x.toml"), folder / "out")
+    np.testing.assert_array_equal(read.step_matrices.A, plan.step_matrices.A)
+    np.testing.assert_array_equal(read.step_matrices.C, plan.step_matrices.C)
+    np.testing.assert_array_equal(read.starts.theta, rows)
+    np.testing.assert_array_equal(read.target.X, plan.target.X)
+    assert (read.eta, read.dtype, read.oracle.name) == (plan.eta, "float64", plan.oracle.name)
+
+
+def test_an_experiment_is_tuned_and_prints_json():
+    done = gyromc("tune", "nld-quadratic", "--gradients", "2000", "--seed", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["plan"]["seed"] == 3
+    assert content["gradients"] <= 1.01 * 2000
+    assert content["gains"]["untuned plan"] > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan.toml", "--gradients", "10", "--error", "0.1"], "Pass one of `gradients`, `error` and `seconds`"),
+        (["plan.toml", "--error", "-1"], "`error` must be positive"),
+        (["plan.toml", "--html", "out"], "`--html` takes a file: out is a directory"),
+        (["plan.toml", "--save", "nowhere/x.toml"], "there is no directory nowhere"),
+        (["nld-quadratic", "--save", "x.toml"], "`--save` needs a plan file"),
+        (["nothing"], "neither a plan file"),
+    ],
+)
+def test_errors_are_sentences(folder, arguments, message):
+    done = gyromc("tune", *arguments, cwd=folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_line_is_said_after_each_stage():
+    lines = []
+    tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append)
+    assert [line.split(":")[0] for line in lines] == [
+        "survey",
+        "gradients",
+        "trials of leimkuhler_matthews, reversible",
+    ]
