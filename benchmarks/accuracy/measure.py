@@ -278,8 +278,8 @@ def summary(found: dict) -> str:
     if "gains" in found:
         texts = []
         for name, gain in found["gains"].items():
-            known = gain is not None and gain["gain"] is not None
-            texts.append(f"{name} {gain['gain']:.2f} ± {gain['error']:.2f}" if known else f"{name}: not measured")
+            known = gain["gain"] is not None
+            texts.append(f"{name} {gain['gain']:.2f} ± {gain['error']:.2f}" if known else f"{name}: {gain['why']}")
         return "rotation gains " + ", ".join(texts)
     text = lambda value: "–" if value is None else f"{value:.2g}"
     rows = found["kinds"].items()

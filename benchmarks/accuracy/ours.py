@@ -5,6 +5,7 @@ Input: a `Problem`, a budget of gradients, a number of repetitions. Output: `Out
 """
 
 import contextlib
+import dataclasses
 import math
 import warnings
 from unittest import mock
@@ -18,7 +19,16 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.tuning import tune as tuner
 from gyromc.tuning.families import FAMILIES
 
-__all__ = ["hfhr", "overdamped", "rotation_gain", "sgld", "tuned", "tuned_plan", "tuned_reversible"]
+__all__ = [
+    "gain_at_equal_bias",
+    "hfhr",
+    "overdamped",
+    "rotation_gain",
+    "sgld",
+    "tuned",
+    "tuned_plan",
+    "tuned_reversible",
+]
 
 FULL = 5000  # rows: above, gradients come from a few rows and a control variate
 FEW_ROWS = 8
@@ -164,59 +174,107 @@ def tuned(problem: Problem, budget: int, repetitions: int, seed: int) -> list[Ou
 REVERSIBLE = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
 ROTATING = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 RATES = (0.5, 1.0)
+RESAMPLED = 200
+RESOLVED = 2.0  # standard errors
 
 
 def rotation_gain(problem: Problem, steps: int, chains: int, seed: int) -> dict:
     """How many times fewer gradients the rotation needs at equal bias, without and with the martingale; with standard errors.
 
-    Both may choose their step (and rate) on one half of the chains: the reversible one the least mean squared error, the rotating
-    one the least variance among those with no more bias. The ratio of variances comes from the other half: the geometric mean
-    over observables, its error from a bootstrap over chains.
+    The reversible sampler takes the step with the least mean squared error. The bias of balanced noise is of first order in the
+    step, so its slope is fitted over all steps, for each rate of rotation: the rotating sampler may take every step up to that of
+    the same bias, and takes the rate and step with the least variance. All this is chosen on one half of the chains. The ratio of
+    variances comes from the other half: the geometric mean over observables, its error from a bootstrap over chains.
     """
     lengths = _lengths(problem, steps, chains, seed) | {"burn_in": steps}
-    found: dict = {}
-    for kind, rates, grid in (("reversible", (0.0,), REVERSIBLE), ("rotating", RATES, ROTATING)):
-        for rate in rates:
-            base = _whitened_plan(problem, rate, grid[0], **lengths)
-            for k, eta in enumerate(grid):
-                with contextlib.suppress(InvalidInput):  # so large a step that no noise is left
-                    found[kind, rate, eta] = _outcome(base.replace(step_size=eta, seed=seed + 1 + k))
+    found: dict[float, dict[float, Outcome]] = {}
+    for rate, grid in ((0.0, REVERSIBLE), *((rate, ROTATING) for rate in RATES)):
+        base, found[rate] = _whitened_plan(problem, rate, grid[0], **lengths), {}
+        for k, eta in enumerate(grid):
+            with contextlib.suppress(InvalidInput):  # so large a step that no noise is left
+                found[rate][eta] = _outcome(base.replace(step_size=eta, seed=seed + 1 + k))
+    kinds = {"plain": lambda one: one.plain, "martingale": lambda one: one.estimates}
     return {
-        name: _gain(problem, {key: values(one) for key, one in found.items()}, seed)
-        for name, values in (("plain", lambda o: o.plain), ("martingale", lambda o: o.estimates))
+        name: gain_at_equal_bias(problem, {r: {eta: of(o) for eta, o in row.items()} for r, row in found.items()}, seed)
+        for name, of in kinds.items()
     }
 
 
-def _gain(problem: Problem, found: dict, seed: int) -> dict | None:
-    """The gain from estimates by (kind, rate, step size)."""
-    usable = {key: x for key, x in found.items() if np.all(np.isfinite(x))}
-    half = {key: (x[: len(x) // 2], x[len(x) // 2 :]) for key, x in usable.items()}
-    sd = np.sqrt(problem.spread)
-    bias = lambda x: math.sqrt(
-        max(0.0, np.mean(((x.mean(0) - problem.truth) ** 2 - x.var(0, ddof=1) / len(x)) / sd**2))
-    )
-    noise = lambda x: math.sqrt(np.mean(x.var(0, ddof=1) / len(x) / sd**2))
-    error = lambda x: float(np.mean(np.log(np.mean(((x - problem.truth) / sd) ** 2, axis=0))))
-    variance = lambda x: float(np.mean(np.log(x.var(0, ddof=1) / sd**2)))
-    still = {key: pair for key, pair in half.items() if key[0] == "reversible"}
-    if not still:
-        return None
-    chosen = min(still, key=lambda key: error(still[key][0]))
-    allowed = max(bias(still[chosen][0]), noise(still[chosen][0]))
-    turning = {key: pair for key, pair in half.items() if key[0] == "rotating" and bias(pair[0]) <= allowed}
-    if not turning:
-        return {"gain": None, "reversible_step": chosen[2], "allowed_bias_in_sd": allowed}
-    best = min(turning, key=lambda key: variance(turning[key][0]))
-    a, b = half[chosen][1], half[best][1]
-    rng = np.random.default_rng(seed)
-    again = lambda x: x[rng.integers(0, len(x), len(x))]
-    logs = [variance(again(a)) - variance(again(b)) for _ in range(200)]
-    gain = math.exp(variance(a) - variance(b))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Curve:
+    """The errors of one rate of rotation in posterior sds, steps × chains × observables, by increasing step size."""
+
+    steps: np.ndarray
+    errors: np.ndarray
+
+    @classmethod
+    def of(cls, problem: Problem, estimates: dict[float, np.ndarray], half: int) -> "_Curve | None":
+        """From one half of the chains, at the step sizes where no chain failed; None where there is none."""
+        good = sorted(eta for eta, x in estimates.items() if np.all(np.isfinite(x)))
+        if not good:
+            return None
+        sd, middle = np.sqrt(problem.spread), len(estimates[good[0]]) // 2
+        part = slice(0, middle) if half == 0 else slice(middle, None)
+        return cls(np.array(good), np.array([(estimates[eta][part] - problem.truth) / sd for eta in good]))
+
+    def resampled(self, rng: np.random.Generator) -> "_Curve":
+        """With chains drawn again, the same for every step size."""
+        count = self.errors.shape[1]
+        return _Curve(self.steps, self.errors[:, rng.integers(0, count, count)])
+
+    @property
+    def log_error(self) -> np.ndarray:
+        """Mean log squared error over observables, at every step size."""
+        return np.mean(np.log(np.mean(self.errors**2, axis=1)), axis=1)
+
+    def log_variance(self, eta: float) -> float:
+        """Mean log variance over observables, interpolated between step sizes."""
+        values = np.mean(np.log(self.errors.var(axis=1, ddof=1)), axis=1)
+        return float(np.interp(math.log(eta), np.log(self.steps), values))
+
+    @property
+    def squared_slope(self) -> float:
+        """c² of a bias cη, mean square over observables, by least squares; what chance adds to a squared mean is taken off."""
+        chance = self.errors.var(axis=1, ddof=1) / self.errors.shape[1]
+        squares = np.mean(self.errors.mean(axis=1) ** 2 - chance, axis=1)
+        return float(np.sum(self.steps**2 * squares) / np.sum(self.steps**4))
+
+
+def gain_at_equal_bias(problem: Problem, found: dict[float, dict[float, np.ndarray]], seed: int) -> dict:
+    """The gain from estimates by rate (0: reversible) and step size; as `rotation_gain`."""
+    rng, first = np.random.default_rng(seed), {rate: _Curve.of(problem, row, 0) for rate, row in found.items()}
+    still = first.pop(0.0)
+    if still is None:
+        return {"gain": None, "why": "the reversible sampler fails at every step size"}
+    eta = float(still.steps[np.argmin(still.log_error)])
+    slopes = [still.resampled(rng).squared_slope for _ in range(RESAMPLED)]
+    resolution = RESOLVED * float(np.std(slopes, ddof=1))
+    allowed = eta * math.sqrt(max(still.squared_slope, resolution))
+    choices = []
+    for rate, curve in first.items():
+        if curve is None:
+            continue
+        largest = min(float(curve.steps[-1]), allowed / math.sqrt(max(curve.squared_slope, 1e-30)))
+        steps = [float(x) for x in curve.steps if x < largest] + [max(largest, float(curve.steps[0]))]
+        choices += [(curve.log_variance(x), rate, x) for x in steps]
+    if not choices:
+        return {"gain": None, "why": "the rotating sampler fails at every step size"}
+    _, rate, turned = min(choices)
+    a, b = _Curve.of(problem, found[0.0], 1), _Curve.of(problem, found[rate], 1)
+    assert a is not None
+    assert b is not None
+    logs = [a.resampled(rng).log_variance(eta) - b.resampled(rng).log_variance(turned) for _ in range(RESAMPLED)]
+    gain = math.exp(a.log_variance(eta) - b.log_variance(turned))
+    bias = lambda curve, at: at * math.sqrt(max(0.0, curve.squared_slope))
     return {
         "gain": gain,
         "error": gain * float(np.std(logs, ddof=1)),
-        "reversible_step": chosen[2],
-        "rotating_step": best[2],
-        "rate": best[1],
-        "bias_in_sd": {"reversible": bias(a), "rotating": bias(b), "resolved_to": noise(a)},
+        "reversible_step": eta,
+        "rotating_step": turned,
+        "rate": rate,
+        "bias_in_sd": {
+            "reversible": bias(a, eta),
+            "rotating": bias(b, turned),
+            "resolved_to": eta * math.sqrt(resolution),
+        },
     }

@@ -110,7 +110,7 @@ def table(cells: dict) -> Table:
         "prepared: gradients before the first counted one (burn-in, warm-up, tuning); a potential is a third of a gradient",
     ]
     notes += [f"{key}: left out, {cell['left_out']}" for key, cell in cells.items() if "left_out" in cell]
-    notes += [f"{row[0]}: rotation gains {row[1]} without and {row[2]} with the martingale" for row in rotation(cells)]
+    notes += [f"{row[0]}: rotation gains {row[1]} without and {row[4]} with the martingale" for row in rotation(cells)]
     return Table(["problem", "competitor", *titles], rows, "Accuracy", notes, ["problem", "competitor"], style="simple")
 
 
@@ -132,17 +132,18 @@ def rotation(cells: dict) -> list[list[str]]:
         gains = cells.get(f"{name}: {ROTATION}", {}).get("gains")
         if gains is None:
             continue
-        texts = []
-        for kind in ("plain", "martingale"):
-            gain = gains[kind]
-            known = gain is not None and gain["gain"] is not None
-            texts.append(plus_minus(gain["gain"], gain["error"]) if known else "no step with so little bias")
-        gain = gains["plain"]
-        known = gain is not None and gain["gain"] is not None
-        steps = f"{gain['reversible_step']:g} / {gain['rotating_step']:g}, rate {gain['rate']:g}" if known else "–"
-        bias = gain["bias_in_sd"] if known else None
-        texts += [steps, f"{bias['reversible']:.2g} / {bias['rotating']:.2g}" if bias else "–"]
-        rows.append([name, *texts])
+        row = [name]
+        for gain in (gains["plain"], gains["martingale"]):
+            if gain["gain"] is None:
+                row += [gain["why"], "–", "–"]
+                continue
+            bias = gain["bias_in_sd"]
+            row += [
+                plus_minus(gain["gain"], gain["error"]),
+                f"{gain['reversible_step']:.2g} / {gain['rotating_step']:.2g} at {gain['rate']:g}",
+                f"{bias['reversible']:.2g} / {bias['rotating']:.2g}",
+            ]
+        rows.append(row)
     return rows
 
 
@@ -193,7 +194,7 @@ def write_pages(cells: dict, docs: Path, readme: Path | None) -> None:
     for kind in KINDS:
         parts += [f"**{kind.capitalize()}**", matrix(cells, kind, every, problems)]
     replace_between(page, "draws", "\n\n".join(parts))
-    columns = ["problem", "without martingale", "with", "steps (reversible / rotating)", "bias, sd"]
+    columns = ["problem", "without martingale", "steps", "bias, sd", "with martingale", "steps", "bias, sd"]
     replace_between(page, "rotation", markdown(columns, rotation(cells)))
     replace_between(page, "details", markdown(_columns(), details(cells, problems), left=2))
     plot(cells, docs / "figures" / "accuracy.png")

@@ -149,21 +149,40 @@ def test_a_chain_that_explodes_makes_no_draws(small):
     assert measure._merit(small, calm) > measure._merit(small, Outcome(estimates, 50, 1))
 
 
-def test_gain_of_rotation_is_a_ratio_of_variances_at_equal_bias(small):
-    """Half the deviation is a gain of four; the same with a large bias does not count."""
-    rng, sd = np.random.default_rng(4), np.sqrt(small.spread)
-    draws = lambda scale, bias: small.truth + sd * (scale * rng.standard_normal((400, 12)) + bias)
-    found = {
-        ("reversible", 0.0, 0.8): draws(0.1, 0.0),
-        ("rotating", 1.0, 0.4): draws(0.05, 0.0),
-        ("rotating", 1.0, 0.8): draws(0.01, 0.3),
+def synthetic(problem, slopes, variances, chains=400):
+    """Estimates by rate and step with bias cη and variance v/η, in posterior sds."""
+    rng, sd = np.random.default_rng(4), np.sqrt(problem.spread)
+    errors = lambda c, v, eta: c * eta + math.sqrt(v / eta) * rng.standard_normal((chains, len(sd)))
+    steps = (0.1, 0.2, 0.4, 0.8)
+    return {
+        rate: {eta: problem.truth + sd * errors(c, variances[rate], eta) for eta in steps} for rate, c in slopes.items()
     }
-    gain = ours._gain(small, found, 0)
-    assert gain["rotating_step"] == 0.4
-    assert abs(gain["gain"] - 4) < 4 * gain["error"]
-    assert 0.02 < gain["error"] / gain["gain"] < 0.2
-    del found["rotating", 1.0, 0.4]
-    assert ours._gain(small, found, 0)["gain"] is None
+
+
+def test_gain_of_rotation_is_a_ratio_of_variances_at_equal_bias(small):
+    """Twice the bias means half the step: of a gain of eight at equal steps, four remains."""
+    found = synthetic(small, {0.0: 0.05, 1.0: 0.1}, {0.0: 1e-3, 1.0: 1e-3 / 8})
+    gain = ours.gain_at_equal_bias(small, found, 0)
+    assert gain["rotating_step"] == pytest.approx(gain["reversible_step"] / 2, rel=0.1)
+    assert abs(gain["gain"] - 4) < 4 * gain["error"] + 0.3  # the step itself is known to a few per cent
+    assert 0.02 < gain["error"] / gain["gain"] < 0.1
+    assert gain["bias_in_sd"]["rotating"] == pytest.approx(gain["bias_in_sd"]["reversible"], rel=0.1)
+
+
+def test_without_bias_the_rotation_takes_its_best_step(small):
+    found = synthetic(small, {0.0: 0.0, 0.5: 0.0, 1.0: 0.0}, {0.0: 1e-3, 0.5: 1e-3, 1.0: 5e-4})
+    gain = ours.gain_at_equal_bias(small, found, 0)
+    assert (gain["reversible_step"], gain["rotating_step"], gain["rate"]) == (0.8, 0.8, 1.0)
+    assert abs(gain["gain"] - 2) < 4 * gain["error"]
+
+
+def test_a_gain_that_cannot_be_measured_says_why(small):
+    found = synthetic(small, {0.0: 0.0, 1.0: 0.0}, {0.0: 1e-3, 1.0: 1e-3})
+    found[1.0] = {eta: np.full_like(x, np.inf) for eta, x in found[1.0].items()}
+    assert ours.gain_at_equal_bias(small, found, 0) == {
+        "gain": None,
+        "why": "the rotating sampler fails at every step size",
+    }
 
 
 # --- every competitor
