@@ -19,7 +19,7 @@ from gyromc.results import Run
 from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
-from gyromc.targets.regressions import Regression
+from gyromc.targets.regressions import Regression, WithLikelihood
 
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
@@ -163,7 +163,9 @@ def heavy_tailed(plan: Plan, states: np.ndarray) -> list[str]:
     Where U grows as k·log s along a direction, the law falls as s^-k there; h grows as s^p, and ∫ h⁴ is infinite if 4p ≥ k - 1.
     Directions are the coordinates and the principal axes of the curvature far out, where a heavy one has none.
     """
-    if plan.dim > MOST_PARAMETERS or plan.flat_target.gaussian() is not None:
+    target = plan.flat_target
+    gaussian_prior = isinstance(target, WithLikelihood)  # and a loss that is bounded below: U grows as a square
+    if plan.dim > MOST_PARAMETERS or gaussian_prior or target.gaussian() is not None:
         return []
     center = np.mean(states, axis=0) if len(states) else np.zeros(plan.dim)
     scale = max(1.0, float(np.max(np.abs(states - center), initial=0.0)), float(np.max(np.abs(center))))
