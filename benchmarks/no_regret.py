@@ -254,7 +254,7 @@ def main() -> None:
         rows.append(measure(case))
         print(table(rows[-1:]).splitlines()[-1], flush=True)
         if given.out:
-            given.out.write_text(json.dumps(rows, indent=1) + "\n")
+            given.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     if given.page:
         replace_between(given.page, "no regret", table(rows))
     worst = max(rows, key=lambda row: row["ratio"])

@@ -70,7 +70,7 @@ class Tuned(Shown, Records[Expected]):
       None where that was not measured.
     - `warnings`: what could not be known, and what would help.
     - `by_theory`: dynamics that were weighed by theory alone: gradients at equal bias on a Gaussian with the posterior's
-      covariance, all with Euler's step, in units of preconditioned SGLD's (T4).
+      covariance, all with Euler's step, in units of preconditioned SGLD's (`gyromc.tuning.blocks`).
     """
 
     plan: Plan
