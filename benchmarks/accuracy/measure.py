@@ -127,10 +127,16 @@ def measured(
     require(not unknown, f"No problem is named {', '.join(unknown)}. There is: {', '.join(PROBLEMS)}.")
     cells = read(path)
     for name in names or profile.problems:
-        one, built = None, time.perf_counter()
+        built = time.perf_counter()
+        try:
+            one = problem(name)
+        except InvalidInput as error:  # its reference has not been computed
+            require(not names, str(error))
+            say(f"{name}: left out. {error}")
+            advance(len(competitors) + 1)
+            continue
         for label in (*competitors, ROTATION):
             key = f"{name}: {label}"
-            one = one or problem(name)
             if cells.get(key, {}).get("settings") != profile.settings(one):
                 began = time.perf_counter()
                 cells[key] = cell(one, label, profile, competitors)
