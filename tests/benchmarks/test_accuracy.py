@@ -276,7 +276,7 @@ def test_what_is_left_out_says_why(small):
     assert measure.why_not(small, missing, TINY) == "no_such_package is not installed"
     for prepares, reason in (
         (0.0, None),
-        (1e12, "full gradients would read 7e+13 numbers; the profile tiny allows 1e+12"),
+        (1e12, "full gradients would read 2e+14 numbers; the profile tiny allows 1e+12"),
     ):
         full = measure.Competitor(lambda *_: [], prepares=lambda problem, count=prepares: count)
         assert measure.why_not(small, full, TINY) == reason
