@@ -168,7 +168,9 @@ def gaussian(condition: float, d: int) -> Draft:
 
     target = gm.targets.Quadratic(precision, mean)
     about = f"a Gaussian, d = {d}, condition number {condition:g}"
-    return Draft(f"gaussian-{condition:g}-{d}", about, target, d, kinds, size=1.0 if d < 1000 else 0.25, exact=exact)
+    return Draft(
+        f"gaussian-{condition:g}-{d}", about, target, d, kinds, size={100: 0.25, 1000: 0.0625}.get(d, 1.0), exact=exact
+    )
 
 
 def cosine() -> Draft:

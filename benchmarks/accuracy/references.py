@@ -26,7 +26,7 @@ from gyromc.show.files import json_text, write_atomically
 
 DRAWS = 2**20
 WEIGHTED = 8192
-CHAINS, WARM_UP, LENGTH = 16, 300, 1500  # of NUTS
+CHAINS, WARM_UP, LENGTH = 16, 200, 400  # of NUTS
 
 
 def by_sobol(problem: Draft, draws: int = DRAWS) -> tuple[Rows, str]:

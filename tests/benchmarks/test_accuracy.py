@@ -18,6 +18,7 @@ from pages import markdown, replace_between
 from support.zscores import largest
 
 TINY = measure.Profile("tiny", 60, 8, (40, 12), 1e12, ("gaussian-50-3", "gaussian-1-3"))
+WITHOUT_REFERENCE = ("digits",)  # until `python -m accuracy.references digits` has run
 SLOW_TO_COMPILE = [label for label in measure.COMPETITORS if label.startswith(("BlackJAX", "NumPyro"))]
 HIERARCHIES = (hierarchies.eight_schools, hierarchies.radon, hierarchies.autoregression)
 
@@ -93,11 +94,22 @@ def test_weighted_draws_find_the_shift_from_mode_to_mean():
 
 def test_every_problem_has_its_kinds_and_a_reference():
     for name in PROBLEMS:
-        if name not in ("million-rows", "digits") and not name.endswith("1000"):  # digits: no reference is stored
+        if name not in ("million-rows", *WITHOUT_REFERENCE) and not name.endswith("1000"):
             one = problem(name)
             assert set(one.kinds) == set(KINDS), name
             assert np.all(one.spread > 0), name
             assert np.all(one.truth_error < 1e-3 * np.sqrt(one.spread)), name
+
+
+def test_a_problem_without_a_reference_is_left_out_of_a_profile_and_refused_by_name():
+    profile, lines = dataclasses.replace(TINY, problems=WITHOUT_REFERENCE), []
+    done: list[float] = []
+    assert measure.measured((), profile, None, lines.append, done.append) == {}
+    assert "digits: left out. There is no" in lines[0]
+    assert "python -m accuracy.references digits` first" in lines[0]
+    assert sum(done) == measure.total((), profile)
+    with pytest.raises(InvalidInput, match=r"There is no .*digits\.json"):
+        measure.measured(WITHOUT_REFERENCE, profile, None, print)
 
 
 def test_an_unknown_problem_is_named():
@@ -236,7 +248,10 @@ def test_a_second_run_measures_nothing_and_other_sizes_measure_again(cells):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "million-rows" and not name.endswith("1000")])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in PROBLEMS if name not in ("million-rows", *WITHOUT_REFERENCE) and not name.endswith("1000")],
+)
 def test_all_competitors_on_every_problem(name, compiled_quickly):
     found = measure.measured([name], TINY, None, print)
     check_cells(found, name, [label for label in measure.COMPETITORS if label != "Laplace approximation"])
@@ -261,7 +276,7 @@ def test_what_is_left_out_says_why(small):
     assert measure.why_not(small, missing, TINY) == "no_such_package is not installed"
     for prepares, reason in (
         (0.0, None),
-        (1e12, "full gradients would read 7e+13 numbers; the profile tiny allows 1e+12"),
+        (1e12, "full gradients would read 2e+14 numbers; the profile tiny allows 1e+12"),
     ):
         full = measure.Competitor(lambda *_: [], prepares=lambda problem, count=prepares: count)
         assert measure.why_not(small, full, TINY) == reason
