@@ -155,6 +155,7 @@ def test_one_parameter_and_a_constant_observable():
     run = gm.run(tuned.plan, progress=False)
     assert abs(run.mean["x"]) < 6 * math.sqrt(tuned.expected["x"] ** 2 + run.std_error["x"] ** 2)
     assert run.mean["one"] == pytest.approx(1.0)
+    assert tuned.expected["one"] == tuned.bias["one"] == 0.0  # and not infinite
 
 
 def test_many_parameters_are_tuned_without_matrices():

@@ -142,7 +142,7 @@ def large_plan(
         oracle.memory(1) == 0,
         f"{oracle.name} keeps an anchor for each chain, and a plan cannot be tuned for that: leave `refresh` out.",
     )
-    chosen = dtype or ("float64" if jax.config.jax_enable_x64 else "float32")  # type: ignore[attr-defined]
+    chosen = dtype or ("float64" if jax.config.jax_enable_x64 else "float32")  # type: ignore[attr-defined]  # JAX adds its settings at run time
     with jax.enable_x64(chosen == "float64"):
         return _Search(model, observables, oracle, gradients, num_chains, seed, chosen).plan()
 
@@ -207,7 +207,7 @@ class _Search:
     def descended(self):
         """A point near a mode; a control variate without center is anchored there."""
         anchored = isinstance(self.oracle, ControlVariate) and self.oracle.center is None
-        first = Minibatch(self.oracle.size, self.oracle.replace) if anchored else self.oracle  # type: ignore[attr-defined]
+        first = Minibatch(self.oracle.size, self.oracle.replace) if anchored else self.oracle  # type: ignore[attr-defined]  # a batch
         gradients = self.stochastic(first if anchored else first.prepared(self.model))
         start = jnp.asarray(self.model.start, self.dtype)
         found, cost = measured(gradients, self.repeated(start), self.allowed("start"), next(self.keys))
@@ -224,7 +224,7 @@ class _Search:
         if anchored:
             center = np.asarray(mode, float)
             self.oracle = eqx.tree_at(lambda o: o.center, self.oracle, center, is_leaf=lambda x: x is None)
-            self.spent += math.ceil(self.model.flat_target.num_data / first.size)  # type: ignore[attr-defined]
+            self.spent += math.ceil(self.model.flat_target.num_data / first.size)  # type: ignore[attr-defined]  # a sum over data
         return mode
 
     def shape(self, gradients: Gradients, points, part: str) -> Shape:

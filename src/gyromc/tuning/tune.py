@@ -198,7 +198,7 @@ class _Tuning:
         squared = ladder.squared_bias(eta)
         chance = ladder.per_gradient(eta) / steps + ladder.boundary(eta, steps, plan.num_chains)
         rows = {
-            name: Expected(float(s * math.sqrt(b + v)), float(s * math.sqrt(b)), float(s * math.sqrt(v)), float(s))
+            name: _expected(float(s), math.sqrt(b), math.sqrt(v))
             for name, b, v, s in zip(plan.observables, squared, chance, spread, strict=True)
         }
         tried = [_line(one, steps, "chosen" if one is ladder else "") for one in self.ladders]
@@ -209,12 +209,11 @@ class _Tuning:
         tried.append(
             Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, 1 / (plain**2 * total), "for comparison")
         )
-        reversible = min(one.rmse(steps) for one in self.ladders if not one.family.turn)
+        reversible = min((one.rmse(steps) for one in self.ladders if not one.family.turn), default=math.nan)
         gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
         if given is not None:
-            compared = given.replace(num_steps=max(1, given.num_steps))
             wrong = (
-                plan_error(compared, self.around.survey.fit, spread, total / cost_of_a_gradient(given))
+                plan_error(given, self.around.survey.fit, spread, total / cost_of_a_gradient(given))
                 if self._same(given)
                 else math.nan
             )
@@ -227,7 +226,7 @@ class _Tuning:
             )
         if doubts:
             doubts.append(REMEDY)
-        worst = max(rows.values(), key=lambda row: row.relative)
+        worst = max(rows.values(), key=lambda row: row.relative if row.sd > 0 else 0.0)
         if self.budget.error is not None and worst.relative > 1.2 * self.budget.error:
             doubts.append(
                 f"The error {self.budget.error:g} may not be reached for every observable: the bias is known to "
@@ -263,6 +262,13 @@ def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
     )
     oracle, share = (given.oracle, cost_of_a_gradient(given)) if isinstance(given, Plan) else (None, 1.0)
     return tune_many(base, oracle, budget.guess, share, seed)
+
+
+def _expected(sd: float, bias: float, chance: float) -> Expected:
+    """From numbers in posterior standard deviations; a constant, whose spread is infinite here, has no error."""
+    if not math.isfinite(sd):
+        return Expected(0.0, 0.0, 0.0, 0.0)
+    return Expected(sd * math.hypot(bias, chance), sd * bias, sd * chance, sd)
 
 
 def _exact(around: Circumstances) -> bool:
