@@ -85,6 +85,14 @@ def test_two_step_sizes_find_the_bias(run):
     assert second_order.std_error(0.03) == pytest.approx(math.hypot(0.03, second_order.error))
 
 
+def test_two_step_sizes_of_a_second_order_scheme():
+    """With bias cη² the mean at 2η is off by 4c: a third of the difference, not all of it."""
+    found = biases.from_step_sizes(0.3, 0.03, 30, 2.0, order=2)
+    assert found.value == pytest.approx(0.1)
+    assert found.error == pytest.approx(0.01)
+    assert found.amplification == pytest.approx(4 / 3)
+
+
 def test_extrapolated_means_carry_both_errors():
     """mean - bias = 2 m(η) - m(2η): its variance is 4 and 1 times theirs. 20 000 draws, 4 standard errors."""
     rng = np.random.default_rng(10)

@@ -105,15 +105,18 @@ def _unknown(why: str) -> Bias:
     return Bias(None, f"unknown: {why}")
 
 
-def from_step_sizes(difference: float, error: float, dof: float, ratio: float, relative_step: float = 0.0) -> Bias:
-    """The bias at η from the mean at `ratio`·η, with its `error` and `dof`, minus the mean at η, to first order.
+def from_step_sizes(
+    difference: float, error: float, dof: float, ratio: float, relative_step: float = 0.0, order: int = 1
+) -> Bias:
+    """The bias cη^p at η from the mean at `ratio`·η, with its `error` and `dof`, minus the mean at η; p is the order.
 
     `relative_step` is η over the largest stable step size, the likely size of the second order against the first, which the
     extrapolation gets wrong by `ratio` times itself.
     """
-    value = difference / (ratio - 1)
-    error = math.hypot(error / abs(ratio - 1), ratio * relative_step * value)
-    return Bias(value, f"two step sizes, η and {ratio:g}η", error, ratio / (ratio - 1), dof)
+    power = ratio**order
+    value = difference / (power - 1)
+    error = math.hypot(error / abs(power - 1), ratio * relative_step * value)
+    return Bias(value, f"two step sizes, η and {ratio:g}η", error, power / (power - 1), dof)
 
 
 def measured(run: Run, names: list[str]) -> dict[str, Bias]:
@@ -145,10 +148,12 @@ def from_runs(run: Run, other: Run, names: list[str]) -> dict[str, Bias]:
     )
     missing = set(names) - set(other)
     require(not missing, f"The run given as `bias` lacks the observables {', '.join(sorted(missing))}.")
-    ratio, relative = theirs.eta / mine.eta, mine.eta / largest_step_size(mine)
+    ratio, relative, order = theirs.eta / mine.eta, mine.eta / largest_step_size(mine), order_of_bias(mine)
     rows = {name: other[name] for name in names}
     gaps = {name: row.mean - run[name].mean for name, row in rows.items()}
-    return {name: from_step_sizes(gaps[name], row.std_error, row.dof, ratio, relative) for name, row in rows.items()}
+    return {
+        name: from_step_sizes(gaps[name], row.std_error, row.dof, ratio, relative, order) for name, row in rows.items()
+    }
 
 
 def largest_step_size(plan: Plan) -> float:
