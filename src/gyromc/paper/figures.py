@@ -126,9 +126,9 @@ def _slope_guide(ax, etas) -> None:
     low /= (high / low) ** 0.12
     ax.set_ylim(low, high)
     x = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
-    base = low * (high / low) ** 0.06
+    base = low * (high / low) ** 0.08
     ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
-    place = {"xytext": (-5, 2), "textcoords": "offset points", "ha": "right", "va": "center"}
+    place = {"xytext": (3, -3), "textcoords": "offset points", "ha": "left", "va": "top"}  # inside the axes
     ax.annotate("slope ½", (x[0], base), fontsize=7, **place)
 
 
