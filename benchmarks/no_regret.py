@@ -24,7 +24,7 @@ import gyromc as gm
 from gyromc.shape.importance import expectation
 from pages import markdown, replace_between
 
-BUDGET, CHAINS, REPETITIONS = 20_000, 20, 12
+BUDGET, BUDGET_OF_BATCHES, CHAINS, REPETITIONS = 20_000, 1000, 20, 12
 GRID = np.geomspace(1.5, 0.003, 9)  # step sizes of SGLD, over the inverse of the largest curvature
 FAR = 4.0  # claimed errors
 
@@ -37,6 +37,21 @@ class Case:
     target: gm.targets.Target
     dim: int
     truth: Callable[["Case"], tuple[np.ndarray, np.ndarray]]  # means and second moments
+    batch: int | None = None  # rows of mini-batches, where both have to use them
+
+    @property
+    def oracle(self) -> gm.oracles.Oracle | None:
+        return None if self.batch is None else gm.oracles.Minibatch(self.batch)
+
+    @property
+    def gradients(self) -> int:
+        """The budget, over all the data."""
+        return BUDGET if self.batch is None else BUDGET_OF_BATCHES
+
+    @property
+    def steps(self) -> int:
+        """What the budget pays for."""
+        return self.gradients if self.batch is None else self.gradients * self.target.num_data // self.batch
 
     @property
     def shown(self) -> int:
@@ -130,6 +145,11 @@ def logistic(n: int, d: int, size: float = 1.5) -> Case:
     return Case(f"logistic, {n} rows, d = {d}", gm.targets.LogisticRegression(X, y), d, around_the_mode)
 
 
+def batches(n: int, d: int, size: int) -> Case:
+    case = logistic(n, d)
+    return dataclasses.replace(case, name=f"{case.name}, batches of {size}", batch=size)
+
+
 def poisson(n: int, d: int) -> Case:
     rng = np.random.default_rng(n + d)
     X = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
@@ -150,6 +170,7 @@ CASES = [
         logistic(n, d)
         for n, d in [(20, 3), (60, 2), (200, 10), (1000, 5), (1000, 40), (5000, 5), (20_000, 10), (300, 60)]
     ),
+    *(batches(5000, 5, size) for size in (2, 50, 1000)),
     *(poisson(n, d) for n, d in [(30, 3), (100, 5), (500, 10), (5000, 4)]),
 ]
 
@@ -164,7 +185,7 @@ def measure(case: Case) -> dict:
     )  # of squares, as of a Gaussian
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tuned = gm.tune(case.plan(), gradients=BUDGET)
+        tuned = gm.tune(case.plan(), gradients=case.gradients, oracle=case.oracle)
         ours, far = [], 0
         for seed in range(REPETITIONS):
             run = gm.run(
@@ -198,7 +219,7 @@ def plain(case: Case, truth: np.ndarray, spread: np.ndarray) -> tuple[float, flo
         start, top = model.mode, float(np.linalg.eigvalsh(model.precision)[-1])
     except gm.InvalidInput:
         start, top = np.zeros(case.dim), 1.0
-    steps, best = BUDGET // CHAINS, (math.inf, math.nan)
+    steps, best = case.steps // CHAINS, (math.inf, math.nan)
     for scale in GRID:
         plan = case.plan(
             start=start,
@@ -206,6 +227,7 @@ def plain(case: Case, truth: np.ndarray, spread: np.ndarray) -> tuple[float, flo
             num_steps=steps - steps // 10,
             burn_in=steps // 10,
             num_chains=CHAINS * REPETITIONS,
+            oracle=case.oracle,
         )
         run = gm.run(plan, progress=False, on_divergence="report")
         if np.any(run.diverged):

@@ -19,6 +19,7 @@ from gyromc.evaluation import doubled, over_rows
 from gyromc.operators import Dense, Diagonal, Operator, as_operator
 from gyromc.oracles.batches import Batch
 from gyromc.targets import GeneralizedLinear, SumOverData
+from gyromc.targets.regressions import WithLikelihood
 
 MOST_DENSE = 2000  # parameters up to which K is computed as a matrix
 SAME = 1e-6  # relative error up to which a given K is taken for the right one
@@ -144,9 +145,7 @@ class ControlVariate(Batch):
             center.shape == (dim,),
             f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",
         )
-        with jax.enable_x64(True):
-            theta, wide = jnp.asarray(center), doubled(target)
-            anchor = np.asarray(wide.gradient(theta) - wide.prior_gradient(theta))
+        anchor = _anchor(target, center)
         operator = self._operator(target, center) if self.order == 2 else None
         fields = lambda o: (o.center, o.anchor, o.operator)
         return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
@@ -155,7 +154,7 @@ class ControlVariate(Batch):
         """K, or its diagonal, computed or checked; None where it is applied without being formed."""
         given, probes = self.operator, np.random.default_rng(0).standard_normal((2, len(center)))
         try:
-            products = over_rows(_product, probes, target, center, chunk=len(probes))
+            products = _products(target, center, probes)
         except Exception as error:  # of a user's function
             raise InvalidInput(
                 f"`ControlVariate` of order 2 needs the derivative of each row's gradient, and that of {type(target).__name__} "
@@ -281,6 +280,22 @@ def _require_same(given: np.ndarray, wanted: np.ndarray, what: str) -> None:
         f"`curvature` must be {what}: it is off by {gap:.2g} of its size, and gradients would be biased. Leave it out to have it "
         'computed, or pass "matrix-free".',
     )
+
+
+def _anchor(target: SumOverData, center: np.ndarray) -> np.ndarray:
+    """∇U at the centre without the prior's part."""
+    if isinstance(target, WithLikelihood):  # without compiling, and the data stay where they are
+        return target.gradients(center[None])[0] - float(target.prior_precision) * center
+    with jax.enable_x64(True):
+        theta, wide = jnp.asarray(center), doubled(target)
+        return np.asarray(wide.gradient(theta) - wide.prior_gradient(theta))
+
+
+def _products(target: SumOverData, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Σ_i ∇²ℓ_i(c) times each direction, in rows."""
+    if isinstance(target, WithLikelihood):
+        return target.data_products(center, directions)
+    return over_rows(_product, directions, target, center, chunk=len(directions))
 
 
 def _product(target, center, direction):

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import linalg
 
 from gyromc.shape.laplace import Laplace, inverse_root
+from gyromc.shape.near_mode import NearMode
 from gyromc.targets import Target
 
 __all__ = ["GaussianFit", "mean_curvature_fit", "nearest_gaussian"]
@@ -27,7 +28,7 @@ class GaussianFit:
     source: str
 
 
-def nearest_gaussian(target: Target, center: Laplace, points: int) -> Laplace:
+def nearest_gaussian(target: Target | NearMode, center: Laplace, points: int) -> Laplace:
     """About the Gaussian with the law's mean gradient and mean curvature, from the mode on by damped fixed-point steps.
 
     For convex U: where classes are nearly separable, the curvature at the mode is far from its mean, and undamped steps diverge.
@@ -47,7 +48,7 @@ def nearest_gaussian(target: Target, center: Laplace, points: int) -> Laplace:
     return Laplace(m, K)
 
 
-def mean_curvature_fit(target: Target, center: Laplace, points: int) -> GaussianFit:
+def mean_curvature_fit(target: Target | NearMode, center: Laplace, points: int) -> GaussianFit:
     """The Gaussian whose precision is the law's mean curvature over it, from an even number of points."""
     half = np.random.default_rng(0).standard_normal((points // 2, len(center.mode)))
     x, m, K = np.concatenate([half, -half]), center.mode, center.precision

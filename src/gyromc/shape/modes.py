@@ -4,6 +4,7 @@ A target over vectors and a start in, a minimiser of U out. Regressions with a k
 Newton's method; every other target first descends by L-BFGS, from gradients alone.
 """
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from scipy import linalg, optimize
 
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
+from gyromc.shape.near_mode import some_rows
 from gyromc.targets import Target
 from gyromc.targets.regressions import WithLikelihood
 
@@ -21,6 +23,7 @@ __all__ = ["descend", "find_mode", "newton"]
 
 MOST_FOR_NEWTON = 500  # parameters whose Hessian is formed
 MOST_STEPS = 200
+NEARER = 1e-4  # of the fall of U that a Newton step promised: if less is left, the Hessian is kept for the next
 
 
 def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
@@ -29,11 +32,14 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
     if known is not None:
         return known[1]
     if isinstance(target, WithLikelihood):
+        part = some_rows(target)
+        first = part.start_point() if part is target else find_mode(part, start)
         return newton(
             lambda x: float(target.potentials(x[None])[0]),
             lambda x: target.gradients(x[None])[0],
             lambda x: target.mean_hessian(x[None]),
-            target.start_point(),
+            first,
+            reuse=part is not target,
         )
     return _descend(target, np.asarray(start, float), tolerance)
 
@@ -79,16 +85,27 @@ def newton(
     gradient: Callable[[np.ndarray], np.ndarray],
     hessian: Callable[[np.ndarray], np.ndarray],
     theta: np.ndarray,
+    reuse: bool = False,
 ) -> np.ndarray:
-    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite."""
-    value = potential(theta)
+    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite.
+
+    `reuse`: keep a Hessian while it serves, where computing one costs much more than a step.
+    """
+    value, factor, before = potential(theta), None, 0.0
     for _ in range(MOST_STEPS):
         g = gradient(theta)
-        try:
-            step = linalg.cho_solve(linalg.cho_factor(hessian(theta)), g)
-        except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
-            return theta
-        fall = float(g @ step)
+        step, fall = np.zeros_like(g), math.inf
+        if factor is not None:
+            step = linalg.cho_solve(factor, g)
+            fall = float(g @ step)
+        if not (reuse and fall <= NEARER * before):  # else the Hessian of an earlier point does
+            try:
+                factor = linalg.cho_factor(hessian(theta))
+                step = linalg.cho_solve(factor, g)
+            except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+                return theta
+            fall = float(g @ step)
+        before = fall
         if fall <= 1e-14 * max(1.0, abs(value)):
             last = theta - step  # the step is known and squares what error is left
             return last if potential(last) <= value + 1e-12 * max(1.0, abs(value)) else theta

@@ -92,16 +92,21 @@ class WithLikelihood(Regression):
     def dim(self) -> int:
         return self.likelihood.outputs * self.X.shape[1]
 
+    @property
+    def _scalar(self) -> bool:
+        """Whether a row has one linear predictor as a number, not as a vector of one."""
+        return not isinstance(self.likelihood, Categorical)
+
     def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
         X, q = (self.X if X is None else X), self.likelihood.outputs
-        if q == 1:
+        if self._scalar:
             return theta @ X.T
         return np.swapaxes(theta.reshape(*theta.shape[:-1], q, -1) @ X.T, -1, -2)
 
     def log_likelihoods(self, params):
         q = self.likelihood.outputs
-        weights = params if q == 1 else params.reshape(q, -1).T
+        weights = params if self._scalar else params.reshape(q, -1).T
         return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
 
     def potentials(self, rows):
@@ -116,7 +121,7 @@ class WithLikelihood(Regression):
         rows = np.asarray(rows, float)
         spend(len(rows))
         slopes = self.likelihood.slope(self.predictors(rows), self.y)
-        if self.likelihood.outputs > 1:
+        if not self._scalar:
             slopes = np.swapaxes(slopes, -1, -2)
         return (slopes @ self.X).reshape(rows.shape) + float(self.prior_precision) * rows
 
@@ -135,12 +140,22 @@ class WithLikelihood(Regression):
         spend(len(rows) + self.dim)
         w = self.likelihood.curvature(self.predictors(np.asarray(rows, float)))
         w = w.reshape(-1, self.num_data, q, q).mean(axis=0)
+        if q == 1:
+            roots = self.X * np.sqrt(w[:, 0, 0, None])
+            return roots.T @ roots + float(self.prior_precision) * np.eye(p)  # symmetric: half the work
         K = np.empty((q, p, q, p))
         for a in range(q):
             for b in range(a, q):
                 K[a, :, b] = (self.X * w[:, a, b, None]).T @ self.X
                 K[b, :, a] = K[a, :, b]
         return K.reshape(q * p, q * p) + float(self.prior_precision) * np.eye(q * p)
+
+    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
+        w, along = self.likelihood.curvature(self.predictors(theta)), self.predictors(directions)
+        spend(2 * len(directions))
+        found = w * along if self._scalar else np.swapaxes(np.einsum("nab,snb->sna", w, along), -1, -2)
+        return (found @ self.X).reshape(directions.shape)
 
     def data_hessian(self, theta):
         return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)

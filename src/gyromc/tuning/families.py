@@ -15,7 +15,9 @@ from gyromc.operators import Scaled, as_operator
 from gyromc.plan import Plan
 from gyromc.schemes import balanced
 from gyromc.schemes import find as find_scheme
-from gyromc.targets import SumOverData
+from gyromc.shape.near_mode import NearMode
+from gyromc.targets import SumOverData, Target
+from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.survey import Survey
 
 __all__ = ["EULER", "FAMILIES", "Family", "largest_safe_step"]
@@ -100,11 +102,17 @@ def largest_safe_step(survey: Survey, dynamics: Dynamics) -> float:
     return found
 
 
+def _around(survey: Survey) -> Target | NearMode:
+    """The target, or what is cheaper near its mode."""
+    return survey.model.near_mode if isinstance(survey.model.target, WithLikelihood) else survey.model.flat_target
+
+
 @functools.lru_cache(maxsize=1)  # the same for all families of one tuning
 def _outskirts(survey: Survey) -> list[tuple[np.ndarray, np.ndarray]]:
     """Plausible points at each of the radii, as distances from the mean, and ∇U there."""
-    d, target, rng = survey.model.dim, survey.model.flat_target, np.random.default_rng(0)
-    rows = target.num_data if isinstance(target, SumOverData) else 1
+    d, target, rng = survey.model.dim, _around(survey), np.random.default_rng(0)
+    counted = target.part if isinstance(target, NearMode) else target
+    rows = counted.num_data if isinstance(counted, SumOverData) else 1
     most = int(np.clip(MOST_WORK // rows, LEAST_DIRECTIONS, DIRECTIONS))
     ways = rng.standard_normal((most, d))
     axes = np.eye(d)[: 2 * most] if most == DIRECTIONS else np.zeros((0, d))

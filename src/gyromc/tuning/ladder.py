@@ -38,7 +38,8 @@ class Circumstances:
     - `base`: a plan with target, observables and oracle; `survey`: what is known of the law; `noise`: the oracle's covariance.
     - `spread`: the posterior standard deviation of each observable; `reference`, `reference_error`: its mean from the survey's
       points, infinite error where these cannot be trusted.
-    - `chains`: how many in a trial; `seed`.
+    - `left`: N·Var that exact gradients would leave to independent draws, in posterior sds.
+    - `seed`; `chains`: how many in a trial.
     """
 
     base: Plan
@@ -47,8 +48,9 @@ class Circumstances:
     spread: np.ndarray
     reference: np.ndarray
     reference_error: np.ndarray
-    chains: int
+    left: float
     seed: int
+    chains: int = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

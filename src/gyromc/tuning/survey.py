@@ -30,7 +30,6 @@ MOST_WORK = 2e8  # rows × parameters × points that a round may touch
 MOST_WEIGHTED = 60  # parameters: beyond, weights are uneven even where the posterior is nearly Gaussian
 CURVATURES, AVERAGED = 32, 64  # points for the mean curvature of a regression, with many rows or columns and with few
 WEIGHED = 64  # points that get weights where there are many data
-MANY = 1e7  # rows × parameters, from which on a quarter of both is enough
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
 PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
 CHAINS = 64  # of the run that settles what importance sampling cannot
@@ -267,11 +266,8 @@ def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generat
 
 def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey:
     """A regression with many rows or columns: draws of the Gaussian that has its mean curvature, not weighted."""
-    target = model.flat_target
-    assert isinstance(target, SumOverData)
-    share = 4 if target.num_data * model.dim > MANY else 1
-    center = model.laplace if share > 1 else nearest_gaussian(target, model.laplace, CURVATURES)
-    fit = mean_curvature_fit(target, center, CURVATURES // share)
+    target = model.near_mode
+    fit = mean_curvature_fit(target, nearest_gaussian(target, model.laplace, CURVATURES), CURVATURES)
     R = inverse_root(fit.precision)
     theta = fit.mean + _antithetic(rng, points, model.dim) @ R.T
     linear = (theta - fit.mean) @ fit.precision  # what gradients are to first order
@@ -279,7 +275,7 @@ def _of_curvature(model: Model, points: int, rng: np.random.Generator) -> Survey
     found = Survey(model, theta, equal, linear, fit, fit.precision, 1.0, trusted=False)
     if model.dim > MOST_WEIGHTED:
         return found
-    some = theta[:: max(1, len(theta) // (WEIGHED // share))]
+    some = theta[:: max(1, len(theta) // WEIGHED)]
     exponents = 0.5 * np.sum(((some - fit.mean) @ fit.precision) * (some - fit.mean), axis=1)
     weights = special.softmax(exponents - target.potentials(some))
     return dataclasses.replace(found, trusted=1 / float(np.sum(weights**2)) >= GOOD * len(some))

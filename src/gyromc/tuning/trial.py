@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.dynamics import augment
@@ -129,7 +130,9 @@ def _gradients(plan: Plan, seed: int) -> Callable[[np.ndarray], np.ndarray]:
         return target.gradients
     share = oracle.evaluations(target) / target.num_data if isinstance(target, SumOverData) else 1.0
     with jax.enable_x64(True):
-        pieces, keys = doubled((target, oracle)), [jax.random.key(seed)]
+        arrays, rest = eqx.partition(doubled((target, oracle)), eqx.is_array)
+        pieces = eqx.combine(jax.tree.map(jnp.asarray, arrays), rest)
+        keys = [jax.random.key(seed)]  # the data are handed over once, not at every call
 
     def at(rows: np.ndarray) -> np.ndarray:
         spend(share * len(rows))

@@ -39,9 +39,13 @@ __all__ = ["tune"]
 MOST_DENSE = 1000  # parameters: beyond, matrices are too large
 MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
 POINTS = (512, 2048)  # of a survey
-TRIAL_CHAINS = (16, 96)
-POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 1250  # of the budget in gradients
-FEW = 20_000  # gradients, below which only two families are tried
+TRIAL_CHAINS = (16, 256)
+POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 2500  # of the budget in gradients
+FEW = 20_000  # gradients, below which rotations are tried only where they have something to gain
+UNKNOWN, LEAST_LEFT = (
+    0.01,
+    1e-4,
+)  # N·Var that exact gradients leave to an average: where it cannot be measured, and at least
 LONGEST = 12.0  # powers of ten of gradients, where an error is asked for
 BETTER = 0.95  # RMSE of a later family, against that of an earlier one, to be preferred
 REMEDY = "Check the result against NUTS, which adapts its step size to the curvature, or write the model with less dependence."
@@ -123,18 +127,19 @@ class _Tuning:
         found = survey(base.model, points, seed, pilot)
         base.model.remember(found.fit)
         say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
-        around = _circumstances(base, found, budget, seed)
-        weighed = readings(base, found, _left(around)) if oracle is None else [given_reading(base, found, oracle)]
-        around = dataclasses.replace(around, base=base.replace(oracle=weighed[0].oracle), noise=weighed[0].noise)
+        around = _circumstances(base, found, seed)
+        weighed = readings(base, found, around.left) if oracle is None else [given_reading(base, found, oracle)]
+        chains = int(np.clip(CHAINS_SHARE * budget.guess / weighed[0].cost, *TRIAL_CHAINS))
+        read = base.replace(oracle=weighed[0].oracle)
+        around = dataclasses.replace(around, base=read, noise=weighed[0].noise, chains=chains)
         say(f"gradients: from {weighed[0].name}")
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
         steps = budget.steps(weighed[0].cost)
-        families = [f for f in FAMILIES if base.dim > 1 or not f.turn]
-        if budget.guess < FEW:
-            families = [f for f in families if f.turn or f.scheme != "balanced"]
         kept: list[Ladder] = []
-        for family in families if not _exact(around) else families[:1]:
+        for family in FAMILIES if not _exact(around) else FAMILIES[:1]:
+            if family.turn and (base.dim == 1 or (budget.guess < FEW and _independent(kept, steps))):
+                continue
             ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
             kept += [] if ladder is None else [ladder]
             say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
@@ -201,25 +206,38 @@ class _Tuning:
             name: _expected(float(s), math.sqrt(b), math.sqrt(v))
             for name, b, v, s in zip(plan.observables, squared, chance, spread, strict=True)
         }
-        tried = [_line(one, steps, "chosen" if one is ladder else "") for one in self.ladders]
         own = math.sqrt(float(np.mean(squared + chance)))
-        cost, quadratic = self.read[0].cost, any(not getattr(h, "is_linear", False) for h in plan.observables.values())
-        total = steps * cost
-        plain, at = plain_error(self.around.survey.fit, total, quadratic)
-        tried.append(
-            Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, 1 / (plain**2 * total), "for comparison")
-        )
+        tried, gains = self._compared(ladder, steps, own, given)
+        seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
+        doubts = self._doubts(plan, rows)
+        by_theory = merits(np.linalg.eigvalsh(self.around.survey.fit.precision))
+        total, reason = plan.gradients * self.read[0].cost, self._reason(ladder, plan)
+        return Tuned(plan, rows, tuple(tried), gains, total, spent, seconds, reason, doubts, by_theory)
+
+    def _compared(
+        self, ladder: Ladder, steps: float, own: float, given: Plan | None
+    ) -> tuple[list[Tried], dict[str, float]]:
+        """What was tried, and how many times more gradients others need for the error `own`."""
+        observables, fit = self.around.base.observables.values(), self.around.survey.fit
+        tried = [_line(one, steps, "chosen" if one is ladder else "") for one in self.ladders]
+        total = steps * self.read[0].cost
+        plain, at = plain_error(fit, total, quadratic=any(not getattr(h, "is_linear", False) for h in observables))
+        draws = 1 / (plain**2 * total)
+        tried.append(Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, draws, "for comparison"))
         reversible = min((one.rmse(steps) for one in self.ladders if not one.family.turn), default=math.nan)
         gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
         if given is not None:
-            wrong = (
-                plan_error(given, self.around.survey.fit, spread, total / cost_of_a_gradient(given))
-                if self._same(given)
-                else math.nan
-            )
-            gains["untuned plan"] = (wrong / own) ** 2
-        doubts = [*self.around.survey.doubts]
-        if not self.around.survey.trusted and plan.burn_in < needed_burn_in(self.around.survey, plan.eta):
+            same = list(given.observables) == list(self.around.base.observables)
+            theirs = total / cost_of_a_gradient(given)
+            untuned = plan_error(given, fit, self.around.spread, theirs) if same else math.nan
+            gains["untuned plan"] = (untuned / own) ** 2
+        return tried, gains
+
+    def _doubts(self, plan: Plan, rows: dict[str, Expected]) -> list[str]:
+        """What could not be known, and what would help."""
+        found, error = self.around.survey, self.budget.error
+        doubts = [*found.doubts]
+        if not found.trusted and plan.burn_in < needed_burn_in(found, plan.eta):
             doubts.append(
                 f"The budget is too small: chains last {plan.num_steps * plan.eta:.2g} relaxation times after a burn-in of "
                 f"{plan.burn_in * plan.eta:.2g}, and may still be near their starts."
@@ -227,18 +245,12 @@ class _Tuning:
         if doubts:
             doubts.append(REMEDY)
         worst = max(rows.values(), key=lambda row: row.relative if row.sd > 0 else 0.0)
-        if self.budget.error is not None and worst.relative > 1.2 * self.budget.error:
+        if error is not None and worst.relative > 1.2 * error:
             doubts.append(
-                f"The error {self.budget.error:g} may not be reached for every observable: the bias is known to "
+                f"The error {error:g} may not be reached for every observable: the bias is known to "
                 f"{worst.bias / worst.sd:.2g} posterior standard deviations only."
             )
-        seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
-        by_theory = merits(np.linalg.eigvalsh(self.around.survey.fit.precision))
-        total, reason = plan.gradients * cost, self._reason(ladder, plan)
-        return Tuned(plan, rows, tuple(tried), gains, total, spent, seconds, reason, doubts, by_theory)
-
-    def _same(self, given: Plan) -> bool:
-        return list(given.observables) == list(self.around.base.observables)
+        return doubts
 
     def _reason(self, ladder: Ladder, plan: Plan) -> str:
         read = self.read[0]
@@ -274,6 +286,11 @@ def _expected(sd: float, bias: float, chance: float) -> Expected:
 def _exact(around: Circumstances) -> bool:
     """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
     return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
+
+
+def _independent(ladders: list[Ladder], steps: float) -> bool:
+    """Whether some sampler already makes more than an independent draw per gradient: a rotation then has little to gain."""
+    return any(float(np.mean(ladder.per_gradient(ladder.best(steps)))) < 1.0 for ladder in ladders)
 
 
 def _outcome(ladder: Ladder, steps: float) -> str:
@@ -322,7 +339,7 @@ def _default_observables(d: int) -> dict[str, Any]:
     return chosen
 
 
-def _circumstances(base: Plan, found: Survey, budget: Budget, seed: int) -> Circumstances:
+def _circumstances(base: Plan, found: Survey, seed: int) -> Circumstances:
     """Spreads and reference means of the observables, from the survey's points."""
     weights, d = found.weights, base.dim
     plain = observed(base.model, base.observables)(found.theta)
@@ -340,19 +357,10 @@ def _circumstances(base: Plan, found: Survey, budget: Budget, seed: int) -> Circ
     errors = np.sqrt(np.sum(weights[:, None] ** 2 * (values - mean) ** 2, axis=0)) / spread
     exact = base.flat_target.gaussian() is not None
     errors = np.maximum(errors, 1e-6) if found.trusted and (exact or _differs(found)) else np.full(len(mean), np.inf)
-    chains = int(np.clip(CHAINS_SHARE * budget.guess, *TRIAL_CHAINS))
-    return Circumstances(base, found, np.zeros((d, d)), spread, mean, errors, chains, seed)
+    left = np.mean(weights @ ((values - mean) / spread) ** 2) if _differs(found) else UNKNOWN
+    return Circumstances(base, found, np.zeros((d, d)), spread, mean, errors, max(LEAST_LEFT, float(left)), seed)
 
 
 def _differs(found: Survey) -> bool:
     """Whether the points' gradients are their own, and not those of the fit: then a mean over them says something new."""
     return not np.allclose(found.gradients, (found.theta - found.fit.mean) @ found.fit.precision)
-
-
-def _left(around: Circumstances) -> float:
-    """N·Var that exact gradients would leave to independent draws, in posterior sds: the variance of the reference values."""
-    found = around.survey
-    if not _differs(found):
-        return 0.01
-    values = reference_values(around.base, found.fit, found.theta, found.gradients) / around.spread
-    return max(1e-4, float(np.mean(found.weights @ (values - found.weights @ values) ** 2)))

@@ -158,7 +158,9 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
             centred = True
             columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
         if oracle.order == 2:
-            columns, curved, curvature = _second_order(target, center, t, columns)
+            assert oracle.operator is not None  # see `why_not`
+            columns, curved = _second_order(target, center, t, columns)
+            curvature = oracle.operator.dense()
             K, a = K + curvature, a - curvature @ center
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
     if affine and len(products) + d <= MAX_MOMENTS:
@@ -177,28 +179,31 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     )
 
 
-def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int, np.ndarray]:
-    """Columns for control variates of order 2, the curvature's number among them, and K = Σ_i w_i x_i x_iᵀ.
+def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int]:
+    """Columns for control variates of order 2, and the curvature's number among them.
 
     With w_i the derivative of the slope at t_i = x_iᵀc, a row's weight is slope(t) - (slope(t_i) - w_i t_i) - w_i t. The slope of
     a logistic model does not read the response, whose column then holds w.
     """
     X, y, slope = columns
-    wide, signed = doubled(target), type(target) is targets.LogisticRegression
+    if type(target) is targets.LogisticRegression:
+        w = -slope * (1 + slope)  # of p = -slope or 1 + slope, p(1-p)
+        return [X, w, slope - w * t], X.shape[1]  # T8
+    wide = doubled(target)
     with jax.enable_x64(True):
         w = np.asarray(wide.curvatures(jnp.asarray(center), *(jnp.asarray(x, float) for x in target.design)))
-        slope = slope if signed else np.asarray(wide.slope(jnp.asarray(t), jnp.asarray(y, float)))
-    K = (w[:, None] * X).T @ X
-    if signed:
-        return [X, w, slope - w * t], X.shape[1], K  # T8
-    return [X, y, slope - w * t, w], X.shape[1] + 2, K
+        slope = np.asarray(wide.slope(jnp.asarray(t), jnp.asarray(y, float)))
+    return [X, y, slope - w * t, w], X.shape[1] + 2
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
     """The columns as rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
-    rows = np.column_stack(columns)
-    table = np.zeros((rows.shape[0] + 1, -(-rows.shape[1] // LANES) * LANES))
-    table[:-1, : rows.shape[1]] = rows
+    parts = [part if part.ndim == 2 else part[:, None] for part in columns]
+    width = sum(part.shape[1] for part in parts)
+    table, first = np.zeros((len(parts[0]) + 1, -(-width // LANES) * LANES)), 0
+    for part in parts:
+        table[:-1, first : first + part.shape[1]] = part
+        first += part.shape[1]
     return table
 
 
@@ -257,16 +262,27 @@ def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.n
     return start.astype(np.int64), pair, columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
 
 
+def _form_and_table(plan: Plan, dtype: np.dtype) -> tuple[Form, np.ndarray]:
+    """The form, with an empty table of the right width, and the table in its precision; the model keeps those of its last run."""
+    oracle, kept = plan.prepared_oracle, plan.model._kept.get("lanes table")
+    if kept is None or kept[0] is not oracle or kept[1] != dtype:
+        f = form(plan)
+        kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
+        plan.model._kept["lanes table"] = kept
+    return kept[2], kept[3]
+
+
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     """The plan as arrays, in its precision."""
     dtype = np.dtype(plan.dtype)
-    f = form(plan)
+    f, table = _form_and_table(plan, dtype)
     matrix, shift = step_matrix(plan, f)
     n, d, m = plan.dynamics.size, plan.dim, plan.state_size
     row_start, row_pair, column, entry = sparse_rows(matrix, dtype)
     psi = increments(plan) if plan.martingale else observables_alone(plan)
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]  # all of them: see `why_not`
     h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
+    row_width = f.table.shape[1]
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
@@ -299,14 +315,14 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=infinity,
         magnitude_bits=int(np.iinfo(word).max),
-        part=WIDE.get(f.part, f.part) if f.table.shape[1] > LANES else f.part,
+        part=WIDE.get(f.part, f.part) if row_width > LANES else f.part,
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
         curvature_column=f.curvature_column,
-        table=aligned(f.table.astype(dtype)),
-        num_rows=f.table.shape[0] - 1,
-        row_width=f.table.shape[1],
+        table=table,
+        num_rows=len(table) // row_width - 1,
+        row_width=row_width,
         batch=f.batch,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
