@@ -5,8 +5,6 @@ the step-size bias is measured; NUTS runs with full gradients. Output: one JSON 
 docs/numpyro.md.
 """
 
-import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from numpyro.infer import MCMC, NUTS
 
 import gyromc as gm
 from gyromc.interop import numpyro as gnp
+from pages import study_of_models
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from numpyro_models import Example, examples
@@ -157,21 +156,9 @@ def line(record: dict) -> str:
 
 def main() -> None:
     """Every model, or one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only")
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--chains", type=int, default=32)
-    parser.add_argument("--draws", type=int, default=4000)
-    options = parser.parse_args()
-    records = []
-    for name, example in examples().items():
-        if options.only in (None, name):
-            records.append(compare(name, example, options.steps, options.chains, options.draws))
-            print(line(records[-1]), flush=True)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(records, indent=1))
+    models = lambda only: {name: one for name, one in examples().items() if only in (None, name)}
+    record = lambda name, one, options: compare(name, one, options.steps, options.chains, options.draws)
+    study_of_models(__doc__, {"steps": 10_000, "chains": 32, "draws": 4000}, models, record, line)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ advantage: D is the posterior covariance of a NUTS run, chains start at its draw
 best of a grid for the same repetitions. Output: the rows of the table in docs/numpyro.md, and one JSON record per model.
 """
 
-import argparse
 import dataclasses
-import json
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,11 +24,13 @@ from gyromc.evaluation import doubled
 from gyromc.interop import numpyro as gnp
 from gyromc.shape.importance import expectation
 from gyromc.targets import LogisticRegression
+from pages import study_of_models
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from numpyro_models import examples
 
 REPETITIONS, TUNINGS, CHAINS = 40, 4, 20
 GRID = np.geomspace(0.01, 1.3, 12)
-EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 LAGS = 5
 
 
@@ -42,16 +43,6 @@ class Problem:
     truth: dict[str, tuple[float, float]]
 
 
-def schools(effect, error):
-    """Effects of coaching in eight schools, non-centred: θ_j = μ + τ z_j."""
-    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
-    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
-    with numpyro.plate("schools", len(error)):
-        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
-        theta = numpyro.deterministic("theta", mu + tau * z)
-        numpyro.sample("effect", dist.Normal(theta, error), obs=effect)
-
-
 def autoregression(past, y):
     """AR(5) with an intercept: b ~ N(0, 10²), σ ~ HalfCauchy(2.5)."""
     b = numpyro.sample("b", dist.Normal(0.0, 10.0).expand([LAGS + 1]).to_event(1))
@@ -60,18 +51,18 @@ def autoregression(past, y):
 
 
 def logistic(X, y):
-    """Logistic regression, β ~ N(0, 1)."""
+    """Logistic regression without a plate, β ~ N(0, 1)."""
     beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([X.shape[1]]).to_event(1))
     numpyro.sample("y", dist.Bernoulli(logits=X @ beta), obs=y)
 
 
-def schools_exactly() -> dict[str, tuple[float, float]]:
+def schools_exactly(effects, errors) -> dict[str, tuple[float, float]]:
     """Given μ and τ the z_j are normal and independent: a sum over a grid of μ and log τ is all that is left."""
     mu, log_tau = np.meshgrid(np.linspace(-25, 35, 601), np.linspace(-16, 8, 2401), indexing="ij")
     tau = np.exp(log_tau)
     log_weight = -(mu**2) / 50 - np.log1p((tau / 5) ** 2) + log_tau
     means, spreads = [], []
-    for effect, error in zip(EFFECT, ERROR, strict=True):
+    for effect, error in zip(effects, errors, strict=True):
         variance = 1 / (1 + (tau / error) ** 2)
         means.append(variance * tau * (effect - mu) / error**2)
         spreads.append(variance)
@@ -137,8 +128,9 @@ def problems(only: str | None = None) -> dict[str, Problem]:
     ]
     X = np.column_stack([np.ones(1200), *columns, *rng.normal(size=(4, 1200))])
     y = (rng.random(1200) < 1 / (1 + np.exp(-X @ [-1.4, 0.65, -1.0, 0.2, 0.1, 0.5, -0.3, 0.1, 0.0]))).astype(int)
+    schools = examples()["eight schools"]
     makers = {
-        "eight schools": lambda: Problem(schools, (EFFECT, ERROR), schools_exactly()),
+        "eight schools": lambda: Problem(schools.model, schools.args, schools_exactly(*schools.args)),
         "AR(5)": lambda: Problem(autoregression, (past, series[LAGS:]), autoregression_exactly(past, series[LAGS:])),
         "logistic": lambda: Problem(logistic, (X, y), logistic_exactly(X, y)),
     }
@@ -255,18 +247,8 @@ def line(record: dict) -> str:
 
 def main() -> None:
     """Every model, or one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only")
-    parser.add_argument("--gradients", type=int, default=4000)
-    options = parser.parse_args()
-    records = []
-    for name, problem in problems(options.only).items():
-        records.append(measured(name, problem, options.gradients))
-        print(line(records[-1]), flush=True)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(records, indent=1))
+    record = lambda name, problem, options: measured(name, problem, options.gradients)
+    study_of_models(__doc__, {"gradients": 4000}, problems, record, line)
 
 
 if __name__ == "__main__":

@@ -7,27 +7,27 @@ seed, measures its bias and decides for itself how long it is. Writes the JSON f
 the page.
 """
 
-import argparse
 import dataclasses
 import json
 import math
 import time
 import warnings
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
+from accuracy.hierarchies import eight_schools
 from gyromc import datasets
 from gyromc.expectation.expect import attain
 from gyromc.schemes.moments import gradient_moments
 from gyromc.shape.importance import expectation
+from interval_coverage import cosine_square, shares
+from pages import coverage_options, replace_between, save_rows
 
-BEGIN, END = "<!-- expect coverage: begin -->", "<!-- expect coverage: end -->"
 REFERENCE = 2**19  # draws around the mode, for the truth of a regression
-EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+SCHOOLS = eight_schools()
+EFFECTS, ERRORS = SCHOOLS.y, SCHOOLS.noise
 
 
 class EightSchools(gm.targets.Target):
@@ -106,14 +106,10 @@ def schools() -> Problem:
 
 
 def cosine() -> Problem:
-    t = np.linspace(-12, 12, 200_001)
-    weight = np.exp(-0.5 * t**2 - 1.2 * np.cos(t))
-    square = float(np.sum(t**2 * weight) / np.sum(weight))
     e = np.eye(2)[0]
     observables = {"tanh": gm.observables.tanh(e), "θ₁²": gm.observables.square(e)}
-    return Problem(
-        "cosine, d = 2", gm.targets.CosinePerturbed(2, 1.2), observables, {"tanh": 0.0, "θ₁²": square}, error=0.02
-    )
+    truth = {"tanh": 0.0, "θ₁²": cosine_square(1.2)}
+    return Problem("cosine, d = 2", gm.targets.CosinePerturbed(2, 1.2), observables, truth, error=0.02)
 
 
 PROBLEMS = {"gaussian": gaussian, "heart": heart, "counts": counts, "schools": schools, "cosine": cosine}
@@ -158,13 +154,11 @@ def summary(problem: Problem, name: str, rows: list, steps: list[int], etas: lis
         "observable": name,
         "error": problem.error,
         "runs": runs,
-        "coverage": sum(row.recommended[0] <= truth <= row.recommended[1] for row in rows) / runs,
-        "coverage_ignoring_bias": sum(row.interval[0] <= truth <= row.interval[1] for row in rows) / runs,
+        **shares(rows, truth),
         "rmse": float(math.sqrt(np.mean(off**2)) / spread),
         "bias": float(off.mean() / spread),
         "stated": float(math.sqrt(np.mean([row.relative_error**2 for row in rows]))),
         "reached": sum(row.relative_error <= problem.error * (1 + 1e-6) for row in rows) / runs,
-        "corrected_share": sum(row.bias_matters for row in rows) / runs,
         "steps": [int(q) for q in np.quantile(steps, [0.0, 0.5, 1.0])],
         "step_sizes": sorted(set(etas)),
         "second_stage": sum(n > min(steps) for n in steps) / runs,
@@ -187,34 +181,19 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def save(path: Path, rows: list[dict]) -> list[dict]:
-    """Replace the rows of these problems in the file; returns all of them in order."""
-    names = {row["problem"] for row in rows}
-    old = json.loads(path.read_text())["rows"] if path.exists() else []
-    everything = [row for row in old if row["problem"] not in names] + rows
-    path.write_text(
-        json.dumps({"level": 0.95, "gyromc": gm.__version__, "rows": everything}, indent=1, ensure_ascii=False) + "\n"
-    )
-    return everything
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=500)
+    parser = coverage_options(__doc__, 500)
     parser.add_argument("--only", nargs="*", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--seconds", type=float, default=math.inf, help="the most time for the runs of one problem")
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
-    parser.add_argument("--page", type=Path, help="a Markdown page with the two markers")
     options = parser.parse_args()
     rows: list[dict] = []
     for name in options.only:
         found = study(PROBLEMS[name](), options.runs, options.seconds)
         for row in found:
             print(json.dumps(row, ensure_ascii=False), flush=True)
-        rows = save(options.out, found) if options.out else rows + found
+        rows = save_rows(options.out, found, ("problem", "observable")) if options.out else rows + found
     if options.page:
-        before, rest = options.page.read_text().split(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.split(END)[1]}")
+        replace_between(options.page, "expect coverage", table(rows))
 
 
 if __name__ == "__main__":

@@ -6,28 +6,25 @@ All chains of a case run at once, as one plan; each chain, or each group of eigh
 passed to `gyromc.estimate`. Writes the JSON file, and the table between the two markers of the page.
 """
 
-import argparse
 import collections
 import concurrent.futures
 import copy
 import dataclasses
-import json
 import math
 import multiprocessing
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 import gyromc as gm
 from gyromc.results import Run
-from pages import replace_between
+from pages import coverage_options, replace_between, save_rows
 
-ROOT = Path(__file__).parent.parent
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 BEND = 0.5  # of the banana
+FIELDS = ("problem", "dynamics", "case", "observable")  # of a row, which name it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,9 +205,18 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
     return [summary(problem, rotated, case, name, rows, plan, warned, seconds) for name, rows in found.items()]
 
 
+def shares(rows: list, truth: float) -> dict[str, float]:
+    """The shares of intervals that contain the truth, with and without regard to the bias, and of those that were corrected."""
+    inside = lambda pair: pair[0] <= truth <= pair[1]
+    return {
+        "coverage": sum(inside(row.recommended) for row in rows) / len(rows),
+        "coverage_ignoring_bias": sum(inside(row.interval) for row in rows) / len(rows),
+        "corrected_share": sum(row.bias_matters for row in rows) / len(rows),
+    }
+
+
 def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
     truth, runs = problem.truth[name], len(rows)
-    inside = lambda pair: pair[0] <= truth <= pair[1]
     methods = collections.Counter(str(row.method) for row in rows)
     errors = np.array([row.std_error for row in rows])
     means = np.array([row.mean for row in rows])
@@ -219,9 +225,7 @@ def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
         "dynamics": "non-reversible" if rotated else "reversible",
         "case": case.name,
         "observable": name,
-        "coverage": sum(inside(row.recommended) for row in rows) / runs,
-        "coverage_ignoring_bias": sum(inside(row.interval) for row in rows) / runs,
-        "corrected_share": sum(row.bias_matters for row in rows) / runs,
+        **shares(rows, truth),
         "methods": dict(methods),
         "bias_method": rows[0].bias_method,
         "bias": float(np.mean([row.bias for row in rows])),
@@ -255,22 +259,10 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def _key(row: dict) -> tuple:
-    return tuple(row[field] for field in ("problem", "dynamics", "case", "observable"))
-
-
 def _place(row: dict) -> tuple[int, bool, int]:
     """The sort key of a row."""
     problem = [one.name for one in problems()].index(row["problem"])
     return problem, row["dynamics"] != "reversible", [case.name for case in CASES].index(row["case"])
-
-
-def save(path: Path, rows: list[dict]) -> None:
-    """Replace the rows of a finished case in the file, so that an interrupted study keeps the others."""
-    known = {_key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
-    known |= {_key(row): row for row in rows}
-    result = {"level": 0.95, "gyromc": gm.__version__, "rows": sorted(known.values(), key=_place)}
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def line(row: dict) -> str:
@@ -302,27 +294,24 @@ def jobs(runs: int, only: str) -> list[tuple[int, bool, int, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000)
+    parser = coverage_options(__doc__, 1000)
     parser.add_argument("--only", default="", help="problems or cases whose name contains this")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
-    parser.add_argument("--page", type=Path, help="a Markdown page with the two markers")
     options = parser.parse_args()
-    began, rows = time.perf_counter(), []
+    began, rows, everything = time.perf_counter(), [], []
     with concurrent.futures.ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(work, job) for job in jobs(options.runs, options.only)]
         for done in concurrent.futures.as_completed(waiting):
             rows += done.result()
             for row in done.result():
                 print(line(row), flush=True)
-            if options.out:
-                save(options.out, done.result())
+            everything = (
+                save_rows(options.out, done.result(), FIELDS, _place) if options.out else sorted(rows, key=_place)
+            )
     outside = [row for row in rows if not 0.93 <= row["coverage"] <= 0.97]
     seconds = time.perf_counter() - began
     print(f"{len(rows)} intervals, {len(outside)} of them outside 93 to 97 %, {seconds:.0f} s")
     if options.page:
-        everything = json.loads(options.out.read_text())["rows"] if options.out else sorted(rows, key=_place)
         replace_between(options.page, "coverage", table(everything))
 
 

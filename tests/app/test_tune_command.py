@@ -9,7 +9,7 @@ import gyromc as gm
 from gyromc.app import planfiles
 from gyromc.app.saving import text_of
 from gyromc.tuning.tune import tune
-from support.commands import gyromc
+from support.commands import gyromc, refused
 
 PLAN = """
 step_size = 0.1
@@ -112,11 +112,7 @@ def test_an_experiment_is_tuned_and_prints_json():
     ],
 )
 def test_errors_are_sentences(folder, arguments, message):
-    done = gyromc("tune", *arguments, cwd=folder)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert message in refused("tune", *arguments, cwd=folder)
 
 
 def test_a_line_is_said_after_each_stage():

@@ -44,6 +44,14 @@ def gyromc(*arguments, cwd=None) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def refused(*arguments, cwd=None) -> str:
+    """What a command says that cannot work: it ends with status 2, prints nothing else and shows no traceback."""
+    done = gyromc(*arguments, cwd=cwd)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
 def interruptible_command(*arguments):
     """The arguments of a process that runs `gyromc` and can be interrupted by Ctrl-C, wherever the tests run."""
     return [sys.executable, "-c", _CODE, *map(str, arguments)]

@@ -9,18 +9,9 @@ import pytest
 
 import gyromc as gm
 from gyromc.oracles import Gaussian
-from gyromc.tuning import step_check
+from gyromc.tuning import matrix_free, step_check
 from gyromc.tuning.large import large_plan
-from gyromc.tuning.matrix_free import (
-    Diagonals,
-    Gradients,
-    diagonals,
-    extreme_curvatures,
-    largest_noise,
-    shrunk,
-    shrunk_noise,
-    temperatures,
-)
+from gyromc.tuning.matrix_free import Diagonals, Gradients
 from gyromc.tuning.preconditioning import Shape, numbers_for
 from gyromc.tuning.step_check import check_step, with_squares
 
@@ -59,12 +50,14 @@ class Skewed(Gaussian):
 def test_the_diagonals_of_curvature_and_noise():
     """A diagonal Hessian is exact with any signs; a full one, and the noise, within 5 of their own standard errors."""
     precision = np.geomspace(0.01, 10.0, 40)
-    found = diagonals(gradients_of(gm.targets.Quadratic(precision), Gaussian(0.5)), jnp.zeros((1, 40)), KEY, 200)
+    found = matrix_free.diagonals(
+        gradients_of(gm.targets.Quadratic(precision), Gaussian(0.5)), jnp.zeros((1, 40)), KEY, 200
+    )
     np.testing.assert_allclose(found.curvature, precision, rtol=1e-5)
     assert np.max(found.error) < 1e-5 * precision.max()
     assert np.max(np.abs(found.noise / 0.25 - 1)) < 5 * np.sqrt(2 / 200)
     K, _, _ = rotated(40, 20.0)
-    full = diagonals(gradients_of(gm.targets.Quadratic(K)), jnp.zeros((1, 40)), KEY, 200)
+    full = matrix_free.diagonals(gradients_of(gm.targets.Quadratic(K)), jnp.zeros((1, 40)), KEY, 200)
     assert np.all(full.noise == 0)
     assert np.max(np.abs(full.curvature - np.diag(K)) / full.error) < 5
     assert np.max(np.abs(full.curvature - 1.2 * np.diag(K)) / full.error) > 5  # another diagonal is told from it
@@ -73,18 +66,18 @@ def test_the_diagonals_of_curvature_and_noise():
 def test_the_prior_is_found_apart_from_the_data():
     X = np.random.default_rng(0).standard_normal((30, 5))
     target = gm.targets.LinearRegression(X, X @ np.ones(5), prior_scale=0.5)
-    found = diagonals(gradients_of(target), jnp.zeros((1, 5)), KEY, 64)
+    found = matrix_free.diagonals(gradients_of(target), jnp.zeros((1, 5)), KEY, 64)
     assert found.prior is not None
     np.testing.assert_allclose(found.prior, 4.0, rtol=1e-5)
 
 
 def test_estimates_without_error_stay_and_others_move_to_their_group():
     exact = Diagonals(np.array([1.0, 5.0, 0.01, 2.0]), np.zeros(4), np.zeros(4), None, 8)
-    np.testing.assert_allclose(shrunk(exact, (2, 2)), exact.curvature)
+    np.testing.assert_allclose(matrix_free.shrunk(exact, (2, 2)), exact.curvature)
     rng = np.random.default_rng(0)
     noisy = Diagonals(3.0 + rng.standard_normal(5000), np.ones(5000), np.zeros(5000), None, 8)
-    assert np.std(shrunk(noisy, (5000,))) < 0.4  # from 1
-    assert np.all(shrunk(noisy, (5000,)) > 0)
+    assert np.std(matrix_free.shrunk(noisy, (5000,))) < 0.4  # from 1
+    assert np.all(matrix_free.shrunk(noisy, (5000,)) > 0)
 
 
 def test_noise_moves_to_its_group_as_far_as_its_error_says():
@@ -92,25 +85,28 @@ def test_noise_moves_to_its_group_as_far_as_its_error_says():
     chances = rng.chisquare(40, 4000) / 40
     for truth, left in ((np.full(4000, 2.0), 0.1), (np.geomspace(0.01, 100.0, 4000), 1.1)):
         found = Diagonals(np.ones(4000), np.zeros(4000), truth * chances, None, 40)
-        result = shrunk_noise(found, (4000,))
+        result = matrix_free.shrunk_noise(found, (4000,))
         assert np.std(np.log(result / truth)) < left * np.std(np.log(chances))
         assert result.mean() == pytest.approx(found.noise.mean())
-    assert np.all(shrunk_noise(Diagonals(np.ones(3), np.zeros(3), np.zeros(3), None, 4), (1, 2)) == 0)
+    assert np.all(matrix_free.shrunk_noise(Diagonals(np.ones(3), np.zeros(3), np.zeros(3), None, 4), (1, 2)) == 0)
 
 
 def test_extreme_curvatures_of_a_rotated_gaussian():
     K, _, _ = rotated(60, 40.0)
     gradients, scale = gradients_of(gm.targets.Quadratic(K)), jnp.full(60, 2.0)
-    largest, smallest = extreme_curvatures(gradients, jnp.ones(60), scale, KEY, 60, 1)
+    largest, smallest = matrix_free.extreme_curvatures(gradients, jnp.ones(60), scale, KEY, 60, 1)
     assert largest == pytest.approx(4.0, rel=1e-3)
     assert smallest == pytest.approx(4.0 / 40, rel=1e-2)
-    round_ = extreme_curvatures(
+    round_ = matrix_free.extreme_curvatures(
         gradients_of(gm.targets.Quadratic(np.full(60, 3.0))), jnp.ones(60), jnp.ones(60), KEY, 20, 1
     )
     assert round_ == pytest.approx((3.0, 3.0), rel=1e-4)
     saddle = gm.targets.LogDensity(lambda x: -0.5 * jnp.sum(x[:30] ** 2) + 0.2 * jnp.sum(x[30:] ** 2))
     gradients = Gradients(saddle, gm.oracles.Exact(), 60)
-    assert extreme_curvatures(gradients, jnp.ones(60), jnp.ones(60), KEY, 30, 1) == (pytest.approx(1.0, rel=1e-3), None)
+    assert matrix_free.extreme_curvatures(gradients, jnp.ones(60), jnp.ones(60), KEY, 30, 1) == (
+        pytest.approx(1.0, rel=1e-3),
+        None,
+    )
 
 
 def test_the_direction_with_the_most_noise():
@@ -118,7 +114,7 @@ def test_the_direction_with_the_most_noise():
     d = 200
     a = np.full(d, 0.5)  # |a|² = 50
     gradients = gradients_of(gm.targets.Quadratic(np.ones(d)), Skewed(a, 0.3))
-    top, alone = largest_noise(gradients, jnp.zeros((1, d)), jnp.ones(d), KEY, 8, 64)
+    top, alone = matrix_free.largest_noise(gradients, jnp.zeros((1, d)), jnp.ones(d), KEY, 8, 64)
     assert top == pytest.approx(50.09, rel=4 * np.sqrt(2 / 256))
     assert alone == pytest.approx(0.34, rel=0.4)
 
@@ -129,7 +125,7 @@ def test_the_temperature_is_that_of_the_states():
     draws = np.random.default_rng(0).standard_normal((20, 400)) / np.sqrt(precision)
     for factor in (1.0, 1.5):
         rows = jnp.asarray(draws * np.sqrt(factor), jnp.float32)
-        found, error = temperatures(gradients, rows, jnp.ones(400), KEY, 4, (100, 300))
+        found, error = matrix_free.temperatures(gradients, rows, jnp.ones(400), KEY, 4, (100, 300))
         assert np.max(np.abs(found - factor) / error) < 4
         assert np.max(np.abs(found - 1.25) / error) > 4  # neither is taken for the other
 
