@@ -71,7 +71,7 @@ def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
         num_chains=count,
         seed=(plan.seed + 0x9E3779B97F4A7C15) % 2**63,  # other random numbers than the run's
         start=_start(plan, count),
-    )
+    ).knowing(plan.model)
     half = plan.replace(step_size=plan.eta / 2)
     with jax.enable_x64(plan.dtype == "float64"):
         coarse, fine = (scan.make_pieces(p, math.inf, None) for p in (plan, half))

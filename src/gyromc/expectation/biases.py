@@ -24,14 +24,15 @@ FEWEST, LONGER = 128, 16.0  # at least so many, and at most so many times more w
 MOST_TIMES = 8  # smaller that a step size becomes at once
 
 
-def known_biases(chains: GrowingRun, errors: Mapping[str, float]) -> dict[str, Bias]:
-    """Exact for ridge functions on Gaussian targets; else from pairs of chains, and predicted where those do not tell."""
+def known_biases(chains: GrowingRun, errors: Mapping[str, float], given: Mapping[str, Bias]) -> dict[str, Bias]:
+    """As `given` where that is small enough; else exact for ridge functions on Gaussian targets, else from pairs of chains, and
+    predicted where those do not tell."""
     ridges = all(isinstance(h, Ridge) for h in chains.plan.observables.values())
     exact = ridges and chains.plan.flat_target.gaussian() is not None
     sources = (
         [_predicted, _paired] if exact else [_paired, *([_predicted] if ridges else [])]
     )  # other functions take minutes
-    found: dict[str, Bias] = {}
+    found = {name: one for name, one in given.items() if name in errors}
     for source in sources:
         lacking = {
             name: error for name, error in errors.items() if name not in found or not _settled(found[name], error)

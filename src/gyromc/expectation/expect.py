@@ -2,9 +2,10 @@
 
 Input: a target, observables and an error in posterior standard deviations. Output: `Estimates`. The length of the run follows
 from the spread between chains after a first stage (`gyromc.statistics.stopping`), so that intervals keep their coverage. The
-discretisation bias is known from the trials of the tuning, which chose a step size with a bias below the error.
+discretisation bias is known from the trials of the tuning where these are sharp enough, and is measured where they are not.
 """
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import Target
 from gyromc.tuning.tune import tune
-from gyromc.tuning.tuned import Tuned
+from gyromc.tuning.tuned import SHORTFALL, Tuned
 
 __all__ = ["attain", "expect"]
 
@@ -105,8 +106,8 @@ def attain(
 ) -> Estimates:
     """As `expect`, with a plan that is already chosen; its `num_steps` only sizes the first stage.
 
-    With the plan's `tuning` the bias is the one that its trials found; without it, it is predicted or measured after the first
-    stage, and where it is too large the step size is halved and all averages begin anew.
+    The bias is the one that the trials of the plan's `tuning` found, where they know it well enough for the error. Else it is
+    predicted or measured after the first stage, and where it is too large the step size is halved and all averages begin anew.
 
     ```python
     import gyromc as gm
@@ -115,7 +116,7 @@ def attain(
     assert attain(tuned.plan, 0.02)["x"].relative_error <= 0.02
     ```
     """
-    bounds = None if tuning is None else {name: Bias(0.0, TRIALS, row.bias) for name, row in tuning.items()}
+    bounds = None if tuning is None else {name: Bias(0.0, TRIALS, row.largest_bias) for name, row in tuning.items()}
     asked, limits = (
         Wanted(positive(error, "error"), engine, bounds),
         limits or Limits.read(None, None, time.perf_counter()),
@@ -134,7 +135,7 @@ def attain(
                 notes.append(
                     f"The step size went from {plan.eta:g} to {smaller.eta:g} and averaging began anew: {why}."
                 )
-                plan = smaller
+                plan, asked = smaller, dataclasses.replace(asked, biases=None)  # those were of the larger step size
         else:
             raise InvalidInput(
                 f"No step size serves, after {MOST_TRIED} that were tried. {notes[-1]} Pass a larger `error` (now {error:g}), or "
@@ -177,7 +178,7 @@ def _estimates(pursuit: Pursuit, end: End, tuning: Tuned | None, level: float, n
     cost = run.gradient_evaluations
     rows = {name: Estimate(row, errors[name], pursuit.biases[name], cost, level) for name, row in run.items()}
     sentences = [
-        *(tuning.warnings if tuning else ()),
+        *(text for text in (tuning.warnings if tuning else ()) if not text.startswith(SHORTFALL)),
         *warnings_of(run, rows, bias_counted=True),
         *_shortfalls(pursuit, rows, end),
     ]

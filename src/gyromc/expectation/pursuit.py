@@ -55,13 +55,13 @@ class Pursuit:
         self._begin()
         if end := self._ended(allowed < first):
             return self._reached() or end
-        if self.asked.biases is not None:
-            self.biases.update(self.asked.biases)
-        elif time.perf_counter() - began < self.limits.seconds_left:
-            self.biases.update(known_biases(self.chains, self._errors()))
+        self.biases.update(self.asked.biases or {})
+        if time.perf_counter() - began < self.limits.seconds_left:
+            self.biases.update(known_biases(self.chains, self._errors(), self.asked.biases or {}))
             check_biases(self.chains, self.biases, self._errors(), first)
         else:
-            self.biases.update(dict.fromkeys(self.biases, unknown("`seconds` leave no time to measure it")))
+            late = unknown("`seconds` leave no time to measure it")
+            self.biases.update({name: late for name, one in self.biases.items() if one.value is None})
         for _ in range(MOST_LOOKS):
             if end := self._reached():
                 return end

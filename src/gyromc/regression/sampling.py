@@ -22,7 +22,7 @@ from gyromc.regression.posing import Posed, posterior
 from gyromc.results import Run
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.tune import tune
-from gyromc.tuning.tuned import Expected, Tuned
+from gyromc.tuning.tuned import SHORTFALL, Expected, Tuned
 
 __all__ = ["Sampled", "sample"]
 
@@ -119,7 +119,7 @@ def _tuned(
     )
     changes = {"gradients": found.gradients / plan.gradients * longer.gradients, "seconds": None, "reason": reason}
     reached = all(row.expected <= 1.2 * error * row.sd for row in rows.values())
-    kept = [text for text in found.warnings if not (reached and text.startswith("The error"))]  # of the shorter plan
+    kept = [text for text in found.warnings if not (reached and text.startswith(SHORTFALL))]  # of the shorter plan
     return dataclasses.replace(found, plan=longer, rows=rows, warnings=kept, **changes)
 
 

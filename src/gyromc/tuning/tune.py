@@ -32,7 +32,7 @@ from gyromc.tuning.readings import Reading, given_reading, readings
 from gyromc.tuning.sizing import needed_burn_in, sized, steps_per_second
 from gyromc.tuning.survey import Pilot, Survey, survey
 from gyromc.tuning.trial import observed, reference_values
-from gyromc.tuning.tuned import Expected, Tried, Tuned
+from gyromc.tuning.tuned import SHORTFALL, Expected, Tried, Tuned
 
 __all__ = ["tune"]
 
@@ -203,8 +203,8 @@ class _Tuning:
         squared = ladder.squared_bias(eta)
         chance = ladder.per_gradient(eta) / steps + ladder.boundary(eta, steps, plan.num_chains)
         rows = {
-            name: _expected(float(s), math.sqrt(b), math.sqrt(v))
-            for name, b, v, s in zip(plan.observables, squared, chance, spread, strict=True)
+            name: _expected(float(s), math.sqrt(b), math.sqrt(v), float(e))
+            for name, b, v, s, e in zip(plan.observables, squared, chance, spread, ladder.bias_error(eta), strict=True)
         }
         own = math.sqrt(float(np.mean(squared + chance)))
         tried, gains = self._compared(ladder, steps, own, given)
@@ -244,11 +244,11 @@ class _Tuning:
             )
         if doubts:
             doubts.append(REMEDY)
-        worst = max(rows.values(), key=lambda row: row.relative if row.sd > 0 else 0.0)
-        if error is not None and worst.relative > 1.2 * error:
+        biases = [row.largest_bias / row.sd for row in rows.values() if row.sd > 0]
+        if error is not None and max(biases, default=0.0) > error:
             doubts.append(
-                f"The error {error:g} may not be reached for every observable: the bias is known to "
-                f"{worst.bias / worst.sd:.2g} posterior standard deviations only."
+                f"{SHORTFALL} ({error:g}): short trials know the bias to {max(biases):.2g} posterior standard deviations only. "
+                "`gyromc.expect` measures it."
             )
         return doubts
 
@@ -276,11 +276,11 @@ def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
     return tune_many(base, oracle, budget.guess, share, seed)
 
 
-def _expected(sd: float, bias: float, chance: float) -> Expected:
+def _expected(sd: float, bias: float, chance: float, unknown: float) -> Expected:
     """From numbers in posterior standard deviations; a constant, whose spread is infinite here, has no error."""
     if not math.isfinite(sd):
         return Expected(0.0, 0.0, 0.0, 0.0)
-    return Expected(sd * math.hypot(bias, chance), sd * bias, sd * chance, sd)
+    return Expected(sd * math.hypot(bias, chance), sd * bias, sd * chance, sd, sd * unknown)
 
 
 def _exact(around: Circumstances) -> bool:

@@ -10,7 +10,11 @@ from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table
 
-__all__ = ["Expected", "Tried", "Tuned"]
+__all__ = ["SHORTFALL", "Expected", "Tried", "Tuned"]
+
+SHORTFALL = (
+    "The error asked for may not be reached"  # begins the warning that a longer run or a measured bias makes obsolete
+)
 
 COLUMNS = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
 TRIED = (
@@ -29,12 +33,19 @@ class Expected:
     """What to expect of one observable's mean over all chains.
 
     - `expected`: its RMSE; `bias` and `std_error`: the two parts; `sd`: the posterior standard deviation of the observable.
+    - `bias_error`: the standard error of what the trials measured as bias; where it is larger than `bias`, that is a guess.
     """
 
     expected: float
     bias: float
     std_error: float
     sd: float
+    bias_error: float = 0.0
+
+    @property
+    def largest_bias(self) -> float:
+        """The root mean square of what the bias may be: `bias` and `bias_error` together."""
+        return math.hypot(self.bias, self.bias_error)
 
     @property
     def relative(self) -> float:
