@@ -193,7 +193,7 @@ def measure(case: Case) -> dict:
             )
             found, claimed = (np.array(list(x.values())) for x in (run.mean, run.std_error))
             ours.append((found - truth) / spread)
-            claimed = np.hypot(claimed, list(tuned.bias.values()))
+            claimed = np.hypot(claimed, [row.largest_bias for row in tuned.values()])
             far += int(np.any(np.abs(found - truth) > FAR * claimed))
         step, theirs = plain(case, truth, spread)
     rmse = float(np.sqrt(np.mean(np.square(ours))))

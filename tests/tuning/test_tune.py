@@ -167,3 +167,25 @@ def test_many_parameters_are_tuned_without_matrices():
     assert any("not predicted" in text for text in tuned.warnings)
     with pytest.raises(gm.InvalidInput, match="pass `gradients`"):
         gm.tune(plan, error=0.01)
+
+
+def test_heavy_tails_are_named():
+    """θ² has no fourth moment under t with 4.5 degrees of freedom; θ has a fourth, not a fifth."""
+    target = gm.targets.LogDensity(lambda t: -2.75 * jnp.sum(jnp.log1p(t**2 / 4.5)))
+    tuned = gm.tune(untuned(target, 2), gradients=4000)
+    assert any(text.startswith("x²: the observable has heavy tails") for text in tuned.warnings)
+
+
+def test_a_bias_that_trials_do_not_know_is_said_and_measured():
+    """On a cosine target trials of some hundred gradients know a bias to some 0.05 standard deviations."""
+    target = gm.targets.CosinePerturbed(2, 1.2)
+    observables = {"square": gm.observables.square([1.0, 0.0])}
+    tuned = gm.tune(target, observables=observables, error=0.02)
+    assert tuned["square"].largest_bias > 0.02 * tuned["square"].sd
+    assert any("may not be reached" in text for text in tuned.warnings)
+    t = np.linspace(-12, 12, 20_001)
+    weight = np.exp(-0.5 * t**2 - 1.2 * np.cos(t))
+    with pytest.warns(gm.GyromcWarning, match="4 modes"):
+        found = gm.expect(target, observables, error=0.02, progress=False)["square"]
+    assert found.recommended[0] < np.sum(t**2 * weight) / np.sum(weight) < found.recommended[1]
+    assert "pairs of chains" in found.bias_method

@@ -21,6 +21,10 @@ from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
 from gyromc.targets.regressions import Regression, WithLikelihood
 
+HEAVY = (
+    "the observable has heavy tails under this target: its variance, and with it this error, may not exist. Estimate something "
+    "that grows more slowly, such as a probability or a quantile."
+)
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
 VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
@@ -40,10 +44,7 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = Fal
     for name, row in rows.items():
         yield from _convergence(row, slowest.get(name, 0.0))
     if heavy := heavy_tailed(run.plan, run.state.z[~run.diverged][:, : run.plan.dim]):
-        yield (
-            f"{', '.join(heavy)}: the observable has heavy tails under this target: its variance, and with it this error, may "
-            "not exist. Estimate something that grows more slowly, such as a probability or a quantile."
-        )
+        yield f"{', '.join(heavy)}: {HEAVY}"
     yield from (
         _uneven(row) for name, row in rows.items() if name not in heavy and row.average.uneven and grows(run, name)
     )

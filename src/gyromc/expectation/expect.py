@@ -16,7 +16,7 @@ import numpy as np
 from gyromc.checks import coverage, positive, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.bias import Bias
-from gyromc.estimation.diagnostics import hints_of, warnings_of
+from gyromc.estimation.diagnostics import HEAVY, hints_of, warnings_of
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.expectation.limits import End, Limits, StepTooLarge, Wanted
 from gyromc.expectation.pursuit import Pursuit
@@ -178,7 +178,11 @@ def _estimates(pursuit: Pursuit, end: End, tuning: Tuned | None, level: float, n
     cost = run.gradient_evaluations
     rows = {name: Estimate(row, errors[name], pursuit.biases[name], cost, level) for name, row in run.items()}
     sentences = [
-        *(text for text in (tuning.warnings if tuning else ()) if not text.startswith(SHORTFALL)),
+        *(
+            text
+            for text in (tuning.warnings if tuning else ())
+            if not (text.startswith(SHORTFALL) or text.endswith(HEAVY))
+        ),
         *warnings_of(run, rows, bias_counted=True),
         *_shortfalls(pursuit, rows, end),
     ]

@@ -25,7 +25,6 @@ TIME, SETTLE = (
 LEAST_STEPS, MOST_STEPS = 8, 100
 MOST_RUNGS = 8
 WILD = 0.3  # posterior standard deviations of bias, beyond which a rung only says: too large
-UNSEEN = 0.03  # share of the variance of an estimated squared bias that is taken as bias where none is seen
 FINE = 48
 CHAINS = 20  # of a run, for the share of its ends
 HOPELESS = 1.5  # times the error of a family that was tried before
@@ -94,9 +93,14 @@ class Ladder:
         return np.sqrt(self._slope[1]) * eta**self.family.order
 
     def squared_bias(self, eta: float) -> np.ndarray:
-        """The square of each bias less what its own error adds; where that leaves nothing, the mean over all observables."""
+        """The square of each bias less what its own error adds; where that leaves nothing, the mean over all observables.
+
+        The mean of M squares, each known to √2 times its variance, is known to √(2/M) times their mean: no bias is taken as
+        smaller than that.
+        """
         c, variance = self._slope
-        pooled = max(float(np.mean(c**2 - variance)), UNSEEN * float(np.mean(variance)))
+        unseen = min(1.0, math.sqrt(2 / len(c))) * float(np.mean(variance))
+        pooled = max(float(np.mean(c**2 - variance)), unseen)
         own = np.maximum(c**2 - variance, 0.0)
         share = own / (own + variance)  # 1 where the bias is seen well
         return (share * own + (1 - share) * pooled) * eta ** (2 * self.family.order)

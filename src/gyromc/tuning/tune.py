@@ -16,6 +16,7 @@ import numpy as np
 from gyromc.checks import require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.estimation.diagnostics import HEAVY, heavy_tailed
 from gyromc.evaluation import metered
 from gyromc.observables import linear, square
 from gyromc.oracles import Oracle
@@ -244,6 +245,8 @@ class _Tuning:
             )
         if doubts:
             doubts.append(REMEDY)
+        if heavy := heavy_tailed(plan, found.theta):
+            doubts.append(f"{', '.join(heavy)}: {HEAVY}")
         biases = [row.largest_bias / row.sd for row in rows.values() if row.sd > 0]
         if error is not None and max(biases, default=0.0) > error:
             doubts.append(

@@ -73,7 +73,7 @@ class Tuned(Shown, Records[Expected]):
     **Attributes:**
 
     - `plan`: an ordinary `Plan`.
-    - `expected`, `bias`, `std_error`, `sd`: by observable; see `Expected`.
+    - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
     - `tried`: a tuple of `Tried`, what was weighed; `reason`: what was chosen and why, in sentences.
     - `gains`: how many times fewer gradients than `"plain SGLD"`, `"reversible"` and, where a plan was given, `"untuned plan"`
       would need for the same error; those of the first and last are for a Gaussian with the posterior's mean and covariance.
@@ -98,6 +98,7 @@ class Tuned(Shown, Records[Expected]):
     _result = "tuning"
     expected = Column[float]("The RMSE of the mean over all chains.")
     bias = Column[float]("The part of it that is bias.")
+    bias_error = Column[float]("The standard error of what the trials measured as bias.")
     std_error = Column[float]("The part of it that is chance.")
     sd = Column[float]("The posterior standard deviation of the observable.")
 
@@ -106,7 +107,8 @@ class Tuned(Shown, Records[Expected]):
         return {
             "plan": self.plan.summary(),
             "observables": {
-                name: plain_attributes(row, "expected", "bias", "std_error", "sd") for name, row in self.items()
+                name: plain_attributes(row, "expected", "bias", "bias_error", "std_error", "sd")
+                for name, row in self.items()
             },
             "tried": [{key: _plain(value) for key, value in vars(one).items()} for one in self.tried],
             "gains": {name: plain(value) for name, value in self.gains.items()},
@@ -132,7 +134,13 @@ class Tuned(Shown, Records[Expected]):
             for one in self.tried
         ]
         expected = [
-            (name, f"{row.expected:.3g}", f"{row.relative:.3g}", f"{row.bias:.2g}", f"{row.std_error:.2g}")
+            (
+                name,
+                f"{row.expected:.3g}",
+                f"{row.relative:.3g}",
+                f"{row.bias:.2g} ± {row.bias_error:.1g}",
+                f"{row.std_error:.2g}",
+            )
             for name, row in self.items()
         ]
         tried = Table(TRIED, cells, "What was tried", left=(TRIED[0], TRIED[1], TRIED[-1]))
