@@ -136,7 +136,7 @@ def _fit(request: Request, encoding: Encoding, rows: DesignRows, y: np.ndarray, 
             progress=watch.advance,
             **rows.extras(),
         )
-    if found.run.partial:
+    if found.partial:
         raise KeyboardInterrupt
     watch.stop.check()
     for warning in caught:
