@@ -4,16 +4,21 @@ Arrays or data frames in, as scikit-learn passes them; out estimators for pipeli
 as plain arrays. The computation is in `gyromc.regression`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gyromc import __version__
+from gyromc.archive import Archive, unpack, write_archive
 from gyromc.checks import positive, require
+from gyromc.errors import InvalidInput
 from gyromc.records import Renamed
 from gyromc.regression.draws import Draws, Predictions
 from gyromc.regression.fit import check_dynamics, relative_error
 from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.stored import POSTERIOR_CLASSES
 from gyromc.regression.sums import RowSums
 from gyromc.targets.likelihoods import Bernoulli, Categorical
 
@@ -27,6 +32,9 @@ except ImportError as error:
     ) from error
 
 __all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
+
+
+KIND = "estimator"
 
 
 class _BayesianRegression(BaseEstimator):
@@ -73,6 +81,19 @@ class _BayesianRegression(BaseEstimator):
         return found
 
     coef_mc_error_ = Renamed("coef_std_error_")
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
+
+        A generator as `random_state` is not kept: the estimator that is read has None in its place.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        if not isinstance(parameters["random_state"], int | np.integer | None):
+            parameters["random_state"] = None
+        fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+        content = {"estimator": type(self).__name__, "parameters": parameters, "fitted": fitted}
+        write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
 
     def predictions(self, X) -> Predictions:
         """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""
@@ -204,3 +225,23 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
         best = p.argmax(axis=1)
         labels = self.classes_[best]
         return (labels, spread[np.arange(len(best)), best]) if return_std else labels
+
+
+ESTIMATORS = {known.__name__: known for known in (BayesianLinearRegression, BayesianLogisticRegression)}
+
+
+def restored(archive: Archive, path: str | Path) -> Any:
+    """Return the estimator of an archive that was read."""
+    try:
+        content = unpack(archive.content, archive.arrays, POSTERIOR_CLASSES)
+        found = ESTIMATORS[content["estimator"]](**content["parameters"])
+        for name, value in content["fitted"].items():
+            if not name.endswith("_") or name.startswith("_"):
+                raise ValueError(f"{name!r} is no fitted attribute")
+            setattr(found, name, value)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
+            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or fit again."
+        ) from None
+    return found

@@ -17,7 +17,7 @@ from gyromc.csvfile import CsvFile, is_number, require_distinct
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
-__all__ = ["MAX_COLUMNS", "DataTable", "read_table", "split_names"]
+__all__ = ["MAX_COLUMNS", "DataTable", "read_table", "split_names", "table_of"]
 
 MAX_COLUMNS = 1000
 """More predictors than this are refused: the sampler's matrices are dense."""
@@ -98,6 +98,31 @@ def read_table(
     if first.startswith(b"PAR1"):
         return _read_parquet(path, wanted)
     return _read_csv(path, wanted, encoding, decimal)
+
+
+def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
+    """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
+    pandas = pandas_module()
+    try:
+        frame = data if isinstance(data, pandas.DataFrame) else pandas.DataFrame(dict(data))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"New rows must be a file, a data frame or a mapping of columns: {error}") from None
+    _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
+    types, found = pandas.api.types, {}
+    for column in columns:
+        values = frame[column].reset_index(drop=True)
+        if isinstance(values.dtype, pandas.CategoricalDtype):
+            values = values.astype(values.cat.categories.dtype)
+        if types.is_bool_dtype(values) or types.is_object_dtype(values):
+            values = values.map(str, na_action="ignore")
+        if types.is_numeric_dtype(values):
+            found[column] = values.astype(float)
+        elif types.is_datetime64_any_dtype(values):
+            found[column] = values
+        else:
+            found[column] = clean(values.astype("str"))
+    require(len(frame), f"{name} has no rows.".capitalize())
+    return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
 
 
 def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:

@@ -218,6 +218,13 @@ class Encoding:
         return tuple(name for feature in self.features for name in feature.outputs)
 
     @property
+    def sources(self) -> dict[str, str]:
+        """The column of the file, or the term of the formula, that each column of X comes from."""
+        if self.formula is not None:
+            return dict(zip(self.formula.names, self.formula.sources, strict=True))
+        return {name: feature.name for feature in self.features for name in feature.outputs}
+
+    @property
     def intercept(self) -> bool:
         """Whether there is an intercept."""
         return self.formula is None or self.formula.intercept
@@ -278,7 +285,7 @@ class Encoding:
             index = factor.index(table)
             blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
             found += [GroupRows(factor.name, columns[block], Z[:, block], index, factor.levels) for block in blocks]
-        return tuple(found)
+        return _numbered(found)
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
@@ -302,6 +309,16 @@ class Encoding:
         ]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
+
+
+def _numbered(groups: list[GroupRows]) -> tuple[GroupRows, ...]:
+    """Return group terms with different names: the second one of a factor `g` is `g.1`, as in lme4."""
+    seen: dict[str, int] = {}
+    found = []
+    for group in groups:
+        count = seen[group.name] = seen.get(group.name, -1) + 1
+        found.append(dataclasses.replace(group, name=f"{group.name}.{count}") if count else group)
+    return tuple(found)
 
 
 def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gyromc.app.fit.encoding import CategoricalColumn, Encoding
 from gyromc.app.fit.preparation import Prepared
+from gyromc.app.fit.priors import AskedPrior
 from gyromc.regression.units import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
@@ -34,7 +35,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
             "least": float(values.min()),
             "mean": float(values.mean()),
             "most": float(values.max()),
-            "prior": f"normal(0, {deviation:.4g})",
+            "prior": _prior(prepared.priors.get(name), deviation),
         }
         for (name, source, coding), values, deviation in zip(_origins(encoding), rows.X.T, deviations, strict=True)
     ]
@@ -46,9 +47,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "reason": encoding.response.reason,
         "classes": list(encoding.response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
-        "intercept": f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
-        if encoding.intercept
-        else None,
+        "intercept": _intercept(prepared, units),
         "columns": columns,
         "groups": [
             {
@@ -56,6 +55,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
                 "columns": list(group.columns),
                 "levels": len(group.levels),
                 "first": list(group.levels[:5]),
+                "prior": _group_prior(prepared.priors.get(group.name)),
             }
             for group in rows.groups
         ],
@@ -68,6 +68,28 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         ],
         "notes": prepared.notes,
     }
+
+
+def _intercept(prepared: Prepared, units: Units) -> str | None:
+    """Return the prior of the intercept as text, None where there is none."""
+    if not prepared.encoding.intercept:
+        return None
+    if "intercept" in prepared.priors:
+        return _prior(prepared.priors["intercept"], 1.0)
+    return f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
+
+
+def _prior(asked: AskedPrior | None, deviation: float) -> str:
+    """Return a coefficient's prior as text: the one asked for, or the one that its column's spread gives."""
+    return (
+        f"normal(0, {deviation:.4g})"
+        if asked is None
+        else f"normal({asked.location:.4g}, {asked.scale:.4g}), asked for"
+    )
+
+
+def _group_prior(asked: AskedPrior | None) -> str | None:
+    return None if asked is None else f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
 
 
 def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:
@@ -106,9 +128,10 @@ def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
     yield ""
     if found["groups"]:
         groups = [
-            [g["name"], ", ".join(g["columns"]), str(g["levels"]), ", ".join(g["first"])] for g in found["groups"]
+            [g["name"], ", ".join(g["columns"]), str(g["levels"]), ", ".join(g["first"]), g["prior"] or "the default"]
+            for g in found["groups"]
         ]
-        headings = ["grouped by", "effects that differ", "levels", "the first"]
+        headings = ["grouped by", "effects that differ", "levels", "the first", "prior"]
         yield Table(headings, groups, "Group terms", [], left=headings, style="simple")
         yield ""
     yield _first_rows(found)

@@ -15,6 +15,7 @@ from gyromc.app.fit.design import evaluate
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.formula import Formula, read_formula, response_of
 from gyromc.app.fit.giveaways import check, giveaways
+from gyromc.app.fit.priors import AskedPrior, asked_priors
 from gyromc.app.fit.recognition import complete_rows, rare_levels, recognise
 from gyromc.app.fit.request import Request
 from gyromc.app.fit.response import Wishes, recognise_response
@@ -36,6 +37,7 @@ class Prepared:
     - `train`, `test`: the numbers of the rows to fit and to judge on, before all are fitted.
     - `new`: the table and the numbers of new rows to predict for, or None.
     - `notes`: what the user should know; `given_away`: the check for columns that give the target away.
+    - `priors`: those that the user asks for, by coefficient or group.
     """
 
     table: DataTable
@@ -47,6 +49,7 @@ class Prepared:
     new: tuple[DataTable, DesignRows] | None
     notes: list[str]
     given_away: dict[str, Any]
+    priors: dict[str, AskedPrior]
 
 
 def prepare(request: Request) -> Prepared:
@@ -71,9 +74,9 @@ def prepare(request: Request) -> Prepared:
     notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
     if not test.size and request.test_fraction > 0:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
-    return Prepared(
-        table, encoding, rows, y, train, test, new, notes, check(giveaways(table, encoding, y, rows.X), target)
-    )
+    priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
+    given_away = check(giveaways(table, encoding, y, rows.X), target)
+    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors)
 
 
 def encoding_of_text(request: Request) -> dict[str, Any]:

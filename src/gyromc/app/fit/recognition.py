@@ -5,6 +5,7 @@ An ambiguous column is refused, not guessed: the error names column, line, value
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -119,27 +120,27 @@ def _factor(table: DataTable, columns: tuple[str, ...]) -> GroupFactor:
 
 def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
     """Name the levels and combinations of levels with fewer than `FEW_ROWS` rows, and what is done about them."""
-    found = []
+    found, references = [], []
     for feature in encoding.features:
         if isinstance(feature, CategoricalColumn):
             counts = as_text(table.columns[feature.name]).value_counts()
-            rare = [
-                f"{level!r} ({counted(int(counts[level]), 'row')})"
-                for level in feature.levels
-                if counts[level] < FEW_ROWS
-            ]
-            if rare:
-                found.append(f"{feature.name!r}: {listed(rare, 5)}")
-    crossed = [
-        (name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name and "[" in name
-    ]
-    few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if count < FEW_ROWS]
+            rare = [level for level in feature.levels if counts[level] < FEW_ROWS]
+            some = [f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare]
+            found += [f"{feature.name!r}: {listed(some, 5)}"] if rare else []
+            if feature.reference in rare:
+                other = shlex.quote(f"{feature.name}={counts.index[0]}")
+                references.append(
+                    f" {feature.reference!r} is the reference of {feature.name!r}, so that all its coefficients are uncertain: "
+                    f"pass `--reference {other}`."
+                )
+    crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
+    few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
     if not found:
         return []
     return [
         f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
-        "prior says: join them with others if they are not of interest."
+        f"prior says: join them with others if they are not of interest.{''.join(references)}"
     ]
 
 

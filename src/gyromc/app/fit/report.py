@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.app.fit.robustness import robust_table
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds, number, plus_minus
 from gyromc.show.tables import Table
@@ -49,6 +50,8 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     parts = [_columns(results), _coefficients(results), *map(_predictions, results["predictions"])]
     if results["held_out"] is not None:
         parts.append(_scores(results["held_out"]))
+    if results.get("robust") is not None:
+        parts.insert(2, robust_table(results))
     for table in [*parts, _checks(results)]:
         yield table
         yield ""

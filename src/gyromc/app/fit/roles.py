@@ -16,7 +16,6 @@ __all__ = ["NO_ROLES", "Roles"]
 
 LOG_LINK = ("poisson", "negative-binomial", "gamma")
 """Families whose linear predictor is a logarithm, so that an exposure multiplies."""
-TRIALS = ("beta-binomial", "logistic")
 RULES = {
     "weights": ("a number of 0 or more", lambda x: x >= 0),
     "offset": ("a finite number", lambda x: np.isfinite(x)),
@@ -59,7 +58,7 @@ class Roles:
             f"`--exposure` multiplies an expected count: it suits {', '.join(LOG_LINK)}, not {model}. Use `--offset`.",
         )
         require(
-            self.trials is None or model in TRIALS,
+            self.trials is None or model == "beta-binomial",
             f"`--trials` is for counts of successes: pass `--family beta-binomial`, not {model}.",
         )
         require(

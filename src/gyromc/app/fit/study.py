@@ -18,7 +18,10 @@ from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.preparation import Prepared, prepare
 from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.request import Request
+from gyromc.app.fit.robustness import robust_findings, with_robust
 from gyromc.app.fit.rows import DesignRows
+from gyromc.app.fit.saved import FittedModel
+from gyromc.app.saving import require_file
 from gyromc.checks import require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.files import results_folder
@@ -34,6 +37,7 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    require_file(None if request.save is None else Path(request.save), "--save")
     prepared = prepare(request)
     require_fittable(prepared)
     for note in prepared.notes:
@@ -43,7 +47,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     out = request.directory
     with interruptible(patience=PATIENCE) as stop, progress() as shown, results_folder(out, FILES) as folder:
         watch = _Watch(say, stop, shown)
-        results, tables = _findings(request, prepared, watch)
+        results, tables, model = _findings(request, prepared, watch)
         results["data"]["notes"] = prepared.notes
         results["checks"].append(prepared.given_away)
         whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
@@ -57,6 +61,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
         watch.stage("writing the report")
         results = write(results, tables, folder)
         stop.check()
+        if request.save is not None:
+            model.save(request.save)
     return request.directory, results
 
 
@@ -78,8 +84,10 @@ class _Watch:
         self.shown.advance(steps)
 
 
-def _findings(request: Request, prepared: Prepared, watch: _Watch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make both fits; return the content of fit.json and the tables beside it."""
+def _findings(
+    request: Request, prepared: Prepared, watch: _Watch
+) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+    """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
     from gyromc.app.fit import findings
 
     table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
@@ -93,6 +101,10 @@ def _findings(request: Request, prepared: Prepared, watch: _Watch) -> tuple[dict
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
     fit, spent["fitting"] = _fit(request, encoding, prepared.rows, y, watch)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
+    robust = None
+    if request.robust or request.cluster is not None:
+        robust = robust_findings(fit, prepared.rows, y, request.cluster)
+        tables["coefficients.csv"] = with_robust(tables["coefficients.csv"], robust)
     predictions = []
     if judged is not None:
         tables["held_out.csv"] = found = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
@@ -102,7 +114,22 @@ def _findings(request: Request, prepared: Prepared, watch: _Watch) -> tuple[dict
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, rows, design.X, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, request.prior_scale)
-    return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
+    model = FittedModel.of(fit, encoding, _about(request, prepared))
+    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "times": spent}
+    return {**results, **found}, tables, model
+
+
+def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
+    """Return what a saved model says about itself."""
+    return {
+        "file": Path(request.data).name,
+        "rows": prepared.table.num_rows,
+        "formula": request.formula,
+        "target": prepared.encoding.response.name,
+        "family": prepared.encoding.response.model,
+        "command": request.command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
 
 
 def require_fittable(prepared: Prepared) -> None:
@@ -113,6 +140,7 @@ def require_fittable(prepared: Prepared) -> None:
     require(model in MODELS, f"The family {model} cannot be fitted yet: there are {', '.join(MODELS)}.")
     known = inspect.signature(fit).parameters
     lacking = [name for name in prepared.rows.extras() if name not in known]
+    lacking += ["priors"] if prepared.priors and "priors" not in known else []
     require(not lacking, f"A model with {' and '.join(lacking)} cannot be fitted yet. `--explain` shows its design.")
 
 
