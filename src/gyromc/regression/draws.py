@@ -103,19 +103,26 @@ class Draws:
 
     def log_densities(self, X, y: np.ndarray) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
-        y = (y - self.units.y_center) / (self.units.y_scale * self.units.noise) if self._linear else y
         found, first = [], 0
         for rows in self._chunks(self._rows(X)):
-            part = y[first : first + len(rows)]
-            losses = self.likelihood.loss(self._predictors(rows), part)
-            found.append(special.logsumexp(-losses, axis=(0, 1)) - np.log(self.count))
+            t, given = self._predictors(rows)
+            densities = self.likelihood.log_density(t, y[first : first + len(rows)], *given)
+            found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
             first += len(rows)
-        scale = np.log(self.units.y_scale * self.units.noise) if self._linear else 0.0
-        return np.concatenate(found) - self.likelihood.constant(y) - scale
+        return np.concatenate(found)
 
-    @property
-    def _linear(self) -> bool:
-        return isinstance(self.likelihood, Normal)
+    def predictors(self, X) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """(t, given): what `likelihood` takes for the law of y at the rows of X, for every draw, in the user's units.
+
+        `t` is chains × draws × rows (× q where a row has several linear predictors); all entries of `given` broadcast with chains ×
+        draws × rows. So `likelihood.sample(rng, t, *given)` are responses as the posterior expects them.
+        """
+        return self._predictors(self._rows(X))
+
+    def thinned(self, count: int) -> "Draws":
+        """At most about so many draws, evenly spaced in every chain."""
+        step = max(1, -(-self.count // count))
+        return dataclasses.replace(self, theta=self.theta[:, ::step])
 
     def _rows(self, X) -> np.ndarray:
         X = numbers(X, "X")
@@ -129,18 +136,20 @@ class Draws:
         at_once = max(1, AT_ONCE // (self.count * max(self.likelihood.outputs + 1, 2)))
         return [rows[first : first + at_once] for first in range(0, max(1, len(rows)), at_once)]
 
-    def _predictors(self, rows: np.ndarray) -> np.ndarray:
-        """Linear predictors, chains × draws × rows (× q), in units of the noise for a linear model."""
-        if self.likelihood.outputs == 1:
-            return self.theta @ rows.T / self.units.noise
-        blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
-        return np.swapaxes(blocks @ rows.T, -1, -2) / self.units.noise
+    def _predictors(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """(t, given) at standardised rows."""
+        if self.likelihood.outputs > 1:
+            blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
+            return np.swapaxes(blocks @ rows.T, -1, -2), ()
+        t = self.theta @ rows.T
+        if not isinstance(self.likelihood, Normal):
+            return t, ()
+        return self.units.y_center + self.units.y_scale * t, (np.asarray(self.units.noise * self.units.y_scale),)
 
     def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        means = self.likelihood.mean(self._predictors(rows))
+        t, given = self._predictors(rows)
+        means = self.likelihood.mean(t, *given)
         mean, error = self.average(means)
         variance = np.maximum(0.0, self.average((means - mean) ** 2)[0])
-        noise = self.average(self.likelihood.variance(means))[0]
-        unit = self.units.y_scale * self.units.noise if self._linear else 1.0
-        offset = self.units.y_center if self._linear else 0.0
-        return offset + unit * mean, unit * error, unit * np.sqrt(variance), unit * np.sqrt(noise)
+        noise = self.average(self.likelihood.variance(means, *given))[0]
+        return mean, error, np.sqrt(variance), np.sqrt(noise)
