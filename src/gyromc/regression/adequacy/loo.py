@@ -1,7 +1,7 @@
 """Leave-one-out cross-validation without fitting again: elpd = Σ_i log p(y_i | all other rows), and WAIC.
 
-Input: log p(y_i | θ_s) of every draw and row. Output: elpd with its standard error, the effective number of parameters, and Pareto's
-k of every row, which is large where one row decides about the posterior (Vehtari, Gelman and Gabry 2017).
+Input: log p(y_i | θ_s) of every draw and row. Output: elpd with its standard error, the effective number of parameters, and
+Pareto's k of every row, which is large where one row decides about the posterior (Vehtari, Gelman and Gabry 2017).
 """
 
 import dataclasses
