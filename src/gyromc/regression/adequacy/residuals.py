@@ -14,7 +14,7 @@ from scipy import linalg, stats
 
 from gyromc.regression.predictive import Predictive
 
-__all__ = ["ModelResiduals", "residuals"]
+__all__ = ["ModelResiduals", "chance", "residuals"]
 
 FITTED = 0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
 LEAST_LEFT = 1e-4  # share of a candidate's square that must be left when fitted directions are removed
@@ -60,12 +60,17 @@ class ModelResiduals:
         size = np.linalg.norm(Z, axis=0)
         return np.where(size**2 > LEAST_LEFT, Z / np.maximum(size, 1e-300), 0.0)
 
+    def without_fitted(self, replicates: np.ndarray) -> np.ndarray:
+        """Residuals as they would be had the model been fitted to them: … × n, without the fitted directions."""
+        Q = self._fitted_directions
+        return replicates - (replicates @ Q) @ Q.T
+
     def each(self, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Test each candidate column by itself: (statistics, p), a statistic per column that is χ² with one degree of freedom."""
         Z = self.left(candidates)
         found = (Z.T @ self.values) ** 2
         repeated = (self.replicates @ Z) ** 2
-        p = np.array([_chance(x, t, 1) for x, t in zip(found, repeated.T, strict=True)])
+        p = np.array([chance(x, t, 1) for x, t in zip(found, repeated.T, strict=True)])
         return found, np.where(np.any(Z, axis=0), p, 1.0)
 
     def together(self, candidates: np.ndarray) -> tuple[float, float]:
@@ -77,10 +82,10 @@ class ModelResiduals:
             return 0.0, 1.0
         found = float(np.sum((basis.T @ self.values) ** 2))
         repeated = np.sum((self.replicates @ basis) ** 2, axis=1)
-        return found, _chance(found, repeated, basis.shape[1])
+        return found, chance(found, repeated, basis.shape[1])
 
 
-def _chance(found: float, repeated: np.ndarray, degrees: int) -> float:
+def chance(found: float, repeated: np.ndarray, degrees: int) -> float:
     """P(χ² ≥ found), with the law widened to the mean and variance of the replicated statistics where these are larger."""
     mean, variance = float(repeated.mean()), float(repeated.var(ddof=1))
     plain = stats.chi2.sf(found, degrees)

@@ -8,10 +8,9 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck
-from gyromc.regression.adequacy.residuals import ModelResiduals
+from gyromc.regression.adequacy.residuals import ModelResiduals, chance
 
 __all__ = ["curvature", "even_spread", "interactions", "natural_spline"]
 
@@ -39,8 +38,7 @@ def natural_spline(x: np.ndarray) -> np.ndarray:
         knots = np.quantile(x, levels)
         if np.all(np.diff(knots) > 1e-9 * np.ptp(distinct)):
             return _curves((x - knots[0]) / (knots[-1] - knots[0]), (knots - knots[0]) / (knots[-1] - knots[0]))
-    z = (x - x.mean()) / x.std()
-    return (z**2)[:, None]
+    return (_standard(x) ** 2)[:, None]
 
 
 def _curves(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
@@ -123,14 +121,24 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     n = output.values.size
     if n < 20 or np.ptp(output.fitted) == 0:
         return None
-    squares = output.values**2 / np.maximum(1 - output.leverages, 0.1)
-    fitted = (output.fitted - output.fitted.mean()) / output.fitted.std()
-    Z = np.column_stack([np.ones(n), fitted, natural_spline(output.fitted)[:, :1]])
-    explained = Z @ np.linalg.lstsq(Z, squares, rcond=None)[0]
-    total = float(np.sum((squares - squares.mean()) ** 2))
-    share = float(np.sum((explained - squares.mean()) ** 2)) / max(total, 1e-300)
-    p = float(stats.chi2.sf(n * share, Z.shape[1] - 1))
+    inner = np.maximum(1 - output.leverages, 0.1)
+    squares = output.values**2 / inner
+    Q, _ = np.linalg.qr(np.column_stack([np.ones(n), _standard(output.fitted), natural_spline(output.fitted)[:, :1]]))
+    share = float(_explained(squares, Q))
+    repeated = n * _explained(output.without_fitted(output.replicates) ** 2 / inner, Q)
+    p = chance(n * share, repeated, Q.shape[1] - 1)
     order = np.argsort(output.fitted, kind="stable")
     third = max(1, n // 3)
     ratio = float(np.sqrt(squares[order[-third:]].mean() / max(squares[order[:third]].mean(), 1e-300)))
     return ModelCheck(Aspect.SPREAD, ratio, p, max(ratio, 1 / max(ratio, 1e-300)) > UNEVEN or share > 0.05, {})
+
+
+def _standard(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / x.std()
+
+
+def _explained(squares: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """The share of the variance of some squares, … × n, that columns explain; `Q`: an orthonormal basis with the constant."""
+    away = squares - squares.mean(axis=-1, keepdims=True)
+    total = np.sum(away**2, axis=-1)
+    return np.sum((away @ Q) ** 2, axis=-1) / np.maximum(total, 1e-300)
