@@ -14,7 +14,7 @@ from scipy import special
 from gyromc.checks import numbers, require
 from gyromc.records import Renamed
 from gyromc.regression.units import Units
-from gyromc.targets.likelihoods import Likelihood, Normal
+from gyromc.targets.likelihoods import Likelihood
 
 __all__ = ["Draws", "Predictions"]
 
@@ -54,11 +54,13 @@ class Draws:
 
     - `likelihood`, `units`: the model, and how standardised columns belong to the user's.
     - `theta`: chains × draws × dim, in standardised coordinates.
+    - `given`: what else the law of y depends on (σ of a linear model), each chains × draws, in the user's units.
     """
 
     likelihood: Likelihood
     units: Units
     theta: np.ndarray
+    given: tuple[np.ndarray, ...] = ()
 
     @property
     def count(self) -> int:
@@ -114,15 +116,15 @@ class Draws:
     def predictors(self, X) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given): what `likelihood` takes for the law of y at the rows of X, for every draw, in the user's units.
 
-        `t` is chains × draws × rows (× q where a row has several linear predictors); all entries of `given` broadcast with chains ×
-        draws × rows. So `likelihood.sample(rng, t, *given)` are responses as the posterior expects them.
+        `t` is chains × draws × rows (× q where a row has several linear predictors), and each of `given` broadcasts with chains
+        × draws × rows. So `likelihood.sample(rng, t, *given)` are responses as the posterior expects them.
         """
         return self._predictors(self._rows(X))
 
     def thinned(self, count: int) -> "Draws":
         """At most about so many draws, evenly spaced in every chain."""
         step = max(1, -(-self.count // count))
-        return dataclasses.replace(self, theta=self.theta[:, ::step])
+        return dataclasses.replace(self, theta=self.theta[:, ::step], given=tuple(g[:, ::step] for g in self.given))
 
     def _rows(self, X) -> np.ndarray:
         X = numbers(X, "X")
@@ -141,10 +143,8 @@ class Draws:
         if self.likelihood.outputs > 1:
             blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
             return np.swapaxes(blocks @ rows.T, -1, -2), ()
-        t = self.theta @ rows.T
-        if not isinstance(self.likelihood, Normal):
-            return t, ()
-        return self.units.y_center + self.units.y_scale * t, (np.asarray(self.units.noise * self.units.y_scale),)
+        t = self.units.y_center + self.units.y_scale * (self.theta @ rows.T)
+        return t, tuple(g[..., None] for g in self.given)
 
     def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         t, given = self._predictors(rows)

@@ -5,24 +5,18 @@ discretisation bias kept apart. Inside, columns are standardised, the sampler an
 the run is made longer where the errors come out larger than asked for.
 """
 
-import dataclasses
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
 from gyromc.engines.choice import ENGINES
 from gyromc.errors import GyromcWarning
-from gyromc.records import Column, Records, Renamed
-from gyromc.regression.draws import Draws, Predictions
+from gyromc.regression.fitted import Coefficient, Fit
 from gyromc.regression.posing import Posed, pose
 from gyromc.regression.sampling import Sampled, sample
-from gyromc.results import Run
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
-from gyromc.targets.regressions import WithLikelihood
-from gyromc.tuning.tuned import Tuned
 
 __all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
 
@@ -31,114 +25,7 @@ EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
 DYNAMICS = ("reversible", "rotating")  # what `dynamics` could be
 Labels = tuple[tuple[str, ...], tuple[str, ...] | None]  # of the columns, and of the classes where there are any
-
-
-@dataclasses.dataclass(frozen=True)
-class Coefficient:
-    """One row of the table of coefficients, in the user's units.
-
-    **Attributes:**
-
-    - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
-    - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
-    - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
-    - `bias`: how large the bias is that the step size gives `mean`, as the tuner estimates it; it is not subtracted.
-    - `error`: the root mean square of what `mean` is off, from both.
-    """
-
-    name: str
-    output: str | None
-    mean: float
-    sd: float
-    low: float
-    high: float
-    std_error: float
-    bias: float
-
-    mc_error = Renamed("std_error")
-    effective_size = Renamed("ess")
-
-    @property
-    def ess(self) -> float:
-        """(sd / std_error)²."""
-        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
-
-    @property
-    def error(self) -> float:
-        """√(std_error² + bias²)."""
-        return math.hypot(self.std_error, self.bias)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the credible interval."""
-        return self.low, self.high
-
-    @property
-    def label(self) -> str:
-        """The name, with the class it is for where there is one."""
-        return _label(self.name, self.output)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fit(Records[Coefficient]):
-    """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
-
-    **Attributes:**
-
-    - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
-    - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
-    - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
-    - `noise_scale`: σ of a linear model in the units of y (the evidence's maximum), else None.
-    - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
-      chains × draws × coefficients; `weights`: ones.
-    - `tuned`: a `Tuned`, the plan and `tuned.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
-    - `level`: of the credible intervals.
-    - `predict(X)`: a `Predictions`.
-    """
-
-    model: str
-    names: tuple[str, ...]
-    classes: tuple[str, ...] | None
-    coefficients: tuple[Coefficient, ...]
-    posterior: Draws
-    target: WithLikelihood
-    tuned: Tuned
-    run: Run
-    level: float
-
-    _entry, _result = "coefficient", "fit"
-    mean = Column[float]("The posterior mean.")
-    sd = Column[float]("The posterior standard deviation.")
-    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
-    interval = Column[tuple[float, float]]("The central credible interval.")
-    bias = Column[float]("How large the discretisation bias of `mean` is, as estimated; it is not subtracted.")
-    error = Column[float]("The root mean square error of `mean`, from `std_error` and `bias`.")
-    choice = Renamed("tuned")
-    ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
-
-    @property
-    def rows(self) -> Mapping[str, Coefficient]:
-        """The coefficients by name."""
-        return {c.label: c for c in self.coefficients}
-
-    @property
-    def noise_scale(self) -> float | None:
-        """σ of a linear model, in the units of y."""
-        return self.posterior.units.noise * self.posterior.units.y_scale if self.model == "linear" else None
-
-    @property
-    def draws(self) -> np.ndarray:
-        """Kept draws as coefficients in the user's units: chains × draws × coefficients, in the table's order."""
-        return self.posterior.coefficients()
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Ones, chains × draws: all draws count alike. Kept for programs written when they did not."""
-        return self.posterior.weights
-
-    def predict(self, X) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart."""
-        return self.posterior.predict(X)
+Rows = list[tuple[str, str | None]]  # the coefficients' names and outputs
 
 
 def fit(
@@ -162,7 +49,9 @@ def fit(
     """Bayesian regression of y on the columns of X.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for
-    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means.
+    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A column of
+    two values counts as if both were equally frequent: half their distance takes the place of its standard deviation. The noise
+    σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a chain.
 
     **Arguments:**
 
@@ -201,10 +90,11 @@ def fit(
     check_dynamics(dynamics)
     posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
     rows = _rows(labels, intercept)
-    sampled = sample(posed, [_label(*row) for row in rows], relative_error(effort), engine, progress, **options)
-    if sampled.tuned.warnings:
-        warnings.warn(" ".join(sampled.tuned.warnings), GyromcWarning, stacklevel=2)
-    return _fit_of(sampled, posed, model, labels, _table(sampled, rows, level), level)
+    names = [name if output is None else f"{name} ({output})" for name, output in rows]
+    sampled = sample(posed, names, relative_error(effort), engine, progress, **options)
+    if sampled.warnings:
+        warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
+    return _fit_of(sampled, posed, model, labels, rows, level)
 
 
 def relative_error(effort: str | float) -> float:
@@ -229,20 +119,20 @@ def _posed(X, y, model: str, prior_scale: float, intercept: bool, names, classes
     return pose(X, y, likelihood, prior_scale, intercept), labels
 
 
-def _fit_of(
-    sampled: Sampled, posed: Posed, model: str, labels: Labels, coefficients: tuple[Coefficient, ...], level: float
-) -> Fit:
+def _fit_of(sampled: Sampled, posed: Posed, model: str, labels: Labels, rows: Rows, level: float) -> Fit:
     """The `Fit` of a sampled posterior."""
     return Fit(
         model=model,
         names=labels[0],
         classes=labels[1],
-        coefficients=coefficients,
+        coefficients=_table(sampled, rows, level),
         posterior=sampled.posterior,
         target=posed.target,
+        reason=sampled.reason,
+        level=level,
         tuned=sampled.tuned,
         run=sampled.run,
-        level=level,
+        auxiliary=_auxiliary(sampled, level),
     )
 
 
@@ -298,24 +188,32 @@ def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> Labels:
     return tuple(names), None
 
 
-def _label(name: str, output: str | None) -> str:
-    """A coefficient's name, with the class it is for where there is one."""
-    return name if output is None else f"{name} ({output})"
-
-
-def _rows(labels: Labels, intercept: bool) -> list[tuple[str, str | None]]:
+def _rows(labels: Labels, intercept: bool) -> Rows:
     """The coefficients' names and outputs, in the table's order."""
     one = [*(["intercept"] if intercept else []), *labels[0]]
     outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]
     return [(name, output) for output in outputs for name in one]
 
 
-def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
+def _table(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficient, ...]:
     """The table of coefficients."""
-    posterior = sampled.posterior
-    low, high = posterior.quantiles([(1 - level) / 2, (1 + level) / 2])
-    columns = sampled.mean, posterior.spreads(), low, high, sampled.std_error, sampled.bias
+    posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
+    if sampled.exact is None:
+        spreads, (low, high) = posterior.spreads(), posterior.quantiles(ends)
+    else:
+        offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
+        spreads, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
+    columns = sampled.mean, spreads, low, high, sampled.std_error, sampled.bias
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
     )
+
+
+def _auxiliary(sampled: Sampled, level: float) -> tuple[Coefficient, ...]:
+    """The further parameters: σ of a linear model."""
+    if sampled.exact is None:
+        return ()
+    unit = sampled.posterior.units.y_scale
+    mean, sd, low, high = (unit * v for v in sampled.exact.sigma(((1 - level) / 2, (1 + level) / 2)))
+    return (Coefficient("sigma", None, mean, sd, low, high, std_error=0.0, bias=0.0),)

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from gyromc.regression.units import Units, noise_scale
+from gyromc.regression.conjugate import noise_scale
+from gyromc.regression.units import Units
 from gyromc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
 from gyromc.targets.regressions import WithLikelihood
@@ -19,10 +20,15 @@ __all__ = ["Posed", "pose", "posterior"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Posed:
-    """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`)."""
+    """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
+
+    The target of a linear model has its most probable noise; `count` is the number of observations where its rows sum up more
+    than they are long.
+    """
 
     target: WithLikelihood
     units: Units
+    count: float | None = None
 
 
 def pose(X: np.ndarray, y: np.ndarray, likelihood: Likelihood, prior_scale: float, intercept: bool) -> Posed:

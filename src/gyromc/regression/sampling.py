@@ -17,9 +17,11 @@ from gyromc.checks import require_memory, whole
 from gyromc.errors import DivergenceError
 from gyromc.observables import linear, square
 from gyromc.plan import Plan
+from gyromc.regression.conjugate import Integrated, integrate
 from gyromc.regression.draws import Draws
 from gyromc.regression.posing import Posed, posterior
 from gyromc.results import Run
+from gyromc.targets.likelihoods import Normal
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.tune import tune
 from gyromc.tuning.tuned import Expected, Tuned
@@ -34,14 +36,33 @@ BURN_IN = 5.0  # relaxation times
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampled:
-    """A posterior and where it came from; `mean`, `std_error` and `bias` (estimated, not subtracted) of each coefficient."""
+    """A posterior and where it came from.
 
-    tuned: Tuned
-    run: Run
+    **Attributes:**
+
+    - `posterior`: draws; `reason`: how they were computed; `tuned`, `run`: of the chains, None where there are none.
+    - `mean`, `std_error`, `bias` (estimated, not subtracted): of each coefficient.
+    - `exact`: spreads and quantiles of the coefficients and of σ where they are known without draws.
+    """
+
     posterior: Draws
+    reason: str
     mean: np.ndarray
     std_error: np.ndarray
     bias: np.ndarray
+    tuned: Tuned | None = None
+    run: Run | None = None
+    exact: Integrated | None = None
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The posterior mean of σ of a linear model, in the units of y."""
+        return None if self.exact is None else self.posterior.units.y_scale * self.exact.sigma((0.025, 0.975))[0]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be known."""
+        return [] if self.tuned is None else list(self.tuned.warnings)
 
 
 def sample(
@@ -57,6 +78,8 @@ def sample(
     """Sample the posterior of a regression, with errors of about `relative_error` posterior standard deviations or less."""
     num_draws = whole(num_draws, "num_draws", least=1)
     full, likelihood = posed.target, posed.target.likelihood
+    if isinstance(likelihood, Normal):
+        return _integrated(posed, num_chains, num_draws, seed)
     require_memory(
         8 * num_chains * full.dim, f"{num_chains:,} chains with {full.dim:,} parameters each", "Take fewer chains."
     )
@@ -78,10 +101,32 @@ def sample(
     return Sampled(
         tuned=tuned,
         run=run,
+        reason=tuned.reason,
         posterior=Draws(likelihood, posed.units, theta),
         mean=np.array([run.mean[label] for label in labels]) + offset,
         std_error=np.array([run.std_error[label] for label in labels]),
         bias=np.array([tuned.bias[label] for label in labels]),
+    )
+
+
+def _integrated(posed: Posed, num_chains: int, num_draws: int, seed: int) -> Sampled:
+    """Independent draws of a linear regression: nothing is tuned, and no chain is run."""
+    target, units = posed.target, posed.units
+    T, offset = units.coefficients(np.eye(1))
+    scale = float(target.prior_precision) ** -0.5
+    found = integrate(units.noise * target.X, units.noise * target.y, scale, T, posed.count)
+    shape = num_chains, math.ceil(num_draws / num_chains)
+    require_memory(8 * math.prod(shape) * target.dim, f"{math.prod(shape):,} draws", "Take fewer.")
+    theta, sigma = found.draws(np.random.default_rng(seed), shape)
+    nothing = np.zeros(len(T))
+    return Sampled(
+        posterior=Draws(target.likelihood, units, theta, (units.y_scale * sigma,)),
+        reason="Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, spreads and "
+        "intervals of the coefficients are integrals over σ, by quadrature; no chain was run.",
+        mean=found.moments()[0] + offset,
+        std_error=nothing,
+        bias=nothing,
+        exact=found,
     )
 
 

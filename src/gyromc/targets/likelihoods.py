@@ -2,8 +2,8 @@
 
 Input: linear predictors t, … × rows (… × rows × q for `Categorical`), responses y, and what else the law of y depends on
 (`given`: a noise scale, a shape, …), as arrays that broadcast with … × rows. Output: arrays of the same kind: one formula serves
-NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients). The laws themselves (`sample`,
-`cdf`) are for NumPy arrays.
+NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients); `sample` and `cdf` are for
+NumPy arrays.
 """
 
 import abc

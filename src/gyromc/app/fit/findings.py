@@ -136,8 +136,7 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictive distribution function just below y, and at y."""
     if fit.model == "linear":
-        found = fit.predict(X)
-        at = stats.norm.cdf(y, found.mean, found.sd)
+        at = np.concatenate([_cdf(fit, X[i : i + AT_ONCE], y[i : i + AT_ONCE]) for i in range(0, y.size, AT_ONCE)])
         return at, at
     draws = fit.draws.reshape(-1, X.shape[1] + 1)
     below, upto = [], []
@@ -147,6 +146,12 @@ def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
         below.append(stats.poisson.cdf(part - 1, rates).mean(axis=1))
         upto.append(stats.poisson.cdf(part, rates).mean(axis=1))
     return np.concatenate(below), np.concatenate(upto)
+
+
+def _cdf(fit: Fit, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the predictive distribution function at y."""
+    t, given = fit.posterior.predictors(X)
+    return fit.posterior.likelihood.cdf(y, t, *given).mean(axis=(0, 1))
 
 
 def predictions(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None) -> Rows:
@@ -206,6 +211,10 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
+    if fit.run is None:
+        work = f"{fit.posterior.count} independent draws in closed form"
+        shown = {"sampler": fit.reason, "work": work}
+        return {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason, "shown": shown}
     plan, run = fit.run.plan, fit.run
     return {
         **plan.summary(),
@@ -215,9 +224,9 @@ def _sampler(fit: Fit) -> dict[str, Any]:
         "gradient_evaluations": run.gradient_evaluations,
         "wall_time": run.wall_time,
         "compile_time": run.compile_time,
-        "reason": fit.tuned.reason,
+        "reason": fit.reason,
         "shown": {
-            "sampler": fit.tuned.reason,
+            "sampler": fit.reason,
             "work": f"{run.gradient_evaluations:.3g} gradients in {run.wall_time:.1f} s (compiling {run.compile_time:.1f} s) "
             f"by engine {run.engine}",
         },
@@ -233,8 +242,7 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
         for i in [0, *slopes[: TRACED - 1]]
     ]
-    assert fit.run.options is not None
-    assert fit.run.options.thin is not None  # draws are kept
-    thin = fit.run.options.thin
+    options = None if fit.run is None else fit.run.options
+    thin = 1 if options is None or options.thin is None else options.thin  # independent draws follow each other
     steps = np.arange(draws.shape[1]) * thin
     return {"thin": thin, "steps": steps.tolist(), "parameters": parameters}

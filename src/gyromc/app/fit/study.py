@@ -164,7 +164,7 @@ def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, wat
             seed=request.seed,
             progress=watch.advance,
         )
-    if found.run.partial:
+    if found.partial:
         raise KeyboardInterrupt
     watch.stop.check()
     for warning in caught:

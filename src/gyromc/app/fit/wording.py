@@ -45,7 +45,7 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
     words = {key: text.format_map(fill) for key, text in WORDS[response.model].items()}
     noise = None
     if noise_scale is not None:
-        noise = f"The noise has the standard deviation {noise_scale:.4g}, where the evidence is largest; it is held fixed there."
+        noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
         "title": words["title"],
