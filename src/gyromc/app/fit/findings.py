@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from gyromc.app.fit.adequacy import coverage
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.diagnostics import checkup, label
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.wording import model_words
+from gyromc.regression.adequacy.laws import left_out_law
 from gyromc.regression.fit import Fit
+from gyromc.regression.predictive import Predictive
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted
 from gyromc.show.pages import machine
@@ -117,6 +119,7 @@ def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: 
         "baseline": f"{baseline} in the training rows",
         "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
         "calibration": calibration,
+        "coverage": coverage(fit, X, y),
     }
 
 
@@ -135,23 +138,12 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 
 def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictive distribution function just below y, and at y."""
-    if fit.model == "linear":
-        at = np.concatenate([_cdf(fit, X[i : i + AT_ONCE], y[i : i + AT_ONCE]) for i in range(0, y.size, AT_ONCE)])
-        return at, at
-    draws = fit.draws.reshape(-1, X.shape[1] + 1)
-    below, upto = [], []
-    for first in range(0, y.size, AT_ONCE):
-        rows, part = X[first : first + AT_ONCE], y[first : first + AT_ONCE, None]
-        rates = np.exp(draws[:, 0] + rows @ draws[:, 1:].T)
-        below.append(stats.poisson.cdf(part - 1, rates).mean(axis=1))
-        upto.append(stats.poisson.cdf(part, rates).mean(axis=1))
+    parts = [
+        left_out_law(Predictive.of(fit.posterior, X[i : i + AT_ONCE]), y[i : i + AT_ONCE], None)
+        for i in range(0, y.size, AT_ONCE)
+    ]
+    below, upto = zip(*parts, strict=True)
     return np.concatenate(below), np.concatenate(upto)
-
-
-def _cdf(fit: Fit, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the predictive distribution function at y."""
-    t, given = fit.posterior.predictors(X)
-    return fit.posterior.likelihood.cdf(y, t, *given).mean(axis=(0, 1))
 
 
 def predictions(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None) -> Rows:

@@ -117,6 +117,7 @@ def _findings(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Make both fits; return the content of fit.json and the tables beside it."""
     from gyromc.app.fit import findings
+    from gyromc.app.fit.adequacy import adequacy
 
     train, test = split
     X = encoding.design(table)
@@ -137,6 +138,8 @@ def _findings(
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, request.prior_scale)
+    watch.stage("checking the model")
+    results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command)
     return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
 
 

@@ -19,9 +19,11 @@ __all__ = ["calibration", "class_calibration", "coverage", "dispersion", "influe
 
 OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
 UNEVEN = 0.01  # of the squared distance from a uniform law
+MOSTLY = 0.6  # of the largest mean, from which a law is called too narrow or too wide whatever else it is
 DEGREE = 4  # of the polynomials that see how far a law is from uniform
 LEVEL = 0.95  # of the predictive intervals that are checked
 MATTERS = 0.02  # difference of shares that matters
+MANY = 0.05  # share of the rows, from which outliers are a matter of the law and not of rows
 GROUPS = 10  # of rows with like predicted probabilities
 
 
@@ -40,7 +42,12 @@ def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
     repeated = np.mean(output.replicates**2, axis=1)
     above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
     p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
-    return ModelCheck(Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n})
+    return ModelCheck(Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n, "least": _least(repeated)})
+
+
+def _least(repeated: np.ndarray) -> float:
+    """The smallest p that so many replicates can show, on both sides."""
+    return 2 / (repeated.size + 1)
 
 
 def left_out_law(law: Predictive, y: np.ndarray, log_weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +80,8 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
         [math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, DEGREE + 1)]
     )
     size = float(np.sum(means**2))
-    worst = int(np.argmax(np.abs(means)))
+    sizes = np.abs(means)
+    worst = 1 if sizes[1] > MOSTLY * sizes.max() else int(np.argmax(sizes))
     directions = (("high", "low"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
     details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
     return ModelCheck(Aspect.CALIBRATION, size, float(stats.chi2.sf(u.size * size, DEGREE)), size > UNEVEN, details)
@@ -113,7 +121,7 @@ def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelChe
     below, above = np.sum(repeated <= share + 1e-12), np.sum(repeated >= share - 1e-12)
     p = min(1.0, 2 * (1 + min(below, above)) / (repeated.size + 1))
     expected = float(repeated.mean())
-    details = {"level": LEVEL, "rows": int(y.size), "expected": expected}
+    details = {"level": LEVEL, "rows": int(y.size), "expected": expected, "least": _least(repeated)}
     return ModelCheck(Aspect.COVERAGE, share, float(p), share < expected - MATTERS, details)
 
 
@@ -126,7 +134,7 @@ def outliers(chances: np.ndarray) -> ModelCheck:
     rows = np.flatnonzero(p < 0.05)
     rows = rows[np.argsort(p[rows], kind="stable")]
     least = int(np.argmin(chances))
-    details = {"rows": rows.tolist(), "least": least, "chance": float(chances[least])}
+    details = {"rows": rows.tolist(), "row": least, "many": bool(rows.size > MANY * chances.size)}
     return ModelCheck(Aspect.OUTLIERS, float(rows.size), float(p.min()), True, details)
 
 

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 from scipy import linalg, stats
 
-from gyromc.regression.predictive import Predictive
+from gyromc.regression.predictive import Predictive, ResponseKind
 
 __all__ = ["ModelResiduals", "chance", "residuals"]
 
@@ -31,6 +31,7 @@ class ModelResiduals:
     - `replicates`: residuals of replicated responses at their own draws, S × n.
     - `moves`: how the mean moves between draws, in units of the noise: S × n, with Hᵢⱼ = Σ_s moves_si moves_sj.
     - `sensitivity`: how much the mean changes with the linear predictor, in units of the noise, n rows: the weight of a row.
+    - `classes`: whether y is the indicator of a class, which has no variance of its own.
     """
 
     values: np.ndarray
@@ -38,6 +39,7 @@ class ModelResiduals:
     replicates: np.ndarray
     moves: np.ndarray
     sensitivity: np.ndarray
+    classes: bool = False
 
     @functools.cached_property
     def _fitted_directions(self) -> np.ndarray:
@@ -51,6 +53,12 @@ class ModelResiduals:
     def leverages(self) -> np.ndarray:
         """Hᵢᵢ: the share of its own noise that the fit follows in each row."""
         return np.minimum(np.sum(self.moves**2, axis=0), 1.0)
+
+    @functools.cached_property
+    def inflation(self) -> float:
+        """Pearson's χ² per degree of freedom where it is above 1: noise that the model lacks must not look like structure."""
+        freedom = self.values.size - float(self.leverages.sum())
+        return 1.0 if self.classes or freedom < 1 else max(1.0, float(np.sum(self.values**2)) / freedom)
 
     def left(self, candidates: np.ndarray) -> np.ndarray:
         """Candidates, n × count, weighted, without the fitted directions and with unit length; 0 where nothing is left."""
@@ -68,7 +76,7 @@ class ModelResiduals:
     def each(self, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Test each candidate column by itself: (statistics, p), a statistic per column that is χ² with one degree of freedom."""
         Z = self.left(candidates)
-        found = (Z.T @ self.values) ** 2
+        found = (Z.T @ self.values) ** 2 / self.inflation
         repeated = (self.replicates @ Z) ** 2
         p = np.array([chance(x, t, 1) for x, t in zip(found, repeated.T, strict=True)])
         return found, np.where(np.any(Z, axis=0), p, 1.0)
@@ -80,7 +88,7 @@ class ModelResiduals:
         basis = U[:, size > 0.01]
         if not basis.shape[1]:
             return 0.0, 1.0
-        found = float(np.sum((basis.T @ self.values) ** 2))
+        found = float(np.sum((basis.T @ self.values) ** 2)) / self.inflation
         repeated = np.sum((self.replicates @ basis) ** 2, axis=1)
         return found, chance(found, repeated, basis.shape[1])
 
@@ -103,12 +111,13 @@ def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[Mo
     - `law`: of the rows; `y`: n observed responses; `replicates`: S × n responses drawn from the law.
     """
     if law.mean.ndim == 2:
-        return [_of_output(law.mean, law.variance, y, replicates, law.t)]
+        classes = law.kind is ResponseKind.CLASSES
+        return [_of_output(law.mean, law.variance, y, replicates, law.t, classes)]
     outputs = range(law.mean.shape[2])
-    return [_of_output(law.mean[..., c], law.variance[..., c], y == c, replicates == c, None) for c in outputs]
+    return [_of_output(law.mean[..., c], law.variance[..., c], y == c, replicates == c, None, True) for c in outputs]
 
 
-def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates: np.ndarray, t) -> ModelResiduals:
+def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates: np.ndarray, t, classes: bool):
     """The residuals of one output; `t`: its linear predictors, None where it has several."""
     center = mean.mean(axis=0)
     sd = np.sqrt(np.maximum(variance.mean(axis=0), 1e-300))
@@ -118,4 +127,4 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     if t is not None:
         steps = t.std(axis=0)
         sensitivity = np.where(steps > 0, mean.std(axis=0) / np.maximum(steps, 1e-300) / sd, 1.0)
-    return ModelResiduals((y - center) / sd, center, repeated, moves, sensitivity)
+    return ModelResiduals((y - center) / sd, center, repeated, moves, sensitivity, classes)
