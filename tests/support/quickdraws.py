@@ -1,4 +1,4 @@
-"""Draws of a regression's posterior in milliseconds: the mode's Gaussian, resampled by importance weights; linear models exactly."""
+"""Draws of a regression's posterior in milliseconds: the mode's Gaussian, resampled by importance weights; exact if linear."""
 
 import numpy as np
 

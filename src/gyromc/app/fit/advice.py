@@ -74,7 +74,9 @@ class Setting:
             return None
         terms = [_quoted(name) if categorical else change(name) for name, categorical in features]
         right = " + ".join([*terms, *([extra] if extra else [])])
-        return option_added(self.command, "--formula", f"{target(_quoted(self.target))} ~ {right}", instead=("--target", "-t"))
+        return option_added(
+            self.command, "--formula", f"{target(_quoted(self.target))} ~ {right}", instead=("--target", "-t")
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +147,8 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"no weighted sum of columns {split}.")
     names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
     text = (
-        f"a weighted sum of {names} {split} without an error in {100 * check.statistic:.0f} % of the rows: these coefficients are "
-        "as large as the prior allows, and their size says little."
+        f"a weighted sum of {names} {split} without an error in {100 * check.statistic:.0f} % of the rows: these coefficients "
+        "are as large as the prior allows, and their size says little."
     )
     return Advice(text, "See how they depend on the prior.", option_added(setting.command, "--prior-scale", "1"))
 
@@ -168,7 +170,9 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
     columns, share = check.details["columns"], f"{number(100 * check.statistic, 2)} % of what is left"
     if not _found(check):
-        return Advice(f"no curve explains what is left, in {counted(check.details['tried'], 'column')} ({_chance(check)}).")
+        return Advice(
+            f"no curve explains what is left, in {counted(check.details['tried'], 'column')} ({_chance(check)})."
+        )
     text = f"a curve in {columns[0] if columns else check.details['best']} would explain {share} ({_chance(check)})"
     text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
     if not check.large:
@@ -178,17 +182,20 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _spread(check: ModelCheck, setting: Setting) -> Advice:
-    text = f"residuals are {number(check.statistic)} times as wide where {setting.target} is expected high as where low ({_chance(check)})"
     if not _found(check):
-        return Advice(f"{text}: no more than by chance.")
-    if setting.positive:
-        return Advice(f"{text}.", "Let the spread grow with the mean.", setting.family("gamma"))
-    return Advice(f"{text}.", "Compare with robust spreads.", f"{setting.command} --robust")
+        return Advice(f"residuals are as wide for low predictions as for high ones ({_chance(check)}).")
+    where = f"where {setting.target} is predicted {check.details['where']}"
+    text = f"residuals are {number(check.statistic, 2)} times as wide {where} as elsewhere ({_chance(check)})."
+    if not check.large:
+        return Advice(f"{text} That is clear, but small.")
+    if setting.positive and check.details["where"] == "high" and setting.model == "linear":
+        return Advice(text, "Let the spread grow with the mean.", setting.family("gamma"))
+    return Advice(text, "Compare with robust spreads.", f"{setting.command} --robust")
 
 
 DIRECTIONS = {
-    "high": "predictions are too low",
-    "low": "predictions are too high",
+    "high": "responses are higher than predicted",
+    "low": "responses are lower than predicted",
     "narrow": "predicted laws are too narrow",
     "wide": "predicted laws are too wide",
     "skewed": "responses are more skewed than predicted",
@@ -241,7 +248,9 @@ def _outliers(check: ModelCheck, setting: Setting) -> Advice:
 def _interactions(check: ModelCheck, setting: Setting) -> Advice:
     pairs = check.details["pairs"]
     if not _found(check) or not pairs:
-        return Advice(f"none of {counted(check.details['tried'], 'product')} of two columns explains much of what is left ({_chance(check)}).")
+        return Advice(
+            f"none of {counted(check.details['tried'], 'product')} of two columns explains what is left ({_chance(check)})."
+        )
     names = listed([f"{a} × {b}" for a, b in pairs], 3)
     text = f"{names} would explain {number(100 * check.statistic, 2)} % of what is left ({_chance(check)})."
     sources = [_source(setting.encoding, name) for name in pairs[0]]
@@ -250,19 +259,26 @@ def _interactions(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _influence(check: ModelCheck, setting: Setting) -> Advice:
-    rows = check.details["rows"]
+    rows, size = check.details["rows"], number(check.statistic, 2)
     if not rows:
-        return Advice(f"none: Pareto's k is at most {number(check.statistic, 2)} ({setting.places([check.details['row']])}; 0.7 is allowed).")
-    text = f"the coefficients would be others without {setting.places(rows)} (Pareto's k up to {number(check.statistic, 2)}; 0.7 is allowed)."
+        return Advice(f"none: Pareto's k is at most {size} ({setting.places([check.details['row']])}; 0.7 is allowed).")
+    text = f"without {setting.places(rows)} the coefficients would be others (Pareto's k up to {size}; 0.7 is allowed)."
     return Advice(text, "Check these rows, and compare with a fit without them.")
 
 
 def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
     columns, condition = check.details["columns"], number(check.details["condition"])
     if not columns:
-        return Advice(f"others multiply the variance of a coefficient by at most {number(check.statistic)} (condition number {condition}).")
-    times = "without an error" if check.details["exact"] else f"which multiplies variances by up to {number(check.statistic)}"
-    text = f"{listed(columns, 4)}: others nearly determine {'it' if len(columns) == 1 else 'each of them'}, {times} (condition number {condition})."
+        return Advice(
+            f"others multiply the variance of a coefficient by at most {number(check.statistic)} (condition number {condition})."
+        )
+    times = (
+        "without an error"
+        if check.details["exact"]
+        else f"which multiplies variances by up to {number(check.statistic)}"
+    )
+    which = "it" if len(columns) == 1 else "each of them"
+    text = f"{listed(columns, 4)}: others nearly determine {which}, {times} (condition number {condition})."
     remedy = "Read these coefficients together, not one by one; or leave one out."
     return Advice(text, remedy, f"{setting.command} --drop {shlex.quote(columns[0])}")
 

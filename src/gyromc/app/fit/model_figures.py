@@ -15,8 +15,8 @@ Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a cap
 
 
 def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
-    """Return the functions that draw what fit.json has numbers for: `predictive`, `residuals`, `pit`."""
-    known = {"predictive": _predictive, "residuals": _residuals, "pit": _pit}
+    """Return the functions that draw what fit.json has numbers for: `predictive`, `residuals`, `pit`, `curve`."""
+    known = {"predictive": _predictive, "residuals": _residuals, "pit": _pit, "curve": _curve}
     return {kind: draw for kind, draw in known.items() if kind in results["adequacy"]["figures"]}
 
 
@@ -53,7 +53,7 @@ def _predictive(results: dict[str, Any]) -> Drawn:
     ax.set_ylabel("rows, square roots" if roots else "rows")
     ax.legend(loc="upper right")
     off = int(np.sum((observed < low) | (observed > high)))
-    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars lie outside the 95 % intervals."
+    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars are outside 95 % intervals."
     what = "Rows in each bin: bars as observed, dots and 95 % intervals in data replicated from the model."
     return figure, alt, f"{what} {off} of {len(observed)} bars lie outside."
 
@@ -71,16 +71,31 @@ def _residuals(results: dict[str, Any]) -> Drawn:
         ax.set_ylabel("observed less predicted share")
         off = int(np.sum(np.abs(gap) > error))
         alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
-        return figure, alt, f"Groups of rows with like predicted probability; the band is two standard errors. {off} of {len(x)} lie outside."
-    ax.plot(found["fitted"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
+        caption = "Groups of rows with like predicted probability; the band is two standard errors."
+        return figure, alt, f"{caption} {off} of {len(x)} lie outside."
+    return figure, *_points(ax, found, f"predicted {_short(model['target'], 30)}")
+
+
+def _curve(results: dict[str, Any]) -> Drawn:
+    """Draw what is left against the column that wants a curve."""
+    found = results["adequacy"]["figures"]["curve"]
+    figure, (ax,) = axes_of(SIZE, f"residuals against {_short(found['column'], 30)}")
+    ax.axhline(0, color="#333333", linewidth=0.8)
+    return figure, *_points(ax, found, _short(found["column"], 40))
+
+
+def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
+    """Draw residuals with their smooth; return the text in place of the figure, and the caption."""
+    ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
-    ax.set_xlabel(f"predicted {_short(model['target'], 30)}")
+    ax.set_xlabel(name)
     ax.set_ylabel("residual, in standard deviations")
-    far = float(np.mean(np.abs(found["residuals"]) > 3))
+    far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))
     bend = float(np.max(np.abs(found["smooth"])))
-    shown = f"{len(found['fitted'])} of {found['rows']} rows" if len(found["fitted"]) < found["rows"] else "All rows"
-    alt = f"Residuals against predictions: the smooth leaves zero by at most {bend:.2g} standard deviations; {100 * far:.1f} % of points are beyond 3."
-    return figure, alt, f"{shown}; the line is a smooth through all of them, level where the model is right. {100 * far:.1f} % are beyond ±3."
+    shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
+    alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
+    line = "the line is a smooth through all of them, level where the model is right"
+    return alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
 
 
 def _band(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

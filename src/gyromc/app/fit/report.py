@@ -122,7 +122,9 @@ def _scores(held: dict[str, Any]) -> Table:
 
 def _quoted(found: Mapping[str, Any]) -> Table:
     rows = [[name, value, meaning] for name, value, meaning in quoted(found)]
-    return Table(["", "value", "what it is"], rows, "What people quote", left=["", "value", "what it is"], style="simple")
+    return Table(
+        ["", "value", "what it is"], rows, "What people quote", left=["", "value", "what it is"], style="simple"
+    )
 
 
 def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -130,7 +132,11 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
     return [
-        ("Bayesian R²", f"{number(r['mean'])} {bounds(r['interval_95'])}", f"share of the variance that the columns explain{sample}"),
+        (
+            "Bayesian R²",
+            f"{number(r['mean'])} {bounds(r['interval_95'])}",
+            f"share of the variance that the columns explain{sample}",
+        ),
         (
             "LOO elpd",
             plus_minus(loo["elpd"], loo["std_error"]),
@@ -143,7 +149,9 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _checks(results: dict[str, Any]) -> Table:
-    rows = [[SIGNS["fine" if check["good"] else "look"], check["name"], check["sentence"]] for check in results["checks"]]
+    rows = [
+        [SIGNS["fine" if check["good"] else "look"], check["name"], check["sentence"]] for check in results["checks"]
+    ]
     columns = ["", "check", "finding"]
     return Table(columns, rows, "Can the computation be trusted?", left=columns, style="simple")
 
@@ -159,7 +167,11 @@ def _model_checks(found: Mapping[str, Any]) -> Table:
 
 def model_note(found: Mapping[str, Any]) -> str:
     """Return how the verdicts on the model are made."""
-    sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if found["rows"] < found["of_rows"] else ""
+    sample = (
+        f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; "
+        if found["rows"] < found["of_rows"]
+        else ""
+    )
     return f"{sample}corrected for the number of checks: a model that is right is called wrong in at most 5 % of cases"
 
 

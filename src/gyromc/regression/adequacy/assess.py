@@ -19,7 +19,7 @@ from gyromc.regression.predictive import MOST_DRAWS, Predictive, ResponseKind
 
 __all__ = ["MOST_ROWS", "Adequacy", "assess", "bayesian_r_squared", "chosen_rows", "held_out_coverage"]
 
-MOST_ROWS = 3000
+MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
 MOST_NUMBERS = 1_500_000  # draws × rows
 LEAST_DRAWS = 500
 
@@ -34,8 +34,9 @@ class Adequacy:
     - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
       -2 Σ log p(y_i | θ).
     - `rows`: the rows that were looked at; `num_rows`: how many there are in all.
-    - `law`, `outputs`, `y`, `replicates`: the predictive law at these rows, the residuals, and responses drawn from the law; for
-      figures.
+    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses, and responses
+      drawn from the law; for figures.
+    - `names`: of the columns of X.
     """
 
     checks: tuple[ModelCheck, ...]
@@ -47,8 +48,10 @@ class Adequacy:
     num_rows: int
     law: Predictive
     outputs: list[ModelResiduals]
+    X: np.ndarray
     y: np.ndarray
     replicates: np.ndarray
+    names: tuple[str, ...]
 
     @property
     def judgement(self) -> Judgement:
@@ -97,7 +100,7 @@ def assess(
     rng = np.random.default_rng([seed, 7])
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
     sources = names if sources is None else list(sources)
-    rows = chosen_rows(len(X), rng)
+    rows = chosen_rows(len(X), rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
     part, y_part = X[rows], np.asarray(y, float)[rows]
     law = Predictive.of(posterior, part, most_draws=int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS)))
     replicates = law.replicate(rng)
@@ -125,8 +128,10 @@ def assess(
         num_rows=len(X),
         law=law,
         outputs=outputs,
+        X=part,
         y=y_part,
         replicates=replicates,
+        names=tuple(names),
     )
 
 
@@ -136,11 +141,10 @@ def _law_checks(
     """The checks of the law of y."""
     found: list[ModelCheck | None] = [laws.dispersion(law, outputs[0])]
     if law.kind is ResponseKind.CLASSES:
-        found.append(laws.class_calibration(outputs))
-    else:
-        found.append(laws.calibration(*laws.left_out_law(law, y, left_out.log_weights), rng))
-    found.append(laws.outliers(laws.tails(law, y, left_out.log_weights)))
-    return found
+        chances = laws.class_tails(law, y, left_out.log_weights)
+        return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
+    below, upto = laws.left_out_law(law, y, left_out.log_weights)
+    return [*found, laws.calibration(below, upto, rng), laws.outliers(laws.tails(below, upto))]
 
 
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHANCE", "Aspect", "ModelCheck", "Judgement", "holm", "judged"]
+__all__ = ["CHANCE", "Aspect", "Judgement", "ModelCheck", "holm", "judged"]
 
 CHANCE = 0.05  # of calling a correct model wrong, over all checks
 
@@ -47,8 +47,8 @@ class ModelCheck:
 
     - `aspect`: what was checked.
     - `statistic`: how large the deviation is; what it measures depends on the aspect.
-    - `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None where
-      chance has no part in it.
+    - `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
+      where chance has no part in it.
     - `large`: whether a deviation of this size matters, if it is real.
     - `adjusted`: p corrected for all checks; `verdict`: what follows.
     - `details`: names, rows and numbers for a sentence.
@@ -86,8 +86,8 @@ def holm(p: Sequence[float]) -> np.ndarray:
 def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
     """The checks with their verdicts, in the order of `Aspect`.
 
-    A check with a p-value is a misfit where that is below 0.05 after the correction for all checks and its deviation is large; it is
-    worth a look where only the first holds. A check without one keeps its verdict.
+    A check with a p-value is a misfit where that is below 0.05 after the correction for all checks and its deviation is large; it
+    is worth a look where only the first holds. A check without one keeps its verdict.
     """
     chances = [check for check in checks if check.p is not None]
     found = [check for check in checks if check.p is None]

@@ -29,7 +29,9 @@ def collinearity(X: np.ndarray, names: Sequence[str], sources: Sequence[str]) ->
     """
     spread = X.std(axis=0)
     kept = np.flatnonzero(spread > 0)
-    groups = {source: [i for i, j in enumerate(kept) if sources[j] == source] for source in dict.fromkeys(sources)}
+    groups = {
+        source: [i for i, j in enumerate(kept.tolist()) if sources[j] == source] for source in dict.fromkeys(sources)
+    }
     groups = {source: places for source, places in groups.items() if places}
     if len(groups) < 2 or len(X) < 3:
         return None
@@ -74,7 +76,7 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
     size = np.abs(weights[:, 1:]).max(axis=0)
     order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
     share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > CLOSE))
-    details = {"columns": [names[kept[j]] for j in order[:NAMED]], "more": max(0, len(order) - NAMED)}
+    details = {"columns": [names[int(kept[j])] for j in order[:NAMED]], "more": max(0, len(order) - NAMED)}
     return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=Judgement.LOOK)
 
 

@@ -1,8 +1,8 @@
 """Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
 
 A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Rows are judged by their law with the row itself left
-out, where the weights of `loo` are given; held-out rows by the law as it is. Laws of counts have jumps: a distribution function is
-taken just below y and at it.
+out, where the weights of `loo` are given; held-out rows by the law as it is. Laws of counts have jumps: a distribution function
+is taken just below y and at it.
 """
 
 import math
@@ -15,7 +15,17 @@ from gyromc.regression.adequacy.loo import Loo
 from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.predictive import Predictive, ResponseKind
 
-__all__ = ["calibration", "class_calibration", "coverage", "dispersion", "influence", "left_out_law", "outliers", "tails"]
+__all__ = [
+    "calibration",
+    "class_calibration",
+    "class_tails",
+    "coverage",
+    "dispersion",
+    "influence",
+    "left_out_law",
+    "outliers",
+    "tails",
+]
 
 OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
 UNEVEN = 0.01  # of the squared distance from a uniform law
@@ -42,7 +52,9 @@ def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
     repeated = np.mean(output.replicates**2, axis=1)
     above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
     p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
-    return ModelCheck(Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n, "least": _least(repeated)})
+    return ModelCheck(
+        Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n, "least": _least(repeated)}
+    )
 
 
 def _least(repeated: np.ndarray) -> float:
@@ -53,16 +65,19 @@ def _least(repeated: np.ndarray) -> float:
 def left_out_law(law: Predictive, y: np.ndarray, log_weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The distribution function just below y, and at it, with each row left out; equal for a continuous law."""
     weights = np.full(law.t.shape[:2], 1 / law.num_draws) if log_weights is None else np.exp(log_weights)
-    upto = np.sum(weights * law.cdf(y), axis=0)
-    below = np.sum(weights * law.cdf(y - 1), axis=0) if law.likelihood.discrete else upto
-    return np.clip(below, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
+    at = law.cdf(y)
+    upto = np.sum(weights * at, axis=0)
+    jump = np.sum(weights * np.exp(law.log_density(y)), axis=0) if law.likelihood.discrete else 0.0
+    return np.clip(upto - jump, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
 
 
-def tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
-    """How unlikely each response is with its row left out: the chance of one at least as far out, or of so unlikely a class."""
-    if law.kind is not ResponseKind.CLASSES:
-        below, upto = left_out_law(law, y, log_weights)
-        return np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
+def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:
+    """How unlikely each response is: the chance of one at least as far out on its side, times two."""
+    return np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
+
+
+def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """How unlikely each class is with its row left out: the chance of a class that is no likelier."""
     p = law.mean if law.mean.ndim == 3 else np.stack([1 - law.mean, law.mean], axis=-1)
     p = np.sum(np.exp(log_weights)[..., None] * p, axis=0)
     own = p[np.arange(y.size), y.astype(int)]
@@ -76,13 +91,11 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
     `direction`, what the largest of them means.
     """
     u = below + (upto - below) * rng.random(below.size)
-    means = np.array(
-        [math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, DEGREE + 1)]
-    )
+    means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, DEGREE + 1)])
     size = float(np.sum(means**2))
     sizes = np.abs(means)
     worst = 1 if sizes[1] > MOSTLY * sizes.max() else int(np.argmax(sizes))
-    directions = (("high", "low"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
+    directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
     details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
     return ModelCheck(Aspect.CALIBRATION, size, float(stats.chi2.sf(u.size * size, DEGREE)), size > UNEVEN, details)
 
@@ -110,8 +123,8 @@ def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
 def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
     """The share of held-out rows inside their central 95 % predictive interval; None for classes and for fewer than 5 rows.
 
-    Replicated responses at the same rows, each set under one draw, give the share's law under the model: rows that share the errors
-    of the coefficients vary together.
+    Replicated responses at the same rows, each set under one draw, give the share's law under the model: rows that share the
+    errors of the coefficients vary together.
     """
     if law.kind is ResponseKind.CLASSES or y.size < 5:
         return None

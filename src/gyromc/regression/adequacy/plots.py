@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from gyromc.regression.adequacy.assess import Adequacy
-from gyromc.regression.adequacy.checks import Aspect
+from gyromc.regression.adequacy.checks import Aspect, Judgement
 from gyromc.regression.predictive import ResponseKind
 
 __all__ = ["figure_numbers", "smooth"]
@@ -19,11 +19,16 @@ NEAR = 0.4  # share of the rows that a point of the smooth looks at
 
 
 def figure_numbers(found: Adequacy) -> dict[str, Any]:
-    """The numbers of `predictive`, `residuals` and, for numbers and counts, `pit`."""
+    """The numbers of `predictive`, `residuals`; `pit` for numbers and counts; `curve` where a column wants one."""
     classes = found.law.kind is ResponseKind.CLASSES
-    parts = {"predictive": _predictive(found), "residuals": _binned(found) if classes else _residuals(found)}
+    fitted = found.outputs[0].fitted
+    parts = {"predictive": _predictive(found), "residuals": _binned(found) if classes else _residuals(found, fitted)}
     if not classes:
         parts["pit"] = _pit(found.by_aspect[Aspect.CALIBRATION].details["values"])
+    curve = found.by_aspect.get(Aspect.CURVATURE)
+    if curve is not None and curve.verdict is not Judgement.FINE:
+        name = curve.details["best"]
+        parts["curve"] = {**_residuals(found, found.X[:, found.names.index(name)]), "column": name}
     return parts
 
 
@@ -51,20 +56,21 @@ def _predictive(found: Adequacy) -> dict[str, Any]:
     }
 
 
-def _residuals(found: Adequacy) -> dict[str, Any]:
-    """Residuals in standard deviations against fitted means, some of the rows, and a smooth through all of them."""
-    output = found.outputs[0]
-    rows = np.arange(output.values.size)
+def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
+    """Residuals in standard deviations against x, some of the rows, and a smooth through all; of several outputs the worst."""
+    grid = np.linspace(np.quantile(x, 0.01), np.quantile(x, 0.99), GRID)
+    smooths = [smooth(x, output.values, grid) for output in found.outputs]
+    worst = int(np.argmax([np.abs(line).max() for line in smooths]))
+    values, rows = found.outputs[worst].values, np.arange(x.size)
     if rows.size > MOST_POINTS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_POINTS, replace=False))
-    grid = np.linspace(*np.quantile(output.fitted, [0.01, 0.99]), GRID)
     return {
         "kind": "points",
-        "fitted": output.fitted[rows].tolist(),
-        "residuals": output.values[rows].tolist(),
+        "x": x[rows].tolist(),
+        "residuals": values[rows].tolist(),
         "grid": grid.tolist(),
-        "smooth": smooth(output.fitted, output.values, grid).tolist(),
-        "rows": int(output.values.size),
+        "smooth": smooths[worst].tolist(),
+        "rows": int(x.size),
     }
 
 

@@ -1,8 +1,8 @@
 """Standardised residuals of a model, and tests of whether further columns would explain some of them.
 
 A `Predictive` and the observed y in; for each candidate column the score test of adding it out. ModelResiduals are taken at the
-posterior mean. Directions in which the model was fitted are removed from the candidates: they are read from the draws, because the
-posterior covariance of the means, in units of the noise, is the hat matrix H of the fit. What is left of a candidate, Z⊥, has
+posterior mean. Directions in which the model was fitted are removed from the candidates: they are read from the draws, because
+the posterior covariance of the means, in units of the noise, is the hat matrix H of the fit. What is left of a candidate, Z⊥, has
 Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses correct the law of the test in small ones.
 """
 
@@ -82,7 +82,7 @@ class ModelResiduals:
         return found, np.where(np.any(Z, axis=0), p, 1.0)
 
     def together(self, candidates: np.ndarray) -> tuple[float, float]:
-        """Test some candidate columns together: (statistic, p), the statistic χ² with as many degrees as columns that are left."""
+        """Test some candidate columns together: (statistic, p), the statistic χ² with one degree per column that is left."""
         Z = self.left(candidates)
         U, size, _ = np.linalg.svd(Z[:, np.any(Z, axis=0)], full_matrices=False)
         basis = U[:, size > 0.01]

@@ -1,7 +1,7 @@
 """Structure that the columns leave in the residuals: curves, products of columns, and a spread that changes with the mean.
 
-`ModelResiduals` and the columns of X in; for each kind of structure one `ModelCheck` out, with a p-value that is corrected for the
-columns or pairs of columns that were searched.
+`ModelResiduals` and the columns of X in; for each kind of structure one `ModelCheck` out, with a p-value that is corrected for
+the columns or pairs of columns that were searched.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def interactions(
     if kept.size > MOST_COLUMNS:
         effects = np.max([_effects(output, X[:, kept]) for output in outputs], axis=0)
         kept = np.sort(kept[np.argsort(-effects, kind="stable")[:MOST_COLUMNS]])
-    pairs = [(i, j) for i, j in itertools.combinations(kept, 2) if sources[i] != sources[j]]
+    pairs = [(i, j) for i, j in itertools.combinations(kept.tolist(), 2) if sources[i] != sources[j]]
     if not pairs:
         return None
     Z = (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -120,8 +120,8 @@ def _effects(output: ModelResiduals, X: np.ndarray) -> np.ndarray:
 def even_spread(output: ModelResiduals) -> ModelCheck | None:
     """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows.
 
-    The statistic is the ratio of the residuals' spread in the third of the rows with the largest means to that in the third with
-    the smallest.
+    The statistic is the ratio of the residuals' spreads between the widest and the narrowest third of the rows by their mean.
+    `details`: `where` it is widest.
     """
     n = output.values.size
     if n < 20 or np.ptp(output.fitted) == 0:
@@ -132,10 +132,11 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     share = float(_explained(squares, Q))
     repeated = n * _explained(output.without_fitted(output.replicates) ** 2 / inner, Q)
     p = chance(n * share, repeated, Q.shape[1] - 1)
-    order = np.argsort(output.fitted, kind="stable")
-    third = max(1, n // 3)
-    ratio = float(np.sqrt(squares[order[-third:]].mean() / max(squares[order[:third]].mean(), 1e-300)))
-    return ModelCheck(Aspect.SPREAD, ratio, p, max(ratio, 1 / max(ratio, 1e-300)) > UNEVEN or share > 0.05, {})
+    thirds = np.array_split(np.argsort(output.fitted, kind="stable"), 3)
+    spreads = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
+    ratio = float(spreads.max() / spreads.min())
+    where = ("low", "middling", "high")[int(np.argmax(spreads))]
+    return ModelCheck(Aspect.SPREAD, ratio, p, ratio > UNEVEN, {"where": where})
 
 
 def _standard(x: np.ndarray) -> np.ndarray:
