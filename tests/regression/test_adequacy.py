@@ -6,7 +6,7 @@ from scipy import stats
 
 from gyromc.regression.adequacy import design, laws, trends
 from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck, holm, judged
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import residuals
 from gyromc.regression.predictive import Predictive, ResponseKind
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
@@ -53,7 +53,7 @@ def alarms(family, count, n):
         rng = np.random.default_rng([seed, n])
         X = columns(rng, n)
         found = assessed(family, X, responses(family, X, rng), rng)
-        wrong += found.judgement is Judgement.MISFIT
+        wrong += found.judgement is ModelVerdict.MISFIT
         for check in found.checks:
             if check.p is not None:
                 p.setdefault(check.aspect, []).append(check.p)
@@ -92,12 +92,12 @@ def test_counts_that_vary_too_much_are_a_misfit():
     y = rng.negative_binomial(1.3, 1.3 / (1.3 + mean)).astype(float)
     found = assessed("poisson", X, y, rng)
     said = verdicts(found)
-    assert found.judgement is Judgement.MISFIT
-    assert said[Aspect.DISPERSION] is said[Aspect.COVERAGE] is said[Aspect.CALIBRATION] is Judgement.MISFIT
+    assert found.judgement is ModelVerdict.MISFIT
+    assert said[Aspect.DISPERSION] is said[Aspect.COVERAGE] is said[Aspect.CALIBRATION] is ModelVerdict.MISFIT
     assert found.by_aspect[Aspect.DISPERSION].statistic > 5
     assert found.by_aspect[Aspect.CALIBRATION].details["direction"] == "narrow"
     assert found.by_aspect[Aspect.COVERAGE].statistic < 0.7
-    assert said[Aspect.CURVATURE] is said[Aspect.INTERACTIONS] is Judgement.FINE  # noise is not structure
+    assert said[Aspect.CURVATURE] is said[Aspect.INTERACTIONS] is ModelVerdict.FINE  # noise is not structure
 
 
 def test_mild_overdispersion_is_found_in_most_data_sets():
@@ -107,7 +107,7 @@ def test_mild_overdispersion_is_found_in_most_data_sets():
         X = rng.normal(size=(150, 2))
         mean = np.exp(1.5 + 0.3 * X[:, 0])
         y = rng.negative_binomial(3, 3 / (3 + mean)).astype(float)  # variances are 2.5 times the mean on average
-        found.append(assessed("poisson", X, y, rng).judgement is Judgement.MISFIT)
+        found.append(assessed("poisson", X, y, rng).judgement is ModelVerdict.MISFIT)
     assert sum(found) >= 7
 
 
@@ -125,13 +125,13 @@ def test_a_curve_and_a_product_are_found_and_named(family):
     }[family]
     curved = assessed(family, X, draw(t), rng, names=["a", "b", "c"])
     check = curved.by_aspect[Aspect.CURVATURE]
-    assert check.verdict is Judgement.MISFIT
+    assert check.verdict is ModelVerdict.MISFIT
     assert check.details["columns"] == ["b"]
     crossed = assessed(family, X, draw(0.8 * X[:, 0] + product), rng, names=["a", "b", "c"]).by_aspect
-    assert crossed[Aspect.INTERACTIONS].verdict is Judgement.LOOK
+    assert crossed[Aspect.INTERACTIONS].verdict is ModelVerdict.LOOK
     assert crossed[Aspect.INTERACTIONS].details["pairs"] == [("a", "c")]
     if family == "linear":  # with another link a product bends the mean along each of its columns
-        assert crossed[Aspect.CURVATURE].verdict is Judgement.FINE
+        assert crossed[Aspect.CURVATURE].verdict is ModelVerdict.FINE
 
 
 def test_products_within_one_column_of_the_file_are_not_tried():
@@ -152,12 +152,12 @@ def test_heavy_tails_outliers_and_uneven_spread():
     y[17] += 12
     found = assessed("linear", X, y, rng)
     assert found.by_aspect[Aspect.OUTLIERS].details["rows"] == [17]
-    assert found.by_aspect[Aspect.OUTLIERS].verdict is Judgement.MISFIT
+    assert found.by_aspect[Aspect.OUTLIERS].verdict is ModelVerdict.MISFIT
     wide = assessed("linear", X, 1 + X[:, 0] + np.exp(0.5 * X[:, 0]) * rng.normal(size=200), rng)
-    assert wide.by_aspect[Aspect.SPREAD].verdict is Judgement.MISFIT
+    assert wide.by_aspect[Aspect.SPREAD].verdict is ModelVerdict.MISFIT
     assert wide.by_aspect[Aspect.SPREAD].details["where"] == "high"
     skewed = assessed("linear", X, 1 + X[:, 0] + rng.exponential(size=200) ** 1.5, rng)
-    assert skewed.by_aspect[Aspect.CALIBRATION].verdict is Judgement.MISFIT
+    assert skewed.by_aspect[Aspect.CALIBRATION].verdict is ModelVerdict.MISFIT
 
 
 def test_classes_that_come_more_often_than_predicted():
@@ -165,7 +165,7 @@ def test_classes_that_come_more_often_than_predicted():
     x = rng.uniform(-3, 3, 1500)
     y = (rng.random(1500) < np.where(np.abs(x) < 1, 0.5, np.where(x > 0, 0.55, 0.1))).astype(float)
     found = assessed("logistic", x[:, None], y, rng).by_aspect
-    assert found[Aspect.CALIBRATION].verdict is Judgement.MISFIT
+    assert found[Aspect.CALIBRATION].verdict is ModelVerdict.MISFIT
     assert found[Aspect.CALIBRATION].statistic > 0.1
 
 
@@ -177,21 +177,21 @@ def test_separation_is_found_by_column_by_sum_and_for_counts():
     X = rng.normal(size=(80, 3))
     names = ["a", "b", "c"]
     none = design.separation(X, (rng.random(80) < 0.5).astype(float), names, ResponseKind.CLASSES)
-    assert none.verdict is Judgement.FINE
+    assert none.verdict is ModelVerdict.FINE
     one = design.separation(X, (X[:, 1] > 0.3).astype(float), names, ResponseKind.CLASSES)
-    assert one.verdict is Judgement.LOOK
+    assert one.verdict is ModelVerdict.LOOK
     assert one.details["columns"] == ["b"]
     assert one.statistic > 0.9
     both = design.separation(X, (X[:, 0] + X[:, 2] > 0.3).astype(float), names, ResponseKind.CLASSES)
     assert {"a", "c"} <= set(both.details["columns"])
     three = design.separation(X, np.digitize(X[:, 0] - X[:, 1], [-0.5, 0.5]).astype(float), names, ResponseKind.CLASSES)
-    assert three.verdict is Judgement.LOOK
+    assert three.verdict is ModelVerdict.LOOK
     level = (np.arange(80) < 9).astype(float)  # a level whose counts are all zero
     counts = np.where(level > 0, 0, rng.poisson(3, 80) + 1.0)
     zero = design.separation(np.column_stack([X[:, 0], level]), counts, ["a", "level"], ResponseKind.COUNTS)
     assert zero.details["columns"] == ["level"]
     assert zero.statistic == pytest.approx(9 / 80)
-    assert design.separation(X, counts, names, ResponseKind.COUNTS).verdict is Judgement.FINE
+    assert design.separation(X, counts, names, ResponseKind.COUNTS).verdict is ModelVerdict.FINE
     assert design.separation(X, X[:, 0], names, ResponseKind.NUMBERS) is None
 
 
@@ -199,9 +199,9 @@ def test_separation_of_many_rows_is_decided_from_few():
     rng = np.random.default_rng(6)
     X = rng.normal(size=(60_000, 4))
     y = (X @ [1.0, -1.0, 0.5, 0.0] > 0.2).astype(float)
-    assert design.separation(X, y, list("abcd"), ResponseKind.CLASSES).verdict is Judgement.LOOK
+    assert design.separation(X, y, list("abcd"), ResponseKind.CLASSES).verdict is ModelVerdict.LOOK
     y[31_234] = 1 - y[31_234]
-    assert design.separation(X, y, list("abcd"), ResponseKind.CLASSES).verdict is Judgement.FINE
+    assert design.separation(X, y, list("abcd"), ResponseKind.CLASSES).verdict is ModelVerdict.FINE
 
 
 def test_variance_inflation_is_that_of_regressing_each_column_on_the_others():
@@ -211,7 +211,7 @@ def test_variance_inflation_is_that_of_regressing_each_column_on_the_others():
     found = design.collinearity(X, ["a", "b", "c"], ["a", "b", "c"])
     others = np.column_stack([np.ones(60), X[:, :2]])
     left = X[:, 2] - others @ np.linalg.lstsq(others, X[:, 2], rcond=None)[0]
-    assert found.verdict is Judgement.LOOK
+    assert found.verdict is ModelVerdict.LOOK
     assert found.details["columns"][0] in "abc"
     assert found.statistic >= X[:, 2].var() / left.var() * (1 - 1e-9)
     assert not found.details["exact"]
@@ -232,12 +232,12 @@ def test_holm_and_the_rule():
         ModelCheck(Aspect.CURVATURE, 1.0, 0.001, large=False),
         ModelCheck(Aspect.INTERACTIONS, 1.0, 0.001),
         ModelCheck(Aspect.CALIBRATION, 1.0, 0.2),
-        ModelCheck(Aspect.INFLUENCE, 0.9, verdict=Judgement.LOOK),
+        ModelCheck(Aspect.INFLUENCE, 0.9, verdict=ModelVerdict.LOOK),
     ]
     said = {check.aspect: check.verdict for check in judged(checks)}
-    assert said[Aspect.OUTLIERS] is Judgement.MISFIT
-    assert said[Aspect.CURVATURE] is said[Aspect.INTERACTIONS] is said[Aspect.INFLUENCE] is Judgement.LOOK
-    assert said[Aspect.CALIBRATION] is Judgement.FINE
+    assert said[Aspect.OUTLIERS] is ModelVerdict.MISFIT
+    assert said[Aspect.CURVATURE] is said[Aspect.INTERACTIONS] is said[Aspect.INFLUENCE] is ModelVerdict.LOOK
+    assert said[Aspect.CALIBRATION] is ModelVerdict.FINE
 
 
 def test_residuals_are_those_of_least_squares_and_the_score_test_is_the_partial_f_test():

@@ -11,7 +11,7 @@ from gyromc.app.fit.advice import NAMES, Setting, advise, headline
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Encoding
 from gyromc.regression.adequacy.assess import Adequacy, assess, held_out_coverage
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.plots import figure_numbers
 from gyromc.regression.fitted import Fit
 from gyromc.show.numbers import plain
@@ -68,7 +68,7 @@ def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
 
 def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     advice = advise(check, setting)
-    wrong = check.verdict is not Judgement.FINE
+    wrong = check.verdict is not ModelVerdict.FINE
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
     return {
         "name": NAMES[check.aspect],

@@ -11,7 +11,7 @@ from typing import Any
 
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import CategoricalColumn, Encoding
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.show.numbers import counted, listed, number
 
 __all__ = ["NAMES", "Advice", "Setting", "advise", "headline", "option_added"]
@@ -109,8 +109,8 @@ def option_added(command: str, option: str, value: str, instead: Sequence[str] =
 
 def headline(checks: Sequence[dict[str, Any]]) -> str:
     """One sentence on whether the model fits, from the checks of fit.json."""
-    wrong = [check for check in checks if check["verdict"] == Judgement.MISFIT.value]
-    look = [check["name"] for check in checks if check["verdict"] == Judgement.LOOK.value]
+    wrong = [check for check in checks if check["verdict"] == ModelVerdict.MISFIT.value]
+    look = [check["name"] for check in checks if check["verdict"] == ModelVerdict.LOOK.value]
     if wrong:
         first = wrong[0]["sentence"]
         names = f" Against it: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
@@ -126,10 +126,11 @@ def advise(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _chance(check: ModelCheck) -> str:
-    if check.p is None:
+    """p after the correction for all checks; below what replicates can show, as a bound."""
+    if check.p is None or check.adjusted is None:
         return ""
-    least = max(0.001, check.details.get("least", 0.0))
-    return f"p < {number(1.001 * least, 1)}" if check.p < 1.001 * least else f"p = {number(check.p, 2)}"
+    bound = check.p < 1.001 * check.details.get("least", 0.0)
+    return "p < 0.001" if check.adjusted < 0.001 else f"p {'<' if bound else '='} {number(check.adjusted, 2)}"
 
 
 def _quoted(name: str) -> str:
@@ -137,7 +138,7 @@ def _quoted(name: str) -> str:
 
 
 def _found(check: ModelCheck) -> bool:
-    return check.verdict is not Judgement.FINE
+    return check.verdict is not ModelVerdict.FINE
 
 
 def _separation(check: ModelCheck, setting: Setting) -> Advice:

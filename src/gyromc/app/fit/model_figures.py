@@ -49,6 +49,7 @@ def _predictive(results: dict[str, Any]) -> Drawn:
     if found["kind"] == "classes":
         ax.set_xticks(middle[: len(model["classes"])], [_short(name) for name in model["classes"]])
         ax.grid(axis="x", visible=False)
+        ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
     ax.set_xlabel(_short(model["target"], 40))
     ax.set_ylabel("rows, square roots" if roots else "rows")
     ax.legend(loc="upper right")

@@ -172,7 +172,7 @@ def model_note(found: Mapping[str, Any]) -> str:
         if found["rows"] < found["of_rows"]
         else ""
     )
-    return f"{sample}corrected for the number of checks: a model that is right is called wrong in at most 5 % of cases"
+    return f"{sample}p is corrected for the number of checks: a model that is right is called wrong in at most 5 % of cases"
 
 
 def cell(column: str, value: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gyromc.regression.adequacy import design, laws, trends
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck, judged
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
 from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
 from gyromc.regression.draws import Draws
@@ -54,9 +54,9 @@ class Adequacy:
     names: tuple[str, ...]
 
     @property
-    def judgement(self) -> Judgement:
+    def judgement(self) -> ModelVerdict:
         """The gravest of the checks' judgements."""
-        order = list(Judgement)
+        order = list(ModelVerdict)
         return max((check.verdict for check in self.checks), key=order.index)
 
     @functools.cached_property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHANCE", "Aspect", "Judgement", "ModelCheck", "holm", "judged"]
+__all__ = ["CHANCE", "Aspect", "ModelCheck", "ModelVerdict", "holm", "judged"]
 
 CHANCE = 0.05  # of calling a correct model wrong, over all checks
 
@@ -31,7 +31,7 @@ class Aspect(enum.Enum):
     COLLINEARITY = "columns that go together"
 
 
-class Judgement(enum.Enum):
+class ModelVerdict(enum.Enum):
     """What a check says: nothing, something to look at, or that the model does not describe the data."""
 
     FINE = "fine"
@@ -60,7 +60,7 @@ class ModelCheck:
     large: bool = True
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     adjusted: float | None = None
-    verdict: Judgement = Judgement.FINE
+    verdict: ModelVerdict = ModelVerdict.FINE
 
 
 WORTH_A_LOOK = frozenset({Aspect.INTERACTIONS})
@@ -92,9 +92,9 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
     chances = [check for check in checks if check.p is not None]
     found = [check for check in checks if check.p is None]
     for check, adjusted in zip(chances, holm([check.p for check in chances if check.p is not None]), strict=True):
-        verdict = Judgement.FINE
+        verdict = ModelVerdict.FINE
         if adjusted < CHANCE:
-            verdict = Judgement.MISFIT if check.large and check.aspect not in WORTH_A_LOOK else Judgement.LOOK
+            verdict = ModelVerdict.MISFIT if check.large and check.aspect not in WORTH_A_LOOK else ModelVerdict.LOOK
         found.append(dataclasses.replace(check, adjusted=float(adjusted), verdict=verdict))
     order = list(Aspect)
     return tuple(sorted(found, key=lambda check: order.index(check.aspect)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize
 
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.predictive import ResponseKind
 
 __all__ = ["collinearity", "separation"]
@@ -48,7 +48,7 @@ def collinearity(X: np.ndarray, names: Sequence[str], sources: Sequence[str]) ->
         factors[source] = float(np.exp(min(700.0, inflated / len(places))))
     worst = sorted((source for source in factors if factors[source] > INFLATED), key=lambda s: -factors[s])
     details = {"columns": worst, "condition": condition, "exact": exact}
-    judgement = Judgement.LOOK if worst else Judgement.FINE
+    judgement = ModelVerdict.LOOK if worst else ModelVerdict.FINE
     return ModelCheck(Aspect.COLLINEARITY, max(factors.values()), details=details, verdict=judgement)
 
 
@@ -77,7 +77,7 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
     order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
     share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > CLOSE))
     details = {"columns": [names[int(kept[j])] for j in order[:NAMED]], "more": max(0, len(order) - NAMED)}
-    return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=Judgement.LOOK)
+    return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=ModelVerdict.LOOK)
 
 
 def _one_splits(x: np.ndarray, y: np.ndarray, kind: ResponseKind) -> bool:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from scipy import special, stats
 
-from gyromc.regression.adequacy.checks import Aspect, Judgement, ModelCheck
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.loo import Loo
 from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.predictive import Predictive, ResponseKind
@@ -154,6 +154,6 @@ def outliers(chances: np.ndarray) -> ModelCheck:
 def influence(found: Loo) -> ModelCheck:
     """Rows without which the posterior would be another: Pareto's k above 0.7. The statistic is the largest k."""
     rows = found.influential
-    judgement = Judgement.LOOK if rows.size else Judgement.FINE
+    judgement = ModelVerdict.LOOK if rows.size else ModelVerdict.FINE
     details = {"rows": rows.tolist(), "row": int(np.argmax(found.pareto_k))}
     return ModelCheck(Aspect.INFLUENCE, float(np.max(found.pareto_k)), details=details, verdict=judgement)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from gyromc.regression.adequacy.assess import Adequacy
-from gyromc.regression.adequacy.checks import Aspect, Judgement
+from gyromc.regression.adequacy.checks import Aspect, ModelVerdict
 from gyromc.regression.predictive import ResponseKind
 
 __all__ = ["figure_numbers", "smooth"]
@@ -26,7 +26,7 @@ def figure_numbers(found: Adequacy) -> dict[str, Any]:
     if not classes:
         parts["pit"] = _pit(found.by_aspect[Aspect.CALIBRATION].details["values"])
     curve = found.by_aspect.get(Aspect.CURVATURE)
-    if curve is not None and curve.verdict is not Judgement.FINE:
+    if curve is not None and curve.verdict is not ModelVerdict.FINE:
         name = curve.details["best"]
         parts["curve"] = {**_residuals(found, found.X[:, found.names.index(name)]), "column": name}
     return parts
