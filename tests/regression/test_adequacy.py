@@ -328,3 +328,30 @@ def test_large_data_are_judged_on_some_of_the_rows():
     assert found.num_rows == 20_000
     exact = stats.norm.logpdf(y, X @ [1.0, 0.5, 0.0], 1).sum()
     assert found.loo.elpd == pytest.approx(exact, abs=4 * found.loo.std_error)
+
+
+LONGLEY = """60323 83.0 234289 2356 1590 107608 1947
+61122 88.5 259426 2325 1456 108632 1948
+60171 88.2 258054 3682 1616 109773 1949
+61187 89.5 284599 3351 1650 110929 1950
+63221 96.2 328975 2099 3099 112075 1951
+63639 98.1 346999 1932 3594 113270 1952
+64989 99.0 365385 1870 3547 115094 1953
+63761 100.0 363112 3578 3350 116219 1954
+66019 101.2 397469 2904 3048 117388 1955
+67857 104.6 419180 2822 2857 118734 1956
+68169 108.4 442769 2936 2798 120445 1957
+66513 110.8 444546 4681 2637 121950 1958
+68655 112.6 482704 3813 2552 123366 1959
+69564 114.2 502601 3931 2514 125368 1960
+69331 115.7 518173 4806 2572 127852 1961
+70551 116.9 554894 4007 2827 130081 1962"""
+
+
+def test_longley_is_collinear_as_published():
+    X = np.array([line.split() for line in LONGLEY.splitlines()], float)[:, 1:]
+    names = ["deflator", "gnp", "unemployed", "armed", "population", "year"]
+    found = design.collinearity(X, names, names)
+    assert found.verdict is ModelVerdict.LOOK
+    assert found.statistic == pytest.approx(1788.5, rel=1e-3)  # the inflation of gnp; the others 136, 34, 3.6, 399, 759
+    assert found.details["columns"] == ["gnp", "year", "population", "deflator", "unemployed"]

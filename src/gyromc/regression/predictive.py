@@ -7,6 +7,7 @@ with observed responses reads this and nothing else of the model, so a new likel
 import dataclasses
 import enum
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -53,9 +54,12 @@ class Predictive:
     given: tuple[np.ndarray, ...] = ()
 
     @classmethod
-    def of(cls, posterior: Draws, X, most_draws: int = MOST_DRAWS) -> "Predictive":
-        """The law of y at the rows of X, under at most about `most_draws` draws, evenly spaced in every chain."""
-        t, given = posterior.thinned(most_draws).predictors(X)
+    def of(cls, posterior: Draws, X, most_draws: int = MOST_DRAWS, **beside: Any) -> "Predictive":
+        """The law of y at the rows of X, under at most about `most_draws` draws, evenly spaced in every chain.
+
+        `beside`: what `Draws.predictors` takes beside X.
+        """
+        t, given = posterior.thinned(most_draws).predictors(X, **beside)
         chains, draws = t.shape[:2]
         return cls(
             posterior.likelihood,

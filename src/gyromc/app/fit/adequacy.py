@@ -3,6 +3,7 @@
 Input: the fit to all rows, the rows, and the coverage found on held-out rows. Output: the part `adequacy` of fit.json.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ __all__ = ["adequacy", "coverage"]
 ROWS_NAMED = 20
 
 
-def coverage(fit: Fit, X: np.ndarray, y: np.ndarray) -> dict[str, Any] | None:
-    """Return the coverage of predictive intervals on held-out rows; None for classes."""
-    found = held_out_coverage(fit.posterior, X, y)
+def coverage(fit: Fit, X: np.ndarray, y: np.ndarray, beside: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside` as for `adequacy`."""
+    found = held_out_coverage(fit.posterior, X, y, beside)
     return None if found is None else {"share": found.statistic, "p": found.p, "large": found.large, **found.details}
 
 
@@ -35,10 +36,16 @@ def adequacy(
     y: np.ndarray,
     held_out: dict[str, Any] | None,
     command: str,
+    beside: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the part of fit.json on whether the model fits; `command`: the command line that made the fit."""
+    """Return the part of fit.json on whether the model fits.
+
+    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name.
+    """
     covered = [] if held_out is None else _covered(held_out.get("coverage"))
-    found = assess(fit.posterior, X, y, names=encoding.names, sources=_sources(encoding), further=covered)
+    found = assess(
+        fit.posterior, X, y, names=encoding.names, sources=_sources(encoding), further=covered, beside=beside
+    )
     setting = Setting(encoding, table.take(found.rows), command, bool(np.min(y) > 0) and not encoding.response.classes)
     checks = [_written(check, setting) for check in found.checks]
     return {

@@ -6,7 +6,8 @@ Bayesian R² and the deviance. Costly checks use at most `MOST_ROWS` rows, drawn
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,13 @@ from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, 
 from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
 from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
 from gyromc.regression.draws import Draws
-from gyromc.regression.predictive import MOST_DRAWS, Predictive, ResponseKind
+from gyromc.regression.predictive import Predictive, ResponseKind
 
 __all__ = ["MOST_ROWS", "Adequacy", "assess", "bayesian_r_squared", "chosen_rows", "held_out_coverage"]
 
 MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
 MOST_NUMBERS = 1_500_000  # draws × rows
-LEAST_DRAWS = 500
+LEAST_DRAWS, MOST_DRAWS = 500, 2048
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,6 +74,7 @@ def assess(
     names: Sequence[str] | None = None,
     sources: Sequence[str] | None = None,
     further: Sequence[ModelCheck] = (),
+    beside: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
@@ -82,6 +84,7 @@ def assess(
     - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
     - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
     - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
+    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
     - `seed`: of the replicated responses and of the choice of rows.
 
     **Returns:** an `Adequacy`.
@@ -102,7 +105,8 @@ def assess(
     sources = names if sources is None else list(sources)
     rows = chosen_rows(len(X), rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
     part, y_part = X[rows], np.asarray(y, float)[rows]
-    law = Predictive.of(posterior, part, most_draws=int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS)))
+    most_draws = int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS))
+    law = Predictive.of(posterior, part, most_draws, **_cut(beside, rows))
     replicates = law.replicate(rng)
     log_density = law.log_density(y_part)
     scale = len(X) / len(rows)
@@ -152,11 +156,24 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) 
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def held_out_coverage(posterior: Draws, X: np.ndarray, y: np.ndarray, seed: int = 0) -> ModelCheck | None:
+def _cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
+    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
+    found = {}
+    for name, value in (beside or {}).items():
+        if name == "groups":
+            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
+        elif value is not None:
+            found[name] = np.asarray(value)[rows]
+    return found
+
+
+def held_out_coverage(
+    posterior: Draws, X: np.ndarray, y: np.ndarray, beside: Mapping[str, Any] | None = None, seed: int = 0
+) -> ModelCheck | None:
     """How many rows that the fit has not seen lie in their 95 % predictive intervals; None for classes or too few rows."""
     rng = np.random.default_rng([seed, 8])
     rows = chosen_rows(len(X), rng)
-    law = Predictive.of(posterior, X[rows])
+    law = Predictive.of(posterior, X[rows], **_cut(beside, rows))
     return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
 
 

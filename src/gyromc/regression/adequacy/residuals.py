@@ -120,7 +120,7 @@ def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[Mo
 def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates: np.ndarray, t, classes: bool):
     """The residuals of one output; `t`: its linear predictors, None where it has several."""
     center = mean.mean(axis=0)
-    sd = np.sqrt(np.maximum(variance.mean(axis=0), 1e-300))
+    sd = np.sqrt(np.maximum(np.median(variance, axis=0), 1e-300))  # a mean may be that of a few draws with heavy tails
     moves = (mean - center) / sd / np.sqrt(len(mean) - 1)
     repeated = (replicates - mean) / np.sqrt(np.maximum(variance, 1e-300))
     sensitivity = sd
