@@ -290,7 +290,8 @@ def test_the_tables_say_what_was_done(tmp_path, monkeypatch):
         "Monte Carlo error",
         "posterior spread",
         "held-out",
-        "Can the numbers be trusted?",
+        "Can the computation be trusted?",
+        "Does the model fit?",
     ):
         assert words in result.stdout
     assert "gyromc: warning: 'copy' has only one value of the target" in result.stderr

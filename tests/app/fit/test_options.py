@@ -9,11 +9,11 @@ import pytest
 from gyromc.app.fit.datatable import read_table
 from gyromc.app.fit.dates import learn_dates
 from gyromc.app.fit.preparation import prepare
-from gyromc.app.fit.priors import AskedPrior, asked_priors
+from gyromc.app.fit.priors import asked_priors
 from gyromc.app.fit.request import FAMILIES, Request
 from gyromc.app.fit.study import study
 from gyromc.errors import InvalidInput
-from gyromc.regression.fit import fit
+from gyromc.regression.fit import Prior, fit
 from gyromc.regression.robust import robust_spreads
 from support.commands import gyromc
 
@@ -120,7 +120,8 @@ def test_a_level_that_was_not_fitted_is_noted_for_groups(data, tmp_path):
     new = tmp_path / "new.csv"
     new.write_text("x,g\n0,3\n99,77\n")
     found = prepared(data, formula="y ~ x + (1 | g)", predict=str(new))
-    assert found.new[1].groups[0].index.tolist() == [3, -1]
+    term = found.new[1].groups[0]
+    assert term.places(found.rows.groups[0].levels).tolist() == [3, -1]
     assert any("1 new row has a level of 'g' that the fitted rows do not have" in note for note in found.notes)
     assert any("1 new row lies outside the fitted range of 'x'" in note for note in found.notes)
 
@@ -174,13 +175,13 @@ def test_priors_by_coefficient_term_group_and_for_all():
         ["a[u]=normal(1, 2)", "all = normal(0, 5)", "a=normal(0,3)", "g=exponential(4)"], sources, ["g"], True
     )
     assert found == {
-        "x": AskedPrior(5.0),
-        "a[u]": AskedPrior(2.0, 1.0),
-        "a[v]": AskedPrior(3.0),
-        "bs(z, 4)[1]": AskedPrior(5.0),
-        "g": AskedPrior(0.25),
+        "x": Prior(5.0),
+        "a[u]": Prior(2.0, 1.0),
+        "a[v]": Prior(3.0),
+        "bs(z, 4)[1]": Prior(5.0),
+        "g": Prior(0.25),
     }
-    assert asked_priors(["intercept=normal(-3, 1e2)"], sources, [], True) == {"intercept": AskedPrior(100.0, -3.0)}
+    assert asked_priors(["intercept=normal(-3, 1e2)"], sources, [], True) == {"intercept": Prior(100.0, -3.0)}
     for text, message in {
         "x": "takes NAME=normal",
         "x=normal(0)": "takes NAME=normal",

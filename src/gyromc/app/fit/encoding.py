@@ -13,9 +13,10 @@ from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.dates import DateColumn
 from gyromc.app.fit.design import FormulaDesign
 from gyromc.app.fit.roles import NO_ROLES, Roles
-from gyromc.app.fit.rows import DesignRows, GroupRows
+from gyromc.app.fit.rows import DesignRows
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.regression.terms import GroupTerm
 from gyromc.show.numbers import counted, listed
 
 __all__ = ["CategoricalColumn", "Encoding", "GroupFactor", "NumericColumn", "Response"]
@@ -193,6 +194,13 @@ class GroupFactor:
         places = {level: i for i, level in enumerate(self.levels)}
         return np.array([places.get(label, -1) for label in self.labels(table)], int)
 
+    def own_levels(self, table: DataTable) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the levels of new rows, and the place of each row's: each unknown level is a group of its own."""
+        labels = [str(label) for label in self.labels(table)]
+        levels = tuple(dict.fromkeys(labels))
+        places = {level: i for i, level in enumerate(levels)}
+        return levels, np.array([places[label] for label in labels], int)
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -271,20 +279,20 @@ class Encoding:
                 place = table.place(~np.isfinite(own))
                 raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
             offset = own if offset is None else offset if own is None else offset + own
-            groups = self._groups(table, frame)
+            groups = self._groups(table, frame, fitted)
         fixed = (
             {"weights": self.roles.numbers(table, "weights"), "clusters": self.roles.clusters(table)} if fitted else {}
         )
         return DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"), **fixed)
 
-    def _groups(self, table: DataTable, frame: dict[str, Any]) -> tuple[GroupRows, ...]:
+    def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
         assert self.formula is not None
         found = []
         parts = zip(self.formula.formula.groups, self.factors, self.formula.group_matrices(frame), strict=True)
         for (group, factor, Z), columns in zip(parts, self.formula.group_columns, strict=True):
-            index = factor.index(table)
+            levels, index = (factor.levels, factor.index(table)) if fitted else factor.own_levels(table)
             blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
-            found += [GroupRows(factor.name, columns[block], Z[:, block], index, factor.levels) for block in blocks]
+            found += [GroupTerm(factor.name, columns[block], Z[:, block], index, levels) for block in blocks]
         return _numbered(found)
 
     def notes(self, table: DataTable) -> list[str]:
@@ -311,7 +319,7 @@ class Encoding:
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
 
 
-def _numbered(groups: list[GroupRows]) -> tuple[GroupRows, ...]:
+def _numbered(groups: list[GroupTerm]) -> tuple[GroupTerm, ...]:
     """Return group terms with different names: the second one of a factor `g` is `g.1`, as in lme4."""
     seen: dict[str, int] = {}
     found = []

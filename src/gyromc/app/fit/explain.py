@@ -10,7 +10,7 @@ import numpy as np
 
 from gyromc.app.fit.encoding import CategoricalColumn, Encoding
 from gyromc.app.fit.preparation import Prepared
-from gyromc.app.fit.priors import AskedPrior
+from gyromc.regression.terms import Prior
 from gyromc.regression.units import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
@@ -79,7 +79,7 @@ def _intercept(prepared: Prepared, units: Units) -> str | None:
     return f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
 
 
-def _prior(asked: AskedPrior | None, deviation: float) -> str:
+def _prior(asked: Prior | None, deviation: float) -> str:
     """Return a coefficient's prior as text: the one asked for, or the one that its column's spread gives."""
     return (
         f"normal(0, {deviation:.4g})"
@@ -88,7 +88,7 @@ def _prior(asked: AskedPrior | None, deviation: float) -> str:
     )
 
 
-def _group_prior(asked: AskedPrior | None) -> str | None:
+def _group_prior(asked: Prior | None) -> str | None:
     return None if asked is None else f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
 
 

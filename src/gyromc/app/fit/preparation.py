@@ -15,7 +15,7 @@ from gyromc.app.fit.design import evaluate
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.formula import Formula, read_formula, response_of
 from gyromc.app.fit.giveaways import check, giveaways
-from gyromc.app.fit.priors import AskedPrior, asked_priors
+from gyromc.app.fit.priors import asked_priors
 from gyromc.app.fit.recognition import complete_rows, rare_levels, recognise
 from gyromc.app.fit.request import Request
 from gyromc.app.fit.response import Wishes, recognise_response
@@ -24,6 +24,7 @@ from gyromc.app.fit.rows import DesignRows
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.regression.scores import held_out_rows
+from gyromc.regression.terms import Prior
 from gyromc.show.numbers import counted
 
 __all__ = ["Prepared", "prepare", "read_new_rows"]
@@ -49,7 +50,7 @@ class Prepared:
     new: tuple[DataTable, DesignRows] | None
     notes: list[str]
     given_away: dict[str, Any]
-    priors: dict[str, AskedPrior]
+    priors: dict[str, Prior]
 
 
 def prepare(request: Request) -> Prepared:

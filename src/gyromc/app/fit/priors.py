@@ -4,7 +4,6 @@ Input: the texts of the option, the columns of X with the terms they come from, 
 scale by name. A name may be a coefficient, a term or column that several coefficients come from, `intercept`, a group, or `all`.
 """
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -12,30 +11,23 @@ from collections.abc import Mapping, Sequence
 from gyromc.checks import require
 from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
+from gyromc.regression.terms import Prior
 from gyromc.show.numbers import listed
 
-__all__ = ["AskedPrior", "asked_priors"]
+__all__ = ["asked_priors"]
 
 FORM = re.compile(r"\s*(normal|exponential)\s*\(([^()]*)\)\s*")
 EXAMPLES = "'age=normal(0, 1)', 'all=normal(0, 1)', or for the standard deviations of a group 'subject=exponential(1)'"
 
 
-@dataclasses.dataclass(frozen=True)
-class AskedPrior:
-    """N(location, scale²) per unit of the column; for a group, an exponential law of its standard deviations, of mean `scale`."""
-
-    scale: float
-    location: float = 0.0
-
-
 def asked_priors(
     texts: Sequence[str], sources: Mapping[str, str], groups: Sequence[str], intercept: bool
-) -> dict[str, AskedPrior]:
+) -> dict[str, Prior]:
     """Return the priors by name of a coefficient or group; what is named itself goes before its term, that before `all`.
 
     `sources` has the term of each column of X.
     """
-    found: list[tuple[int, str, AskedPrior]] = []
+    found: list[tuple[int, str, Prior]] = []
     for text in texts:
         name, prior, is_group = _read(text)
         targets, rank = _targets(name, sources, groups, intercept)
@@ -51,7 +43,7 @@ def asked_priors(
     return {target: prior for _, target, prior in found}
 
 
-def _read(text: str) -> tuple[str, AskedPrior, bool]:
+def _read(text: str) -> tuple[str, Prior, bool]:
     """Return the name, the prior, and whether it is one for a group."""
     name, sign, form = text.rpartition("=")
     match = FORM.fullmatch(form)
@@ -68,8 +60,8 @@ def _read(text: str) -> tuple[str, AskedPrior, bool]:
     numbers = [float(part) for part in given]
     require(numbers[-1] > 0, f"`--prior {text}`: the {'scale' if match[1] == 'normal' else 'rate'} must be positive.")
     if match[1] == "normal":
-        return name.strip(), AskedPrior(numbers[1], numbers[0]), False
-    return name.strip(), AskedPrior(1 / numbers[0]), True
+        return name.strip(), Prior(numbers[1], numbers[0]), False
+    return name.strip(), Prior(1 / numbers[0]), True
 
 
 def _targets(name: str, sources: Mapping[str, str], groups: Sequence[str], intercept: bool) -> tuple[list[str], int]:

@@ -21,8 +21,7 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
     """Return the robust spread and interval of each coefficient, with a sentence on how to read them."""
     from gyromc.regression.robust import robust_spreads
 
-    beside = rows.extras(("offset", "trials"))
-    spreads = robust_spreads(fit, rows.X, y, rows.clusters, rows.weights, **beside)
+    spreads = robust_spreads(fit, rows.X, y, rows.clusters, rows.weights, **rows.beside())
     found = [
         {
             "name": c.name,

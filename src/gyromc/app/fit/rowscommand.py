@@ -53,7 +53,7 @@ def predict_rows(
     for note in [*table.notes, *found.encoding.notes(table)]:
         say(note)
     rows = found.encoding.rows_of(table, fitted=False)
-    columns, values = predictions(found.posterior, found.encoding, table, rows.X, y=None)
+    columns, values = predictions(found.posterior, found.encoding, table, rows, y=None)
     if json:
         print_json({"model": model, "data": data, "columns": columns, "rows": values})
     if out is not None:

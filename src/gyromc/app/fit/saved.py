@@ -72,7 +72,7 @@ class FittedModel:
 def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictions:
     """Return the predictions of a posterior for the rows of a table."""
     rows = encoding.rows_of(table, fitted=False)
-    return posterior.predict(rows.X)
+    return posterior.predict(rows.X, **rows.beside())
 
 
 CLASSES = {

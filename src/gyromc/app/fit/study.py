@@ -5,7 +5,6 @@ Input: a `Request` with the user's options. Output: a directory of results, and 
 
 import dataclasses
 import datetime
-import inspect
 import time
 import warnings
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.preparation import Prepared, prepare
 from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.request import Request
@@ -22,7 +20,6 @@ from gyromc.app.fit.robustness import robust_findings, with_robust
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.saved import FittedModel
 from gyromc.app.saving import require_file
-from gyromc.checks import require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.files import results_folder
 from gyromc.show.interruption import Interruption, interruptible
@@ -39,7 +36,6 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     require_file(None if request.save is None else Path(request.save), "--save")
     prepared = prepare(request)
-    require_fittable(prepared)
     for note in prepared.notes:
         say(note)
     if not prepared.given_away["good"]:
@@ -89,6 +85,7 @@ def _findings(
 ) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
     """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
     from gyromc.app.fit import findings
+    from gyromc.app.fit.adequacy import adequacy
 
     table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
     X, y = prepared.rows.X, prepared.y
@@ -96,10 +93,10 @@ def _findings(
     held_out = judged = None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
-        judged, spent["judging"] = _fit(request, encoding, prepared.rows.take(train), y[train], watch)
-        held_out = findings.held_out(judged, encoding, X[test], y[test], y[train])
+        judged, spent["judging"] = _fit(request, prepared, prepared.rows.take(train), y[train], watch)
+        held_out = findings.held_out(judged, encoding, prepared.rows.take(test), y[test], y[train])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, encoding, prepared.rows, y, watch)
+    fit, spent["fitting"] = _fit(request, prepared, prepared.rows, y, watch)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
     robust = None
     if request.robust or request.cluster is not None:
@@ -107,13 +104,16 @@ def _findings(
         tables["coefficients.csv"] = with_robust(tables["coefficients.csv"], robust)
     predictions = []
     if judged is not None:
-        tables["held_out.csv"] = found = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
+        tables["held_out.csv"] = found = findings.predictions(
+            judged, encoding, table.take(test), prepared.rows.take(test), y[test]
+        )
         predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     if prepared.new is not None:
-        rows, design = prepared.new
-        tables["predictions.csv"] = found = findings.predictions(fit, encoding, rows, design.X, y=None)
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, request.prior_scale)
+    watch.stage("checking the model")
+    results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside())
     model = FittedModel.of(fit, encoding, _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "times": spent}
     return {**results, **found}, tables, model
@@ -132,22 +132,11 @@ def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def require_fittable(prepared: Prepared) -> None:
-    """Raise, before any computation, for what the regressions do not know."""
-    from gyromc.regression.fit import MODELS, fit
-
-    model = prepared.encoding.response.model
-    require(model in MODELS, f"The family {model} cannot be fitted yet: there are {', '.join(MODELS)}.")
-    known = inspect.signature(fit).parameters
-    lacking = [name for name in prepared.rows.extras() if name not in known]
-    lacking += ["priors"] if prepared.priors and "priors" not in known else []
-    require(not lacking, f"A model with {' and '.join(lacking)} cannot be fitted yet. `--explain` shows its design.")
-
-
-def _fit(request: Request, encoding: Encoding, rows: DesignRows, y: np.ndarray, watch: _Watch):
+def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: _Watch):
     """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
     from gyromc.regression.fit import fit
 
+    encoding = prepared.encoding
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
@@ -162,7 +151,9 @@ def _fit(request: Request, encoding: Encoding, rows: DesignRows, y: np.ndarray, 
             effort=_effort(request),
             seed=request.seed,
             progress=watch.advance,
-            **rows.extras(),
+            priors=prepared.priors or None,
+            weights=rows.weights,
+            **rows.beside(),
         )
     if found.partial:
         raise KeyboardInterrupt
