@@ -25,6 +25,7 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.expectation.expect",
+    "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -36,6 +37,7 @@ __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
     from gyromc import dynamics, observables, oracles, prediction, schemes, targets
+    from gyromc.app.loading import load
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate

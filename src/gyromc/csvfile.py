@@ -6,11 +6,13 @@ The separator is the comma, semicolon, tab or bar that the header has most of. A
 import codecs
 import contextlib
 import csv
+import gzip
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -21,21 +23,42 @@ __all__ = ["CsvFile", "is_number", "read_numbers", "require_distinct"]
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+GZIP = b"\x1f\x8b"
 CHUNK = 20_000  # rows converted to numbers at a time
+
+
+class _Unpacked(gzip.GzipFile):
+    """A gzip file that closes the file below it."""
+
+    def __init__(self, file: BinaryIO):
+        super().__init__(fileobj=file, mode="rb")
+        self._below = file
+
+    def close(self) -> None:
+        super().close()
+        self._below.close()
 
 
 class CsvFile:
     """The header of a CSV file, given by its path or content, and its rows when they are asked for.
 
     A byte-order mark overrides `encoding`. `names` of columns are empty where the header has none; `separator` is a word.
-    `option` is how the user can name another encoding, for messages.
+    `option` is how the user can name another encoding, for messages. With `index`, a header that is one name shorter than the
+    first row gets an empty name in front, as R writes tables with row names. A file that begins like gzip is decompressed. Use it
+    in a `with` statement: the file is closed at its end, also after an error.
     """
 
     def __init__(
-        self, source: Path | bytes, encoding: str = "utf-8", name: str | None = None, option: str | None = None
+        self,
+        source: Path | bytes,
+        encoding: str = "utf-8",
+        name: str | None = None,
+        option: str | None = None,
+        index: bool = False,
     ):
         self.source, self.name, self.option = source, str(name if name is not None else source), option
-        with self._open() as file:
+        self._source: Generator[str, None, None] | None = None
+        with self._unpacking(), self._open() as file:
             start = file.read(4)
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if start.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
@@ -43,14 +66,41 @@ class CsvFile:
             codecs.lookup(self.encoding)
         except LookupError:
             raise InvalidInput(f"Unknown encoding {self.encoding!r}: try utf-8, latin-1 or cp1252.") from None
-        header = next(self._lines(), "")
+        with contextlib.closing(self._lines()) as lines:
+            header = next(lines, "")
         require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
         unquoted = "".join(header.split('"')[::2])
         self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
-        self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
-        self.names = tuple(name.strip() for name in next(self._cells()))
+        self._begin()
+        try:
+            self.names = tuple(name.strip() for name in next(self._cells()))
+            if index:
+                width = len(next(self._cells(), []))
+                self.names = ("", *self.names) if width == len(self.names) + 1 > 2 else self.names
+                self._begin()
+                next(self._cells())
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """Start to read at the first line."""
+        self.close()
+        self._source = self._lines()
+        self._reader = csv.reader(self._source, delimiter=self._sign, strict=True, skipinitialspace=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._source is not None:
+            self._source.close()
+
+    def __enter__(self) -> "CsvFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield each row once: the line at which it ends, and a cell for each column. Blank rows are left out."""
@@ -81,17 +131,33 @@ class CsvFile:
             ) from None
 
     def _open(self) -> BinaryIO:
-        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
-
-    def _lines(self) -> Iterator[str]:
+        file: BinaryIO = io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
         try:
-            with io.TextIOWrapper(self._open(), encoding=self.encoding, newline="") as file:
+            packed = file.read(2) == GZIP
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return cast(BinaryIO, _Unpacked(file)) if packed else file
+
+    def _lines(self) -> Generator[str, None, None]:
+        try:
+            with self._unpacking(), io.TextIOWrapper(self._open(), encoding=self.encoding, newline="") as file:
                 for line in file:
                     if "\0" in line:
                         raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
                     yield line
         except UnicodeDecodeError:
             raise InvalidInput(self._undecodable()) from None
+
+    @contextlib.contextmanager
+    def _unpacking(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InvalidInput(
+                f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
+            ) from None
 
     def _undecodable(self) -> str:
         """The line and the byte that the encoding does not know."""
@@ -113,7 +179,11 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
 
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     """
-    file = CsvFile(source, name=name)
+    with CsvFile(source, name=name) as file:
+        return _all_numbers(file)
+
+
+def _all_numbers(file: CsvFile) -> tuple[tuple[str, ...], np.ndarray]:
     none = (
         f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold a "
         "number for each. (Nothing of it is shown here, since it may be any file.)"

@@ -12,10 +12,11 @@ import typer
 
 from gyromc.app import bench, paper, plans
 from gyromc.app.fit import command as fit
+from gyromc.app.fit import rowscommand
 from gyromc.app.output import prepare_streams
 from gyromc.show.interruption import Interruption, interruptible
 
-COMMANDS = (plans, fit, paper, bench)
+COMMANDS = (plans, fit, rowscommand, paper, bench)
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(

@@ -21,7 +21,8 @@ from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
 from gyromc.shape.importance import DRAWS
-from gyromc.shape.trust import HEAVY, MOST_PARAMETERS
+from gyromc.shape.pareto import HEAVY
+from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import WithLikelihood
 

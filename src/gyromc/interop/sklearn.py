@@ -4,16 +4,21 @@ Arrays or data frames in, as scikit-learn passes them; out estimators for pipeli
 as plain arrays. The computation is in `gyromc.regression`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gyromc import __version__
+from gyromc.archive import Archive, unpack, write_archive
 from gyromc.checks import positive, require
+from gyromc.errors import InvalidInput
 from gyromc.records import Renamed
 from gyromc.regression.draws import Draws, Predictions
 from gyromc.regression.fit import check_dynamics, relative_error
 from gyromc.regression.posing import Posed, pose
-from gyromc.regression.sampling import sample
+from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.stored import POSTERIOR_CLASSES
 from gyromc.regression.sums import RowSums
 from gyromc.targets.likelihoods import Bernoulli, Categorical
 
@@ -27,6 +32,9 @@ except ImportError as error:
     ) from error
 
 __all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
+
+
+KIND = "estimator"
 
 
 class _BayesianRegression(BaseEstimator):
@@ -53,26 +61,39 @@ class _BayesianRegression(BaseEstimator):
         self.dynamics = dynamics
         self.random_state = random_state
 
-    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> None:
-        """Sample the posterior and store it as arrays, with `coef_` and the like; `shape` is that of the outputs."""
+    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> Sampled:
+        """Sample the posterior, store it as arrays with `coef_` and the like, and return it; `shape` is that of the outputs."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
         check_dynamics(self.dynamics, stacklevel=4)  # the caller of `fit`
         found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
-        self.posterior_, self.reason_ = found.posterior, found.tuned.reason
-        self.warnings_ = found.tuned.warnings
-        self.n_iter_ = found.run.steps_done + found.run.plan.burn_in
-        spreads = found.posterior.spreads()
+        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, found.warnings
+        self.n_iter_ = 1 if found.run is None else found.run.steps_done + found.run.plan.burn_in
+        spreads = found.posterior.spreads() if found.exact is None else found.exact.moments()[1]
         columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
         for name, values in columns.items():
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
             setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
             setattr(self, f"intercept_{name}", intercept)
+        return found
 
     coef_mc_error_ = Renamed("coef_std_error_")
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
+
+        A generator as `random_state` is not kept: the estimator that is read has None in its place.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        if not isinstance(parameters["random_state"], int | np.integer | None):
+            parameters["random_state"] = None
+        fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+        content = {"estimator": type(self).__name__, "parameters": parameters, "fitted": fitted}
+        write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
 
     def predictions(self, X) -> Predictions:
         """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""
@@ -84,7 +105,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
-    intercept in standard deviations of y; σ is where the evidence is largest, and is not averaged over.
+    intercept in standard deviations of y; σ is unknown, log σ uniform a priori, and integrated out.
 
     **Arguments:**
 
@@ -97,7 +118,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     - `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
-    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (σ),
+    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (mean of σ),
     `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
@@ -117,7 +138,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     def partial_fit(self, X, y):
         """Go on with more rows: the posterior given all rows so far, the same as if they had come at once.
 
-        What is kept of earlier rows has the size of XᵀX, so memory does not grow; the chains are run anew.
+        What is kept of earlier rows has the size of XᵀX, so memory does not grow; the draws are made anew.
         """
         return self._add(X, y, fresh=not hasattr(self, "sums_"))
 
@@ -126,8 +147,7 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
         before = RowSums.empty(rows[0].shape[1]) if fresh else self.sums_
         self.sums_ = before.add(rows[0], np.asarray(rows[1], float))
         posed = self.sums_.pose(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
-        self._sample(posed, ())
-        self.noise_scale_ = posed.units.noise * posed.units.y_scale
+        self.noise_scale_ = self._sample(posed, ()).noise_scale
         return self
 
     def predict(self, X, return_std: bool = False):
@@ -205,3 +225,23 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
         best = p.argmax(axis=1)
         labels = self.classes_[best]
         return (labels, spread[np.arange(len(best)), best]) if return_std else labels
+
+
+ESTIMATORS = {known.__name__: known for known in (BayesianLinearRegression, BayesianLogisticRegression)}
+
+
+def restored(archive: Archive, path: str | Path) -> Any:
+    """Return the estimator of an archive that was read."""
+    try:
+        content = unpack(archive.content, archive.arrays, POSTERIOR_CLASSES)
+        found = ESTIMATORS[content["estimator"]](**content["parameters"])
+        for name, value in content["fitted"].items():
+            if not name.endswith("_") or name.startswith("_"):
+                raise ValueError(f"{name!r} is no fitted attribute")
+            setattr(found, name, value)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
+            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or fit again."
+        ) from None
+    return found

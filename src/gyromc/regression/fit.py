@@ -1,151 +1,44 @@
 """fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
 X and y in the user's units in; a `Fit` out: coefficients and predictions with Monte Carlo error, posterior spread and
-discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by `gyromc.tune`, and
-the run is made longer where the errors come out larger than asked for.
+discretisation bias kept apart. Inside, columns are standardised; linear models are integrated, and for the others the sampler and
+its step size are chosen by `gyromc.tune`, and the run is made longer where the errors come out larger than asked for.
 """
 
-import dataclasses
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
-from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
+from gyromc.checks import coverage, flag, one_of, positive, require, whole
 from gyromc.engines.choice import ENGINES
 from gyromc.errors import GyromcWarning
-from gyromc.records import Column, Records, Renamed
-from gyromc.regression.draws import Draws, Predictions
-from gyromc.regression.posing import Posed, pose
-from gyromc.regression.sampling import Sampled, sample
-from gyromc.results import Run
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
-from gyromc.targets.regressions import WithLikelihood
-from gyromc.tuning.tuned import Tuned
+from gyromc.regression.fitted import Coefficient, Fit
+from gyromc.regression.posing import Posed, pose_problem
+from gyromc.regression.reading import FAMILIES, Problem, read
+from gyromc.regression.sampled import Sampled
+from gyromc.regression.sampling import sample
+from gyromc.regression.tables import auxiliary, coefficients, labels
+from gyromc.regression.terms import GroupTerm, Prior
 
-__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
+__all__ = ["EFFORTS", "FAMILIES", "MODELS", "Coefficient", "Fit", "GroupTerm", "Prior", "fit", "relative_error"]
 
-MODELS = ("linear", "logistic", "softmax", "poisson")
+MODELS = FAMILIES
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
 DYNAMICS = ("reversible", "rotating")  # what `dynamics` could be
-Labels = tuple[tuple[str, ...], tuple[str, ...] | None]  # of the columns, and of the classes where there are any
-
-
-@dataclasses.dataclass(frozen=True)
-class Coefficient:
-    """One row of the table of coefficients, in the user's units.
-
-    **Attributes:**
-
-    - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
-    - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
-    - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
-    - `bias`: how large the bias is that the step size gives `mean`, as the tuner estimates it; it is not subtracted.
-    - `error`: the root mean square of what `mean` is off, from both.
-    """
-
-    name: str
-    output: str | None
-    mean: float
-    sd: float
-    low: float
-    high: float
-    std_error: float
-    bias: float
-
-    mc_error = Renamed("std_error")
-    effective_size = Renamed("ess")
-
-    @property
-    def ess(self) -> float:
-        """(sd / std_error)²."""
-        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
-
-    @property
-    def error(self) -> float:
-        """√(std_error² + bias²)."""
-        return math.hypot(self.std_error, self.bias)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the credible interval."""
-        return self.low, self.high
-
-    @property
-    def label(self) -> str:
-        """The name, with the class it is for where there is one."""
-        return _label(self.name, self.output)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fit(Records[Coefficient]):
-    """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
-
-    **Attributes:**
-
-    - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
-    - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
-    - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
-    - `noise_scale`: σ of a linear model in the units of y (the evidence's maximum), else None.
-    - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
-      chains × draws × coefficients; `weights`: ones.
-    - `tuned`: a `Tuned`, the plan and `tuned.reason`, why it is that one; `run`: what it gave; `run.partial` after Ctrl-C.
-    - `level`: of the credible intervals.
-    - `predict(X)`: a `Predictions`.
-    """
-
-    model: str
-    names: tuple[str, ...]
-    classes: tuple[str, ...] | None
-    coefficients: tuple[Coefficient, ...]
-    posterior: Draws
-    target: WithLikelihood
-    tuned: Tuned
-    run: Run
-    level: float
-
-    _entry, _result = "coefficient", "fit"
-    mean = Column[float]("The posterior mean.")
-    sd = Column[float]("The posterior standard deviation.")
-    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
-    interval = Column[tuple[float, float]]("The central credible interval.")
-    bias = Column[float]("How large the discretisation bias of `mean` is, as estimated; it is not subtracted.")
-    error = Column[float]("The root mean square error of `mean`, from `std_error` and `bias`.")
-    choice = Renamed("tuned")
-    ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
-
-    @property
-    def rows(self) -> Mapping[str, Coefficient]:
-        """The coefficients by name."""
-        return {c.label: c for c in self.coefficients}
-
-    @property
-    def noise_scale(self) -> float | None:
-        """σ of a linear model, in the units of y."""
-        return self.posterior.units.noise * self.posterior.units.y_scale if self.model == "linear" else None
-
-    @property
-    def draws(self) -> np.ndarray:
-        """Kept draws as coefficients in the user's units: chains × draws × coefficients, in the table's order."""
-        return self.posterior.coefficients()
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Ones, chains × draws: all draws count alike. Kept for programs written when they did not."""
-        return self.posterior.weights
-
-    def predict(self, X) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart."""
-        return self.posterior.predict(X)
 
 
 def fit(
     X,
     y,
-    model: str = "linear",
+    family: str | None = None,
     *,
+    model: str | None = None,
+    groups: Sequence[GroupTerm] = (),
+    offset=None,
+    weights=None,
+    trials=None,
+    priors: Mapping[str, Any] | None = None,
     prior_scale: float = 2.5,
     intercept: bool = True,
     names: Sequence[str] | None = None,
@@ -161,16 +54,26 @@ def fit(
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
-    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for
-    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means.
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and student-t
+    models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A
+    column of two values counts as if both were equally frequent: half their distance takes the place of its standard deviation.
+    The noise σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a
+    chain. The priors of other further parameters are listed in `gyromc.targets.families`; standard deviations of groups are
+    exponential with mean 1 per standard deviation of their column (and of y).
 
     **Arguments:**
 
     - `X`: rows × columns of finite numbers.
-    - `y`: measurements (`"linear"`), 0 and 1 (`"logistic"`), classes 0 … C-1 (`"softmax"`), counts (`"poisson"`).
-    - `model`: one of `MODELS`.
-    - `prior_scale`: the prior's standard deviation.
-    - `intercept`: whether there is one; without it columns are scaled but not centred.
+    - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
+      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"beta-binomial"` with `trials`).
+    - `family`: one of `FAMILIES`, linear where it is left out; `model` is its older name.
+    - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
+    - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
+    - `trials`: of each row, for `"beta-binomial"`.
+    - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
+      column.
+    - `prior_scale`: the prior's standard deviation for all other coefficients.
+    - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
       the posterior standard deviations (0.05, 0.02, 0.005).
@@ -191,6 +94,7 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
+    require(family is None or model is None, "`model` is the older name of `family`: pass one of them.")
     level, intercept = coverage(level), flag(intercept, "intercept")
     one_of(engine, ("auto", *ENGINES), "engine")
     options = {
@@ -199,12 +103,27 @@ def fit(
         "seed": whole(seed, "seed", least=0),
     }
     check_dynamics(dynamics)
-    posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
-    rows = _rows(labels, intercept)
-    sampled = sample(posed, [_label(*row) for row in rows], relative_error(effort), engine, progress, **options)
-    if sampled.tuned.warnings:
-        warnings.warn(" ".join(sampled.tuned.warnings), GyromcWarning, stacklevel=2)
-    return _fit_of(sampled, posed, model, labels, _table(sampled, rows, level), level)
+    problem = read(
+        X,
+        y,
+        family or model or "linear",
+        names=names,
+        classes=classes,
+        intercept=intercept,
+        prior_scale=positive(prior_scale, "prior_scale"),
+        groups=groups,
+        offset=offset,
+        weights=weights,
+        trials=trials,
+        priors=priors,
+    )
+    posed = pose_problem(problem)
+    rows = labels(problem)
+    texts = [name if output is None else f"{name} ({output})" for name, output in rows]
+    sampled = sample(posed, texts, relative_error(effort), engine, progress, groups=problem.groups, **options)
+    if sampled.warnings:
+        warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
+    return _fit_of(sampled, posed, problem, level)
 
 
 def relative_error(effort: str | float) -> float:
@@ -221,101 +140,18 @@ def check_dynamics(dynamics: str | None, stacklevel: int = 3) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
 
 
-def _posed(X, y, model: str, prior_scale: float, intercept: bool, names, classes) -> tuple[Posed, Labels]:
-    """The regression in standardised columns, and the names of its columns and classes."""
-    names, classes = _texts(names, "names"), _texts(classes, "classes")
-    X, y, likelihood = _data(X, y, model, None if classes is None else len(classes))
-    labels = _labels(X, names, likelihood, classes)
-    return pose(X, y, likelihood, prior_scale, intercept), labels
-
-
-def _fit_of(
-    sampled: Sampled, posed: Posed, model: str, labels: Labels, coefficients: tuple[Coefficient, ...], level: float
-) -> Fit:
+def _fit_of(sampled: Sampled, posed: Posed, problem: Problem, level: float) -> Fit:
     """The `Fit` of a sampled posterior."""
     return Fit(
-        model=model,
-        names=labels[0],
-        classes=labels[1],
-        coefficients=coefficients,
+        model=problem.family,
+        names=problem.names,
+        classes=problem.classes,
+        coefficients=coefficients(sampled, labels(problem), level),
         posterior=sampled.posterior,
         target=posed.target,
+        reason=sampled.reason,
+        level=level,
         tuned=sampled.tuned,
         run=sampled.run,
-        level=level,
-    )
-
-
-def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, Likelihood]:
-    """X and y as numbers that suit the model."""
-    one_of(model, MODELS, "model")
-    X, y = numbers(X, "X"), numbers(y, "y")
-    require(
-        X.ndim == 2 and X.shape[0] > 0,
-        f"`X` must be a matrix with one row per observation: got shape {X.shape}.",
-    )
-    require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
-    if model == "linear":
-        return X, y, Normal()
-    if model == "poisson":
-        return X, y, Poisson()
-    seen = np.unique(y)
-    require(
-        seen.size >= 2,
-        f"`y` must hold at least two classes: every row is {seen[0]:g}. There is nothing to tell apart.",
-    )
-    if model == "logistic":
-        return X, y, Bernoulli()
-    return X, y, Categorical(num_classes or int(seen[-1]) + 1)
-
-
-def _texts(given, name: str) -> list[str] | None:
-    """A list of names or classes as texts."""
-    if given is None:
-        return None
-    given = given.tolist() if hasattr(given, "tolist") else given
-    require(
-        isinstance(given, Sequence) and not isinstance(given, str | bytes),
-        f"`{name}` must be a list of texts: got {shown(given)}.",
-    )
-    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
-    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
-    return [str(text) for text in given]
-
-
-def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> Labels:
-    """Names of columns and classes."""
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    require(
-        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
-    )
-    if isinstance(likelihood, Categorical | Bernoulli):
-        count = likelihood.num_classes if isinstance(likelihood, Categorical) else 2
-        classes = [str(c) for c in range(count)] if classes is None else classes
-        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
-        return tuple(names), tuple(classes)
-    require(classes is None, "`classes` is for a logistic or softmax model.")
-    return tuple(names), None
-
-
-def _label(name: str, output: str | None) -> str:
-    """A coefficient's name, with the class it is for where there is one."""
-    return name if output is None else f"{name} ({output})"
-
-
-def _rows(labels: Labels, intercept: bool) -> list[tuple[str, str | None]]:
-    """The coefficients' names and outputs, in the table's order."""
-    one = [*(["intercept"] if intercept else []), *labels[0]]
-    outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]
-    return [(name, output) for output in outputs for name in one]
-
-
-def _table(sampled: Sampled, rows: list[tuple[str, str | None]], level: float) -> tuple[Coefficient, ...]:
-    """The table of coefficients."""
-    posterior = sampled.posterior
-    low, high = posterior.quantiles([(1 - level) / 2, (1 + level) / 2])
-    columns = sampled.mean, posterior.spreads(), low, high, sampled.std_error, sampled.bias
-    return tuple(
-        Coefficient(name, output, *(float(v) for v in values))
-        for (name, output), *values in zip(rows, *columns, strict=True)
+        auxiliary=auxiliary(sampled, problem, level),
     )

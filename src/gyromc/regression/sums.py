@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.posing import Posed, posterior
-from gyromc.regression.units import INTERCEPT_SCALE, Units, noise_scale
+from gyromc.regression.units import INTERCEPT_SCALE, Units
 from gyromc.targets.likelihoods import Normal
 
 __all__ = ["RowSums"]
@@ -25,21 +26,27 @@ class RowSums:
 
     - `R`: at most (p+2) × (p+2), upper triangular.
     - `count`: the number of rows.
+    - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
     """
 
     R: np.ndarray
     count: int
+    ends: np.ndarray
+    two: np.ndarray
 
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":
         """No rows yet."""
-        return cls(np.zeros((0, num_columns + 2)), 0)
+        return cls(np.zeros((0, num_columns + 2)), 0, np.zeros((0, num_columns)), np.ones(num_columns, bool))
 
     def add(self, X: np.ndarray, y: np.ndarray) -> "RowSums":
         """With some more rows."""
         rows = np.column_stack([np.ones(len(y)), X, y])
         R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
-        return RowSums(R, self.count + len(y))
+        entries = np.concatenate([self.ends, X])
+        ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
+        only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
+        return RowSums(R, self.count + len(y), ends, self.two & only)
 
     def pose(self, prior_scale: float, intercept: bool) -> Posed:
         """The regression in standardised coordinates, and the way back to the user's."""
@@ -51,8 +58,10 @@ class RowSums:
         scale = np.where(
             spread > 1e-10 * size, spread, 1.0
         )  # as in `Units.of`: a column that never changes keeps its prior
+        two = self.two & (self.ends[0] < self.ends[1])
+        scale[:-1] = np.where(two, (self.ends[1] - self.ends[0]) / 2, scale[:-1])
         units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
         rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
         units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
-        return Posed(posterior(Normal(), rows / units.noise, y / units.noise, prior_scale), units)
+        return Posed(posterior(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count))

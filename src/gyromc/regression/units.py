@@ -1,16 +1,19 @@
 """Standardised columns, and coefficients in the user's units.
 
 Input: X and y in the user's units. Output: rows with mean 0 and standard deviation 1 and an intercept column, so that one
-prior scale fits every coefficient; and the affine map from θ to coefficients in the user's units. A constant column is not
-scaled: its coefficient keeps its prior.
+prior scale fits every coefficient; and the affine map from θ to coefficients in the user's units. A column of two values is
+scaled as if both were equally frequent, by half their distance: its standard deviation would be tiny where one value is rare,
+and the prior of its coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import linalg, optimize
 
-__all__ = ["INTERCEPT_SCALE", "Units", "noise_scale"]
+from gyromc.regression.terms import Prior
+
+__all__ = ["INTERCEPT_SCALE", "Units"]
 
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
@@ -23,7 +26,8 @@ class Units:
 
     - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
     - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
-    - `noise`: σ of a linear model, in units of `y_scale`; 1 for the others.
+    - `noise`: the most probable σ of a linear model, in units of `y_scale`; 1 for the others.
+    - `location`: prior means of the coefficients, in the user's units.
     """
 
     center: np.ndarray
@@ -32,13 +36,33 @@ class Units:
     y_scale: float
     intercept: float
     noise: float = 1.0
+    location: np.ndarray | None = None
 
     @classmethod
-    def of(cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool) -> "Units":
+    def of(
+        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, centred: bool | None = None
+    ) -> "Units":
         """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
-        center, scale = _standard(X, intercept)
+        center, scale = _standard(X, intercept if centred is None else centred)
+        scale = np.where(two_values(X), (X.max(axis=0) - X.min(axis=0)) / 2, scale)
         y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept)
         return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
+
+    def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
+        """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
+        scale, location, intercept, y_center = self.scale.copy(), np.zeros(len(names)), self.intercept, self.y_center
+        for j, name in enumerate(names):
+            if name in priors:
+                scale[j], location[j] = self.y_scale * prior_scale / priors[name].scale, priors[name].location
+        if "intercept" in priors and intercept:
+            intercept = priors["intercept"].scale / (prior_scale * self.y_scale)
+            y_center = priors["intercept"].location
+        moved = location if np.any(location) else None
+        return dataclasses.replace(self, scale=scale, location=moved, intercept=intercept, y_center=y_center)
+
+    def known(self, X: np.ndarray) -> np.ndarray | float:
+        """The part of the linear predictors, in the user's units, that the priors' means make."""
+        return self.y_center + (0.0 if self.location is None else (X - self.center) @ self.location)
 
     def rows(self, X: np.ndarray) -> np.ndarray:
         """Standardised rows, the intercept's column first."""
@@ -51,12 +75,18 @@ class Units:
         """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
         p = len(self.scale)
         one = np.diag(self.y_scale / self.scale)
-        offset = np.zeros(p)
+        offset = np.zeros(p) if self.location is None else self.location
         if self.intercept:
             one = np.block([[np.zeros((1, 1)), np.zeros((1, p))], [np.zeros((p, 1)), one]])
             one[0] = np.concatenate([[self.y_scale * self.intercept], -self.y_scale * self.center / self.scale])
-            offset = np.concatenate([[self.y_center], offset])
+            offset = np.concatenate([[self.y_center - offset @ self.center], offset])
         return np.kron(basis, one), np.tile(offset, len(basis))
+
+
+def two_values(columns: np.ndarray) -> np.ndarray:
+    """Which columns take exactly two values."""
+    low, high = columns.min(axis=0), columns.max(axis=0)
+    return (low < high) & np.all((columns == low) | (columns == high), axis=0)
 
 
 def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -68,26 +98,3 @@ def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarra
     center = unit.mean(axis=0) if centred else np.zeros(columns.shape[1])
     spread = np.sqrt(np.mean((unit - center) ** 2, axis=0))
     return size * center, np.where(spread > 1e-10, size * spread, 1.0)
-
-
-def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float, count: int | None = None) -> float:
-    """σ of a linear model y = Xθ + σN(0, I): where the evidence ∫ p(y | θ, σ) p(θ) dθ, times a weak prior on σ, is largest.
-
-    The prior counts as one more observation, with a residual of a thousandth of y's standard deviation: it keeps σ positive where
-    the columns explain y without an error. `count` is the number of observations where `rows` sum up more than they are long.
-    """
-    values, vectors = linalg.eigh(rows.T @ rows)
-    seen = values > 1e-12 * max(float(values[-1]), 1e-300)
-    along = (vectors[:, seen].T @ (rows.T @ y)) ** 2 / values[seen]  # squares of y along the left singular vectors
-    signal, apart = prior_scale**2 * values[seen], max(0.0, float(y @ y - along.sum()))
-
-    def misfit(log_sigma: float) -> float:
-        variance = np.exp(2 * log_sigma)
-        explained = np.sum(np.log(variance + signal) + along / (variance + signal))
-        return float(explained + ((count or len(y)) - seen.sum() + 1) * 2 * log_sigma + (apart + 1e-6) / variance)
-
-    grid = np.linspace(np.log(1e-6), np.log(10.0), 100)
-    best = int(np.argmin([misfit(x) for x in grid]))
-    low, high = grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)]
-    found = optimize.minimize_scalar(misfit, bounds=(low, high), method="bounded")
-    return float(np.exp(found.x))  # type: ignore[attr-defined]  # SciPy's result takes its attributes from a dictionary

@@ -16,6 +16,7 @@ from scipy.stats import qmc
 from gyromc.errors import InvalidInput
 from gyromc.shape import secondmoments
 from gyromc.shape.laplace import Laplace
+from gyromc.shape.pareto import generalised_pareto, tail_count
 from gyromc.shape.secondmoments import MatrixEstimate
 from gyromc.targets import Target
 
@@ -92,9 +93,9 @@ class Sample:
         mean, root = self.moments()
         size = self.weights * np.sum(linalg.solve_triangular(root, (self.theta - mean).T, lower=True) ** 2, axis=0)
         size.sort()
-        count = int(min(0.2 * len(size), 3 * math.sqrt(len(size))))
+        count = tail_count(len(size))
         beyond = size[-count:] - size[-count - 1]
-        return float(stats.genpareto.fit(beyond[beyond > 0] / np.mean(beyond), floc=0)[0])
+        return float(generalised_pareto(beyond[None, beyond > 0])[0][0])
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and lower Cholesky factor of the covariance."""

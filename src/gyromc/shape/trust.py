@@ -15,6 +15,7 @@ from scipy import linalg, special, stats
 from gyromc.shape.gaussian import GaussianFit
 from gyromc.shape.importance import Sample
 from gyromc.shape.laplace import inverse_root
+from gyromc.shape.pareto import HEAVY
 from gyromc.shape.search import Modes
 from gyromc.targets import Target
 
@@ -23,7 +24,6 @@ __all__ = ["fit_draws", "why_a_mode_is_missed", "why_not_fitting", "why_not_trus
 MOST_PARAMETERS = 60  # for importance sampling
 HEALTHY = 0.1  # effective size, as a share of the draws
 PER_PARAMETER = 20  # effective draws that a covariance needs for each parameter
-HEAVY = 0.7  # tail index of the weights, from which means are not reliable
 BEYOND = 0.05  # share of fourth moments that may lie where nothing was drawn
 FARTHEST = 8  # lines are followed this many times as far as the farthest draw
 INSIDE, OUTSIDE = 49, 16  # points of a line on both sides within that draw, and on either side beyond it

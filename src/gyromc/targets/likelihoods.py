@@ -1,7 +1,9 @@
-"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, and mean and variance of y.
+"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, and the law of y.
 
-Input: linear predictors t, … × rows (… × rows × q for `Categorical`), and responses y. Output: arrays of the same kind: one
-formula serves NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients).
+Input: linear predictors t, … × rows (… × rows × q for `Categorical`), responses y, and what else the law of y depends on
+(`given`: a noise scale, a shape, …), as arrays that broadcast with … × rows. Output: arrays of the same kind: one formula serves
+NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients); `sample` and `cdf` are for
+NumPy arrays.
 """
 
 import abc
@@ -14,19 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-__all__ = ["Bernoulli", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts"]
+__all__ = ["Bernoulli", "Canonical", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts", "library"]
 
 Values = Any  # a NumPy or a JAX array
 
 
-def _library(t) -> Any:
+def library(t) -> Any:
     """NumPy for NumPy arrays, JAX for everything else."""
     return np if isinstance(t, np.ndarray | np.generic) else jnp
 
 
 def sigmoid(t):
     """1/(1 + e⁻ᵗ)."""
-    return special.expit(t) if _library(t) is np else jax.nn.sigmoid(t)
+    return special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
+
+
+def log_sigmoid(t):
+    """-log(1 + e⁻ᵗ)."""
+    return special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +50,64 @@ class Likelihood(abc.ABC):
         """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Names of what is given for every row, before the further parameters."""
+        return ()
+
+    @property
+    def auxiliary(self) -> tuple[str, ...]:
+        """Names of further parameters, in the order in which they are `given`."""
+        return ()
+
+    def natural(self, u: Values) -> tuple[Values, ...]:
+        """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
+        return ()
+
+    def in_units(self, given: tuple[Values, ...], y_scale: float) -> tuple[Values, ...]:
+        """The further parameters for y in the user's units, from those for y/y_scale."""
+        return given
+
+    @property
+    def discrete(self) -> bool:
+        """Whether y is a whole number, so that its distribution function has jumps."""
+        return True
+
     @abc.abstractmethod
-    def loss(self, t: Values, y: Values) -> Values:
-        """-log p(y | t), up to a constant in t: … × rows."""
+    def loss(self, t: Values, y: Values, *given: Values) -> Values:
+        """-log p(y | t), up to a constant in t and what is given: … × rows."""
+
+    @abc.abstractmethod
+    def mean(self, t: Values, *given: Values) -> Values:
+        """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
+
+    @abc.abstractmethod
+    def variance(self, mean: Values, *given: Values) -> Values:
+        """The variance of y given its mean; of each class's indicator, for classes."""
+
+    @abc.abstractmethod
+    def sample(self, rng: np.random.Generator, t: np.ndarray, *given: Values) -> np.ndarray:
+        """One y for each linear predictor: … × rows."""
+
+    @abc.abstractmethod
+    def cdf(self, y: Values, t: np.ndarray, *given: Values) -> np.ndarray:
+        """P(Y ≤ y | t): … × rows; for classes the probability of the classes 0 … y."""
+
+    def log_density(self, t: Values, y: Values, *given: Values) -> Values:
+        """log p(y | t), constants included: … × rows."""
+        return -self.loss(t, y, *given) - self.constant(y, *given)
+
+    def constant(self, y: np.ndarray, *given: Values) -> np.ndarray:
+        """-log p(y | t) minus `loss`."""
+        return np.zeros(len(y))
+
+    def start(self, y: np.ndarray) -> np.ndarray:
+        """The linear predictors that fit y best without x."""
+        return np.zeros(self.outputs)
+
+
+class Canonical(Likelihood):
+    """A model without further parameters whose loss is convex in t: its derivatives are known."""
 
     @abc.abstractmethod
     def slope(self, t: Values, y: Values) -> Values:
@@ -55,52 +117,49 @@ class Likelihood(abc.ABC):
     def curvature(self, t: Values) -> Values:
         """∂² loss/∂t², independent of y in these models: of t's shape, or … × rows × q × q."""
 
-    @abc.abstractmethod
-    def mean(self, t: Values) -> Values:
-        """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
-
-    @abc.abstractmethod
-    def variance(self, mean: Values) -> Values:
-        """The variance of y given its mean."""
-
-    def constant(self, y: np.ndarray) -> np.ndarray:
-        """-log p(y | t) minus `loss`."""
-        return np.zeros(len(y))
-
-    def start(self, y: np.ndarray) -> np.ndarray:
-        """The linear predictors that fit y best without x."""
-        return np.zeros(self.outputs)
-
 
 @dataclasses.dataclass(frozen=True)
-class Normal(Likelihood):
-    """y = t + N(0, 1)."""
+class Normal(Canonical):
+    """y = t + N(0, 1); with `given` a noise scale σ, y = t + N(0, σ²)."""
 
-    def loss(self, t, y):
-        return 0.5 * (t - y) ** 2
+    @property
+    def discrete(self):
+        return False
+
+    def loss(self, t, y, *given):
+        if not given:
+            return 0.5 * (t - y) ** 2
+        return 0.5 * ((t - y) / given[0]) ** 2 + library(t).log(given[0])
 
     def slope(self, t, y):
         return t - y
 
     def curvature(self, t):
-        return _library(t).ones_like(t)
+        return library(t).ones_like(t)
 
-    def mean(self, t):
+    def mean(self, t, *given):
         return t
 
-    def variance(self, mean):
-        return _library(mean).ones_like(mean)
+    def variance(self, mean, *given):
+        one = library(mean).ones_like(mean)
+        return one * given[0] ** 2 if given else one
 
-    def constant(self, y):
+    def sample(self, rng, t, *given):
+        return rng.normal(t, *given)
+
+    def cdf(self, y, t, *given):
+        return special.ndtr((y - t) / given[0] if given else y - t)
+
+    def constant(self, y, *given):
         return np.full(len(y), 0.5 * np.log(2 * np.pi))
 
 
 @dataclasses.dataclass(frozen=True)
-class Bernoulli(Likelihood):
+class Bernoulli(Canonical):
     """P(y = 1) = 1/(1 + e⁻ᵗ)."""
 
-    def loss(self, t, y):
-        return _library(t).logaddexp(0.0, t) - y * t
+    def loss(self, t, y, *given):
+        return library(t).logaddexp(0.0, t) - y * t
 
     def slope(self, t, y):
         return sigmoid(t) - y
@@ -108,33 +167,45 @@ class Bernoulli(Likelihood):
     def curvature(self, t):
         return self.variance(sigmoid(t))
 
-    def mean(self, t):
+    def mean(self, t, *given):
         return sigmoid(t)
 
-    def variance(self, mean):
+    def variance(self, mean, *given):
         return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        return (rng.random(np.shape(t)) < sigmoid(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, np.where(y < 1, sigmoid(-t), 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisson(Likelihood):
+class Poisson(Canonical):
     """y ~ Poisson(eᵗ)."""
 
-    def loss(self, t, y):
-        return _library(t).exp(t) - y * t
+    def loss(self, t, y, *given):
+        return library(t).exp(t) - y * t
 
     def slope(self, t, y):
-        return _library(t).exp(t) - y
+        return library(t).exp(t) - y
 
     def curvature(self, t):
-        return _library(t).exp(t)
+        return library(t).exp(t)
 
-    def mean(self, t):
-        return _library(t).exp(t)
+    def mean(self, t, *given):
+        return library(t).exp(t)
 
-    def variance(self, mean):
+    def variance(self, mean, *given):
         return mean
 
-    def constant(self, y):
+    def sample(self, rng, t, *given):
+        return rng.poisson(np.exp(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, special.pdtr(np.maximum(y, 0), np.exp(t)))
+
+    def constant(self, y, *given):
         return special.gammaln(y + 1)
 
     def start(self, y):
@@ -142,7 +213,7 @@ class Poisson(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Categorical(Likelihood):
+class Categorical(Canonical):
     """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
 
     **Arguments:**
@@ -160,16 +231,16 @@ class Categorical(Likelihood):
     def basis(self) -> np.ndarray:
         return contrasts(self.num_classes)
 
-    def loss(self, t, y):
+    def loss(self, t, y, *given):
         weights = t @ self._basis(t).T
-        library = _library(t)
-        label = library.broadcast_to(library.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
-        own = library.take_along_axis(weights, label, axis=-1)[..., 0]
-        total = special.logsumexp(weights, axis=-1) if library is np else jax.nn.logsumexp(weights, axis=-1)
+        numpy = library(t)
+        label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
+        own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
+        total = special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
         return total - own
 
     def slope(self, t, y):
-        hit = y[:, None] == _library(t).arange(self.num_classes)
+        hit = y[:, None] == library(t).arange(self.num_classes)
         return (self.mean(t) - hit) @ self._basis(t)
 
     def curvature(self, t):
@@ -177,16 +248,23 @@ class Categorical(Likelihood):
         middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(self.num_classes, -1)
         return (p @ squares).reshape(*t.shape, self.outputs) - middle[..., :, None] * middle[..., None, :]
 
-    def mean(self, t):
+    def mean(self, t, *given):
         weights = t @ self._basis(t).T
-        if _library(t) is jnp:
+        if library(t) is jnp:
             return jax.nn.softmax(weights, axis=-1)
         columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
         p = np.exp(columns - functools.reduce(np.maximum, columns))
         return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
 
-    def variance(self, mean):
+    def variance(self, mean, *given):
         return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        below = np.cumsum(self.mean(t), axis=-1)[..., :-1]
+        return np.sum(rng.random((*below.shape[:-1], 1)) > below, axis=-1).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.sum(self.mean(t) * (np.arange(self.num_classes) <= np.asarray(y)[..., None]), axis=-1)
 
     def _basis(self, t):
         return self.basis.astype(t.dtype)

@@ -17,7 +17,7 @@ from gyromc.checks import numbers, positive, require, require_memory, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.base import Scalar, SumOverData
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+from gyromc.targets.likelihoods import Bernoulli, Canonical, Categorical, Normal, Poisson
 
 MOST_AT_ONCE = 2_000_000  # linear predictors held while U is evaluated at many points
 
@@ -85,7 +85,7 @@ class WithLikelihood(Regression):
 
     @property
     @abc.abstractmethod
-    def likelihood(self) -> Likelihood:
+    def likelihood(self) -> Canonical:
         """The model of y given its linear predictors."""
 
     @property
@@ -228,7 +228,7 @@ class LinearRegression(_KnownLinear):
     ```
     """
 
-    likelihood: ClassVar[Likelihood] = Normal()
+    likelihood: ClassVar[Canonical] = Normal()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         Regression.__init__(self, X, y, prior_scale)
@@ -248,7 +248,7 @@ class LogisticRegression(_KnownLinear):
     ```
     """
 
-    likelihood: ClassVar[Likelihood] = Bernoulli()
+    likelihood: ClassVar[Canonical] = Bernoulli()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         Regression.__init__(self, X, y, prior_scale)
@@ -273,7 +273,7 @@ class PoissonRegression(_KnownLinear):
     ```
     """
 
-    likelihood: ClassVar[Likelihood] = Poisson()
+    likelihood: ClassVar[Canonical] = Poisson()
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         Regression.__init__(self, X, y, prior_scale)

@@ -40,7 +40,7 @@ __all__ = ["tune"]
 MOST_DENSE = 1000  # parameters: beyond, matrices are too large
 MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
 POINTS = (512, 2048)  # of a survey
-TRIAL_CHAINS = (16, 256)
+LEAST_CHAINS, MOST_CHAINS = (16, 48), 256  # of a trial: where gradients are counted, and where an error must be known
 POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 2500  # of the budget in gradients
 FEW = 20_000  # gradients, below which rotations are tried only where they have something to gain
 UNKNOWN, LEAST_LEFT = (
@@ -130,7 +130,8 @@ class _Tuning:
         say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
         around = _circumstances(base, found, seed)
         weighed = readings(base, found, around.left) if oracle is None else [given_reading(base, found, oracle)]
-        chains = int(np.clip(CHAINS_SHARE * budget.guess / weighed[0].cost, *TRIAL_CHAINS))
+        least = LEAST_CHAINS[budget.error is not None]
+        chains = int(np.clip(CHAINS_SHARE * budget.guess / weighed[0].cost, least, MOST_CHAINS))
         read = base.replace(oracle=weighed[0].oracle)
         around = dataclasses.replace(around, base=read, noise=weighed[0].noise, chains=chains)
         say(f"gradients: from {weighed[0].name}")

@@ -1,5 +1,8 @@
 """Files of data as users have them: what is read, and what is refused with place and remedy."""
 
+import datetime
+import gzip
+import os
 import time
 
 import numpy as np
@@ -68,11 +71,75 @@ def test_columns_are_selected_and_dropped(tmp_path):
     assert read_table(path, drop=["a", "d"]).names == ("b,c", "y")
 
 
-def test_an_unnamed_column_can_be_dropped(tmp_path):
-    path = written(tmp_path, ",a,y\n0,1,2\n")
-    with pytest.raises(InvalidInput, match=r"Column 1 of .* has no name .*--drop 'column 1'"):
+@pytest.mark.parametrize(
+    "text",
+    [",a,y\n0,1,2\n1,5,6\n", '"","a","y"\n"p",1,2\n"q",5,6\n', 'a,y\n"p",1,2\n"q",5,6\n'],
+    ids=["pandas", "write.csv", "write.table"],
+)
+def test_a_first_column_without_a_name_is_an_index(tmp_path, text):
+    table = read_table(written(tmp_path, text))
+    assert table.names == ("a", "y")
+    assert list(table.columns["a"]) == ["1", "5"]
+    assert list(table.lines) == [2, 3]
+    assert "read as an index" in table.notes[0]
+
+
+def test_an_unnamed_column_that_is_no_index_is_refused(tmp_path):
+    path = written(tmp_path, ",a,y\n0,1,2\n0,1,2\n")
+    with pytest.raises(InvalidInput, match=r"Column 1 of .* has no name.*--drop 'column 1'"):
         read_table(path)
     assert read_table(path, drop=["column 1"]).names == ("a", "y")
+    with pytest.raises(InvalidInput, match=r"Column 2 of .* has no name"):
+        read_table(written(tmp_path, "a,,y\n0,1,2\n"))
+
+
+def test_a_compressed_file_is_read_as_the_plain_one(tmp_path):
+    path = tmp_path / "data.csv.gz"
+    path.write_bytes(gzip.compress(GOOD.encode()))
+    plain = read_table(written(tmp_path, GOOD))
+    assert {name: list(column) for name, column in read_table(path).columns.items()} == {
+        name: list(column) for name, column in plain.columns.items()
+    }
+    path.write_bytes(gzip.compress(GOOD.encode())[:-12])
+    with pytest.raises(InvalidInput, match="cannot be decompressed"):
+        read_table(path)
+
+
+def test_an_excel_file_is_read_by_sheet(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    page = book.active
+    for row in [
+        ["a", "when", "b"],
+        [1, datetime.date(2024, 1, 2), "u"],
+        [None] * 3,
+        [2.5, datetime.date(2024, 2, 3), "#N/A"],
+    ]:
+        page.append(row)
+    book.create_sheet("other").append(["x"])
+    path = tmp_path / "data.xlsx"
+    book.save(path)
+    table = read_table(path)
+    assert list(table.columns["a"]) == [1.0, 2.5]
+    assert table.columns["b"].isna().tolist() == [False, True]
+    assert table.columns["when"].dt.month.tolist() == [1, 2]
+    assert list(table.lines) == [2, 4]
+    assert "read the sheet 'Sheet' of" in table.notes[0]
+    with pytest.raises(InvalidInput, match=r"no sheet 'third'\. Its sheets: 'Sheet', 'other'"):
+        read_table(path, sheet="third")
+    with pytest.raises(InvalidInput, match="header row but no rows"):
+        read_table(path, sheet="other")
+
+
+@pytest.mark.parametrize("text", [GOOD + "1,2\n", GOOD + '1,"u,3\n', "a,,y\n1,2,3\n", "a,b\n1,2\n"])
+def test_no_file_stays_open_after_an_error(tmp_path, text):
+    path = written(tmp_path, text)
+    before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    with pytest.raises(InvalidInput) as caught:
+        read_table(path, keep=["y", "z"] if text.startswith("a,b\n") else [])
+    assert caught.value.__traceback__ is not None  # its frames are alive, and the file is closed all the same
+    if before is not None:
+        assert set(os.listdir("/proc/self/fd")) == before
 
 
 REFUSED = {
@@ -84,8 +151,9 @@ REFUSED = {
     "open-quote": (GOOD + '1,"u,3\n', "cannot be read at line 22.*quote"),
     "duplicate": (GOOD.replace("a,b", "a,a"), "must differ: 'a' in columns 1, 2"),
     "latin-1": (b"a,b,y\n1,2,3\n\xe9,2,3\n", "line 3: byte 0xe9 is not utf-8.*--encoding latin-1"),
-    "excel": (b"PK\x03\x04rest", "Excel workbook.*save it as CSV"),
-    "gzip": (b"\x1f\x8brest", "gunzip"),
+    "zip": (b"PK\x03\x04rest", "Excel workbook or another zip archive.*Save it as CSV"),
+    "old-excel": (b"\xd0\xcf\x11\xe0rest", "old Excel workbook: save it as"),
+    "gzip": (b"\x1f\x8brest", "cannot be decompressed"),
     "binary": (b"a,\x00b\n1,2\n", "not text"),
     "target": (GOOD.replace("y\n", "price\n"), "no column 'y'.*Its columns: 'a', 'b', 'price'"),
     "headless": ("1,2,3\n4,5,6\n", "lack its header line"),

@@ -144,11 +144,11 @@ REFUSED = {
     "target-text": (dict(x=FINE, y=[*FINE[:-1], "abc"]), {}, "line 25: the target 'y' must be a finite number.*'abc'"),
     "target-ids": (dict(x=list(numbers(60)), y=[f"id{i}" for i in range(60)]), {}, "60 different texts.*right column"),
     "target-dates": (dict(x=FINE, y=[f"2024-01-{i + 1:02d}" for i in range(24)]), {}, "target 'y' holds dates"),
-    "linear-classes": (dict(x=FINE, y=["u", "v"] * 12), {"model": "linear"}, "line 2: the target.*--model logistic"),
+    "linear-classes": (dict(x=FINE, y=["u", "v"] * 12), {"model": "linear"}, "line 2: the target.*--family logistic"),
     "negative-counts": (dict(x=FINE, y=[*range(23), -1]), {"model": "poisson"}, "line 25: .* needs counts.* is -1"),
     "fractions": (dict(x=FINE, y=[*range(23), 0.5]), {"model": "poisson"}, "needs counts.* is 0.5"),
     "too-many-classes": (dict(x=list(numbers(60)), y=list(range(60))), {"model": "logistic"}, "60 different values; at most"),
-    "unknown-model": (dict(x=FINE, y=FINE), {"model": "forest"}, "Unknown model 'forest': there are linear, logistic"),
+    "unknown-model": (dict(x=FINE, y=FINE), {"model": "forest"}, "Unknown family 'forest': there are linear, student"),
     "unknown-positive": (dict(x=FINE, y=["u", "v"] * 12), {"positive": "w"}, "'w' is no class.*'u', 'v'"),
     "positive-of-three": (dict(x=FINE, y=["u", "v", "w"] * 8), {"positive": "w"}, "for two classes; 'y' has 3"),
     "positive-number": (dict(x=FINE, y=FINE), {"positive": "1"}, "names a class, but a linear regression has none"),
@@ -180,7 +180,7 @@ def test_hints_for_what_may_not_be_meant(tmp_path):
     notes = {name: what for name, _, what in recognise(table, "y").rows()}
     assert "--categorical code" in notes["code"]
     assert "--drop row" in notes["row"]
-    assert "--model poisson" in recognise(table, "y").response.reason
+    assert "--family poisson" in recognise(table, "y").response.reason
 
 
 def test_parquet_and_csv_give_the_same_encoding(tmp_path):

@@ -44,7 +44,7 @@ def read(path, **options):
     table, _ = complete_rows(read_table(path, keep=(target,)), target, wishes.impute)
     encoding = recognise(table, target, wishes)
     assert np.all(np.isfinite(encoding.design(table)))
-    found = giveaways(table, encoding, encoding.response.encode(table))
+    found = giveaways(table, encoding, encoding.response.encode(table), encoding.design(table))
     return f"{encoding.response.model}: {encoding.rows()} {check(found, target)['sentence']}"
 
 

@@ -32,6 +32,7 @@ def report(tmp_path_factory):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_is_readable_everywhere(browser, report, width, scheme):
     page, requests, complaints = open_page(browser, report, width, scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
     assert requests == []
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -41,7 +42,7 @@ def test_the_page_is_readable_everywhere(browser, report, width, scheme):
     )
     assert wide == []
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
-    assert len(images) == 3
+    assert len(images) == 5
     assert all(len(alt) > 40 and complete and pixels > 100 for alt, complete, pixels in images)
     assert page.locator("#coefficient-table tbody tr").count() == 3 * (1 + 7 + 2)
     assert page.locator("#score-table tbody tr").count() == 3
@@ -69,4 +70,10 @@ def test_dollar_signs_in_names_are_no_formulas(report):
     results = RESULTS.load(report.parent)
     results["trace"]["parameters"][0]["label"] = "cost $^{$"
     results["model"]["effect"] = "change of $^{$"
-    assert {picture.kind for picture in pictures(results)} == {"coefficients", "calibration", "trace"}
+    assert {picture.kind for picture in pictures(results)} == {
+        "coefficients",
+        "calibration",
+        "trace",
+        "predictive",
+        "residuals",
+    }

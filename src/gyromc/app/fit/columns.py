@@ -27,6 +27,10 @@ DATES = (
 )
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
 """Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F."""
+CALENDAR = (
+    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+    ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"),
+)
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
 
 
@@ -74,9 +78,12 @@ def as_text(column):
 
 
 def ordered(texts) -> list[str]:
-    """Return the different values in order: numbers by size, texts by the alphabet whatever their case."""
+    """Return the different values in order: numbers by size, months and weekdays by the calendar, other texts by the alphabet."""
     pandas = pandas_module()
     distinct = [str(t) for t in pandas.unique(texts)]
+    for names in CALENDAR:
+        if set(distinct) <= set(names):
+            return [name for name in names if name in distinct]
     values, _ = as_numbers(pandas.Series(distinct, dtype="str"))
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]

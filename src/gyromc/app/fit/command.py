@@ -14,9 +14,11 @@ EXAMPLES = """Examples:
 
 gyromc fit heart.csv --target disease
 
-gyromc fit heart.csv --target disease --categorical thal --predict new.csv --out results/heart
+gyromc fit heart.csv --target disease --categorical thal --predict new.csv --save heart.gyromc
 
-gyromc fit claims.parquet --target claims --model poisson --drop id,date --impute --json"""
+gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain
+
+gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +36,13 @@ def fit(json: bool, **options: Any) -> None:
     from gyromc.show.progress import say
 
     request = Request(**options)
+    if request.explain:
+        from gyromc.app.fit.explain import explained, explanation_tables
+        from gyromc.app.fit.preparation import prepare
+
+        found = explained(prepare(request), request.prior_scale)
+        answer(json, found, *explanation_tables(found))
+        return
     try:
         directory, results = study(request, say)
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ A file that cannot be read as it stands is refused, with place and remedy.
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ from gyromc.csvfile import CsvFile, is_number, require_distinct
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
-__all__ = ["MAX_COLUMNS", "DataTable", "read_table", "split_names"]
+__all__ = ["MAX_COLUMNS", "DataTable", "read_table", "split_names", "table_of"]
 
 MAX_COLUMNS = 1000
 """More predictors than this are refused: the sampler's matrices are dense."""
 MARKS = {
-    b"PK\x03\x04": "an Excel workbook or another zip archive: save it as CSV (UTF-8)",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as CSV (UTF-8)",
-    b"\x1f\x8b": "compressed with gzip: decompress it first (`gunzip`)",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
     b"%PDF": "a PDF document: export the table as CSV",
     b"SQLite format 3": "an SQLite database: export the table as CSV",
 }
@@ -72,14 +70,17 @@ def read_table(
     keep: Sequence[str] = (),
     *,
     role: str = "target",
+    choose: Callable[[Sequence[str]], Collection[str]] | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
+    sheet: str | None = None,
 ) -> DataTable:
-    """Read a CSV or Parquet file; Parquet is recognised by its first bytes.
+    """Read a CSV file (also compressed by gzip), an Excel or a Parquet file; its first bytes say which.
 
     - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
     - `keep`: columns to read in any case, such as the target; `role`: what messages call them.
-    - `decimal`: `","` where numbers are written 3,14.
+    - `choose`: a function from the names of the columns to those wanted, instead of all.
+    - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
     """
     path = Path(path)
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
@@ -90,10 +91,38 @@ def read_table(
     require(first, f"{path} is empty: a table needs a header line and rows.")
     for mark, sentence in MARKS.items():
         require(not first.startswith(mark), f"{path} is {sentence}.")
-    wanted = _Wanted(str(path), columns, drop, keep, role)
+    wanted = _Wanted(str(path), columns, drop, keep, role, choose)
+    if first.startswith(b"PK\x03\x04"):
+        return _read_excel(path, wanted, sheet)
+    require(sheet is None, f"`--sheet` is for Excel files: {path} is none.")
     if first.startswith(b"PAR1"):
         return _read_parquet(path, wanted)
     return _read_csv(path, wanted, encoding, decimal)
+
+
+def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
+    """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
+    pandas = pandas_module()
+    try:
+        frame = data if isinstance(data, pandas.DataFrame) else pandas.DataFrame(dict(data))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"New rows must be a file, a data frame or a mapping of columns: {error}") from None
+    _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
+    types, found = pandas.api.types, {}
+    for column in columns:
+        values = frame[column].reset_index(drop=True)
+        if isinstance(values.dtype, pandas.CategoricalDtype):
+            values = values.astype(values.cat.categories.dtype)
+        if types.is_bool_dtype(values) or types.is_object_dtype(values):
+            values = values.map(str, na_action="ignore")
+        if types.is_numeric_dtype(values):
+            found[column] = values.astype(float)
+        elif types.is_datetime64_any_dtype(values):
+            found[column] = values
+        else:
+            found[column] = clean(values.astype("str"))
+    require(len(frame), f"{name} has no rows.".capitalize())
+    return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
 
 
 def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
@@ -110,17 +139,25 @@ class _Wanted:
     drop: Sequence[str]
     keep: Sequence[str]
     role: str
+    choose: Callable[[Sequence[str]], Collection[str]] | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The columns that the user names, to read or to leave out."""
+        return frozenset([*self.keep, *self.columns, *self.drop])
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
         """Check the names and return the places of the wanted columns."""
         require_distinct(names, self.path)
         known, keep = set(names), set(self.keep)
+        if self.choose is not None:
+            known = set(self.choose([name for name in names if name not in unnamed]))
         only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
         for wanted, role in ((self.keep, self.role), (only, "--columns"), (drop, "--drop")):
             _require_names(wanted, names, self.path, role)
         both = ", ".join(map(repr, keep & drop))
         require(not both, f"{both} is the {self.role} and cannot be dropped too.")
-        chosen = keep | ((only or known) - drop)
+        chosen = keep | (((only & known if self.choose else only) or known) - drop)
         places = [i for i, name in enumerate(names) if name in chosen]
         require(
             len(places) <= MAX_COLUMNS + len(keep),
@@ -134,6 +171,32 @@ class _Wanted:
                 f"`--drop '{names[i]}'`.",
             )
         return places
+
+
+def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
+    """Read a sheet of an Excel file: the first row names the columns."""
+    from gyromc.app.fit.excel import read_sheet
+
+    names, rows, lines, notes = read_sheet(path, sheet)
+    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    unnamed = frozenset(filled[i] for i, name in enumerate(names) if not name)
+    pandas = pandas_module()
+    columns = {}
+    for i in wanted.select(filled, unnamed):
+        columns[filled[i]] = _typed([row[i] for row in rows], pandas)
+    return DataTable(str(path), "row", columns, np.array(lines, int), notes)
+
+
+def _typed(values: list[Any], pandas: Any) -> Any:
+    """The cells of an Excel column as numbers, dates or texts."""
+    import datetime
+
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return pandas.Series([np.nan if value is None else float(value) for value in values])
+    if known and all(isinstance(value, datetime.datetime | datetime.date) for value in known):
+        return pandas.to_datetime(pandas.Series(values))
+    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype="str"))
 
 
 def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
@@ -159,17 +222,30 @@ def _near_files(path: Path) -> str:
 
 
 def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
-    file = CsvFile(path, encoding, option="--encoding")
-    names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
-    unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
-    places = wanted.select(names, unnamed)
-    columns, lines = _texts(file, places)
+    with CsvFile(path, encoding, option="--encoding", index=True) as file:
+        names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
+        unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
+        index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
+        places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
+        columns, lines = _texts(file, places if index is None else [0, *places])
     require(lines.size, f"{path} has a header line but no rows.")
+    notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
+    if index is not None:
+        notes.append(_index_note(path, columns.pop(0)))
     texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
     if decimal == ",":
         texts = {name: with_points(column) for name, column in texts.items()}
-    notes = () if file.separator == "comma" else (f"{path.name} is separated by {file.separator}s.",)
-    return DataTable(str(path), "line", texts, lines, notes)
+    return DataTable(str(path), "line", texts, lines, tuple(notes))
+
+
+def _index_note(path: Path, column: Any) -> str:
+    """Say that a first column without a name was left out; raise if its values cannot be the names of rows."""
+    if not column.is_unique:
+        raise InvalidInput(
+            f"Column 1 of {path} has no name, and holds {column[column.duplicated()].iloc[0]!r} more than once, so that it is no "
+            "index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+        )
+    return f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
 
 
 def _texts(file: CsvFile, places: list[int]):

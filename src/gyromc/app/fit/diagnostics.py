@@ -71,7 +71,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
 
 
 def _failures(fit: Fit) -> dict[str, Any]:
-    failed = len(fit.run.failures)
+    failed = 0 if fit.run is None else len(fit.run.failures)
     text = f"{counted(failed, 'chain')} failed and are left out." if failed else "none."
     return _check("diverged chains", failed == 0, text)
 

@@ -1,4 +1,7 @@
-"""The figures of a fit, from fit.json: coefficients with intervals, calibration on held-out rows, traces of the chains."""
+"""The figures of a fit, from fit.json: coefficients with intervals, calibration on held-out rows, traces of the chains.
+
+Those of the model's checks are in `model_figures`.
+"""
 
 from typing import Any
 
@@ -7,18 +10,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from gyromc.app.fit.model_figures import BLUE, GREY, ORANGE, axes_of, model_figures
 from gyromc.show.pages import FIGURE_STYLE, Picture
 
 __all__ = ["pictures"]
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 CHAIN_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 MOST_BARS = 25
 
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
-    """Draw the pictures of a fit: `coefficients`, `calibration` where rows were held out, and `trace`."""
-    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace}
+    """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
+    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
     if results["held_out"] is None:
         del draw["calibration"]
     style = {**FIGURE_STYLE, "text.parse_math": False}  # a $ in the name of a column is a $
@@ -26,19 +29,12 @@ def pictures(results: dict[str, Any]) -> list[Picture]:
         return [Picture.of(kind, *function(results)) for kind, function in draw.items()]
 
 
-def _axes(size: tuple[float, float], title: str, rows: int = 1):
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, squeeze=False).ravel()
-    axes[0].set_title(title, loc="left")
-    return figure, axes
-
-
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     """Draw the effect of one standard deviation of each predictor, the largest first."""
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
-    figure, (ax,) = _axes((4.4, max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
+    figure, (ax,) = axes_of((4.4, max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
     places = np.arange(len(rows))[::-1]
     means = np.array([c["standardised"]["mean"] for c in rows])
     ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
@@ -63,7 +59,7 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
     """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
     found = results["held_out"]["calibration"]
     of_classes = found["kind"] == "classes"
-    figure, (ax,) = _axes((4.4, 3.7), "calibration on held-out rows")
+    figure, (ax,) = axes_of((4.4, 3.7), "calibration on held-out rows")
     points = found["points"]
     x, y = np.array([p["predicted"] for p in points]), np.array([p["observed"] for p in points])
     ends = np.array([p["interval_95"] for p in points])
@@ -88,7 +84,7 @@ def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
     """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
-    figure, axes = _axes((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))
+    figure, axes = axes_of((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))
     for ax, parameter in zip(axes, shown, strict=True):
         for series, colour in zip(parameter["chains"], CHAIN_COLOURS, strict=False):
             ax.plot(found["steps"][: len(series)], series, color=colour, linewidth=0.7, alpha=0.85)

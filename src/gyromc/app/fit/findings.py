@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from gyromc.app.fit.adequacy import coverage
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.diagnostics import checkup, label
 from gyromc.app.fit.encoding import Encoding
+from gyromc.app.fit.response import COUNTS
+from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.wording import model_words
-from gyromc.regression.fit import Fit
+from gyromc.regression.adequacy.laws import left_out_law
+from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.predictive import Predictive
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted
 from gyromc.show.pages import machine
@@ -55,6 +59,7 @@ def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior
         "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
         "columns": encoding.rows(),
         "coefficients": rows,
+        "parameters": [_row(c) for c in fit.auxiliary],
         "summary": {
             "coefficients": len(slopes),
             "sure": sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes),
@@ -72,23 +77,26 @@ def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str,
     found = []
     for c in fit.coefficients:
         scale = spread.get(c.name) if c.name != "intercept" else None
-        found.append(
-            {
-                "label": label(c),
-                "name": c.name,
-                "class": c.output,
-                "mean": c.mean,
-                "std": c.sd,
-                "interval_95": [c.low, c.high],
-                "std_error": c.std_error,
-                "bias": c.bias,
-                "effective_size": c.ess if math.isfinite(c.ess) else None,
-                "standardised": None
-                if scale is None
-                else {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]},
-            }
-        )
+        standardised = None
+        if scale is not None:
+            standardised = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
+        found.append({**_row(c), "standardised": standardised})
     return found
+
+
+def _row(c: Coefficient) -> dict[str, Any]:
+    """Return a coefficient or a further parameter as plain values."""
+    return {
+        "label": label(c),
+        "name": c.name,
+        "class": c.output,
+        "mean": c.mean,
+        "std": c.sd,
+        "interval_95": [c.low, c.high],
+        "std_error": c.std_error,
+        "bias": c.bias,
+        "effective_size": c.ess if math.isfinite(c.ess) else None,
+    }
 
 
 def coefficient_table(fit: Fit) -> Rows:
@@ -96,20 +104,22 @@ def coefficient_table(fit: Fit) -> Rows:
     names = dict(COEFFICIENT_COLUMNS)
     if fit.coefficients[0].output is None:
         del names["class"]
-    return list(names), [[getattr(c, attribute) for attribute in names.values()] for c in fit.coefficients]
+    rows = (*fit.coefficients, *fit.auxiliary)
+    return list(names), [[getattr(c, attribute) for attribute in names.values()] for c in rows]
 
 
-def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
+def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
     """Compute scores and calibration on rows that the fit has not seen."""
-    mean = fit.predict(X).mean
+    X, beside = rows.X, rows.beside()
+    mean = fit.predict(X, **beside).mean
     if encoding.response.classes:
         p = _probabilities(mean)
         scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
         baseline = "how frequent the classes are"
     else:
-        counts = encoding.response.model == "poisson"
-        scores = number_scores(mean, fit.posterior.log_densities(X, y), y, train, counts)
-        calibration = calibration_of_intervals(*_distribution(fit, X, y))
+        counts = encoding.response.model in COUNTS
+        scores = number_scores(mean, fit.posterior.log_densities(X, y, **beside), y, train, counts)
+        calibration = calibration_of_intervals(*_distribution(fit, rows, y))
         baseline = "the mean count" if counts else "mean and standard deviation"
     return {
         "rows": int(y.size),
@@ -117,6 +127,7 @@ def held_out(fit: Fit, encoding: Encoding, X: np.ndarray, y: np.ndarray, train: 
         "baseline": f"{baseline} in the training rows",
         "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
         "calibration": calibration,
+        "coverage": coverage(fit, X, y, beside),
     }
 
 
@@ -133,25 +144,19 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
     return mean if mean.ndim == 2 else np.column_stack([1 - mean, mean])
 
 
-def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distribution(fit: Fit, rows: DesignRows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictive distribution function just below y, and at y."""
-    if fit.model == "linear":
-        found = fit.predict(X)
-        at = stats.norm.cdf(y, found.mean, found.sd)
-        return at, at
-    draws = fit.draws.reshape(-1, X.shape[1] + 1)
-    below, upto = [], []
-    for first in range(0, y.size, AT_ONCE):
-        rows, part = X[first : first + AT_ONCE], y[first : first + AT_ONCE, None]
-        rates = np.exp(draws[:, 0] + rows @ draws[:, 1:].T)
-        below.append(stats.poisson.cdf(part - 1, rates).mean(axis=1))
-        upto.append(stats.poisson.cdf(part, rates).mean(axis=1))
+    parts = []
+    for chosen in np.array_split(np.arange(y.size), -(-y.size // AT_ONCE)):
+        part = rows.take(chosen)
+        parts.append(left_out_law(Predictive.of(fit.posterior, part.X, **part.beside()), y[chosen], None))
+    below, upto = zip(*parts, strict=True)
     return np.concatenate(below), np.concatenate(upto)
 
 
-def predictions(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, y: np.ndarray | None) -> Rows:
-    """Return columns and rows of a table of predictions; `y` where it was observed."""
-    found, classes = fit.predict(X), encoding.response.classes
+def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRows, y: np.ndarray | None) -> Rows:
+    """Return columns and rows of a table of predictions; `y` where it was observed. `fit` may be a posterior alone."""
+    found, classes = fit.predict(design.X, **design.beside()), encoding.response.classes
     columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
     if y is not None:
         columns["observed"] = [classes[k] for k in y] if classes else y.tolist()
@@ -180,7 +185,7 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
     response, (columns, rows) = encoding.response, table
     what = f"the probability of {response.positive or 'the likeliest class'}" if response.classes else "the mean"
     first = rows[:10]
-    if response.model == "softmax":
+    if len(response.classes) > 2:
         columns, first = _likeliest(columns, first)
     return {
         "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
@@ -206,6 +211,10 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
+    if fit.run is None:
+        work = f"{fit.posterior.count} independent draws in closed form"
+        shown = {"sampler": fit.reason, "work": work}
+        return {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason, "shown": shown}
     plan, run = fit.run.plan, fit.run
     return {
         **plan.summary(),
@@ -215,9 +224,9 @@ def _sampler(fit: Fit) -> dict[str, Any]:
         "gradient_evaluations": run.gradient_evaluations,
         "wall_time": run.wall_time,
         "compile_time": run.compile_time,
-        "reason": fit.tuned.reason,
+        "reason": fit.reason,
         "shown": {
-            "sampler": fit.tuned.reason,
+            "sampler": fit.reason,
             "work": f"{run.gradient_evaluations:.3g} gradients in {run.wall_time:.1f} s (compiling {run.compile_time:.1f} s) "
             f"by engine {run.engine}",
         },
@@ -231,10 +240,9 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["std"], 1e-300))
     parameters = [
         {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
-        for i in [0, *slopes[: TRACED - 1]]
+        for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
     ]
-    assert fit.run.options is not None
-    assert fit.run.options.thin is not None  # draws are kept
-    thin = fit.run.options.thin
+    options = None if fit.run is None else fit.run.options
+    thin = 1 if options is None or options.thin is None else options.thin  # independent draws follow each other
     steps = np.arange(draws.shape[1]) * thin
     return {"thin": thin, "steps": steps.tolist(), "parameters": parameters}

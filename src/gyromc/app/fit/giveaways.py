@@ -1,7 +1,7 @@
 """Columns that give the target away: copies of it, shifted or rescaled copies, recodings of its values.
 
-The table, its encoding and the target's numbers in; the names of such columns out, each with what it was found by. A model with
-such a column scores well and says nothing about rows whose target is not known.
+The table, its encoding, the target's numbers and X in; the names of such columns out, each with what it was found by. A model
+with such a column scores well and says nothing about rows whose target is not known.
 """
 
 import shlex
@@ -20,7 +20,7 @@ ENOUGH = 20  # rows that are in one order by chance once in 20!/2
 ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
 
 
-def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray) -> dict[str, str]:
+def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, str]:
     """Return the columns that determine the target in all rows, each with how; the empty name stands for several together."""
     found = {}
     for feature in encoding.features:
@@ -33,7 +33,7 @@ def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray) -> dict[str, 
             how = _copied(as_numbers(column)[0][known], y[known]) or how
         if how:
             found[feature.name] = how
-    if not found and not encoding.response.classes and _determined(encoding.design(table), y):
+    if not found and not encoding.response.classes and _determined(X, y):
         found[""] = "a weighted sum of the columns equals the target in every row"
     return found
 
@@ -70,6 +70,8 @@ def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
 def _determined(X: np.ndarray, y: np.ndarray) -> bool:
     """Whether a weighted sum of the columns equals y, in more rows than that takes."""
     if len(y) < X.shape[1] + FEW or y.std() == 0:
+        return False
+    if not X.shape[1]:
         return False
     Z, scale = X - X.mean(axis=0), X.std(axis=0)
     Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()

@@ -3,22 +3,28 @@
 An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
 """
 
+import dataclasses
+import re
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
 
 from gyromc.app.fit.columns import adorned, as_numbers, as_text, is_dates, ordered, require_scale
 from gyromc.app.fit.datatable import MAX_COLUMNS, DataTable
-from gyromc.app.fit.encoding import CategoricalColumn, Encoding, NumericColumn
+from gyromc.app.fit.design import FormulaDesign
+from gyromc.app.fit.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.app.fit.formula import Formula, read_formula
 from gyromc.app.fit.response import Wishes, recognise_response
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted, listed
 
-__all__ = ["complete_rows", "recognise"]
+__all__ = ["complete_rows", "rare_levels", "recognise"]
 
 MAX_LEVELS = 50
 """A text column with more categories than this is refused unless `--categorical` names it."""
+FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
 FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
 
@@ -47,7 +53,9 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response = recognise_response(table, target, wishes)
-    names = [name for name in table.names if name != target]
+    if wishes.formula is not None:
+        return _by_formula(table, response, wishes.formula, wishes, train)
+    names = [name for name in table.names if name != target and name not in wishes.roles.columns]
     require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
     dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
     used = [name for name in names if name not in dropped]
@@ -57,13 +65,91 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     rows = np.arange(table.num_rows) if train is None else train
     features = _features(table, used, wishes, rows)
     _require_different_names([name for f in features for name in f.outputs], table.path)
-    size = sum(len(f.outputs) for f in features)
+    _require_size(sum(len(f.outputs) for f in features))
+    return Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
+
+
+def _by_formula(
+    table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray | None
+) -> Encoding:
+    """Return the encoding of a formula: the kinds of its columns, and what it remembers of the rows."""
+    available = [name for name in table.names if name not in wishes.roles.columns]
+    dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
+    if dropped:
+        one = next(iter(dropped))
+        require(
+            _has_dot(formula.text),
+            f"Column {one!r} of the formula is {dropped[one]}: it predicts nothing. Remove it from the formula.",
+        )
+        available = [name for name in available if name not in dropped]
+        formula = read_formula(formula.text, available)
+    require(
+        formula.predictors or formula.groups,
+        f"The formula {formula.text!r} has no column to predict {response.name!r} from.",
+    )
+    wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
+    rows = np.arange(table.num_rows) if train is None else train
+    features = _features(table, formula.predictors, wishes, rows)
+    for feature in features:
+        require(
+            isinstance(feature, NumericColumn) or feature.name not in formula.numeric,
+            f"The formula computes with {feature.name!r}, which holds categories. Use it as it is, without a function.",
+        )
+    bare = Encoding(features, response)
+    design = FormulaDesign.learn(formula, available, bare.frame(table) or {"": np.zeros(table.num_rows)})
+    factors = tuple(_factor(table, group.factor) for group in formula.groups)
+    _require_different_names(design.names, table.path)
+    _require_size(len(design.names))
+    return dataclasses.replace(
+        bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
+    )
+
+
+def _has_dot(text: str) -> bool:
+    """Whether a formula has the sign for all other columns."""
+    return re.search(r"(?<![\w.`)])\.(?![\w.])", text) is not None
+
+
+def _factor(table: DataTable, columns: tuple[str, ...]) -> GroupFactor:
+    """Return a grouping factor with its levels in order; one level or a level for each row cannot be told from noise."""
+    levels = tuple(ordered(GroupFactor(columns, ()).labels(table)))
+    name = ":".join(columns)
+    require(len(levels) > 1, f"The grouping column {name!r} has one level only, {levels[0]!r}: there are no groups.")
+    return GroupFactor(columns, levels)
+
+
+def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
+    """Name the levels and combinations of levels with fewer than `FEW_ROWS` rows, and what is done about them."""
+    found, references = [], []
+    for feature in encoding.features:
+        if isinstance(feature, CategoricalColumn):
+            counts = as_text(table.columns[feature.name]).value_counts()
+            rare = [level for level in feature.levels if counts[level] < FEW_ROWS]
+            some = [f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare]
+            found += [f"{feature.name!r}: {listed(some, 5)}"] if rare else []
+            if feature.reference in rare:
+                other = shlex.quote(f"{feature.name}={counts.index[0]}")
+                references.append(
+                    f" {feature.reference!r} is the reference of {feature.name!r}, so that all its coefficients are uncertain: "
+                    f"pass `--reference {other}`."
+                )
+    crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
+    few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
+    found += [f"combinations {listed(few, 5)}"] if few else []
+    if not found:
+        return []
+    return [
+        f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
+        f"prior says: join them with others if they are not of interest.{''.join(references)}"
+    ]
+
+
+def _require_size(size: int) -> None:
     require(
         size <= MAX_COLUMNS,
         f"The columns become {size} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
         "categories with `--drop`.",
     )
-    return Encoding(features, response, tuple(dropped.items()))
 
 
 def _require_different_names(names: Sequence[str], path: str) -> None:
@@ -129,8 +215,8 @@ def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> 
     forced = name in wishes.categorical or name in wishes.reference
     if is_dates(column):
         raise InvalidInput(
-            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Turn them into numbers that mean "
-            f"something (days since a start, month, hour), or pass `--drop {name}`."
+            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Pass `--dates {name}` for year, month, "
+            f"weekday and days since the first, turn them into numbers that mean something, or pass `--drop {name}`."
         )
     values, bad = as_numbers(column)
     if not forced:
@@ -154,7 +240,7 @@ def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -
         seen = values[train][~np.isnan(values[train])]
         fill = float(np.median(seen if seen.size else known))
         note = "; ".join(filter(None, (_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)))
-    return NumericColumn(name, fill, note)
+    return NumericColumn(name, fill, note, float(known.min()), float(known.max()))
 
 
 def _imputed(count: int, by: str) -> str:

@@ -7,17 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.app.fit.robustness import robust_table
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds, number, plus_minus
 from gyromc.show.tables import Table
 
-__all__ = ["FILES", "RESULTS", "render", "tables", "write"]
+__all__ = ["FILES", "RESULTS", "model_note", "quoted", "render", "tables", "verdicts", "write"]
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 1, "gyromc fit … --out {directory}")
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predictions.csv")
 """All files that a fit may write."""
 SHOWN = 6  # predictions
 MOST_COEFFICIENTS = 60
+MOST_COMMANDS = 3
+SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
 
 
 def write(
@@ -37,7 +40,15 @@ def render(results: Mapping[str, Any]) -> str:
     from gyromc.show.pages import environment
 
     template = environment("gyromc.app.fit").get_template("fit.html.j2")
-    return template.render(results=results, pictures=pictures(dict(results)), zip=zip, cell=cell, heading=heading)
+    return template.render(
+        results=results,
+        pictures=pictures(dict(results)),
+        quoted=quoted(results["adequacy"]),
+        model_note=model_note(results["adequacy"]),
+        zip=zip,
+        cell=cell,
+        heading=heading,
+    )
 
 
 def tables(results: dict[str, Any]) -> Iterator[Table | str]:
@@ -49,9 +60,24 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     parts = [_columns(results), _coefficients(results), *map(_predictions, results["predictions"])]
     if results["held_out"] is not None:
         parts.append(_scores(results["held_out"]))
-    for table in [*parts, _checks(results)]:
+    if results.get("robust") is not None:
+        parts.insert(2, robust_table(results))
+    if results.get("parameters"):
+        parts.insert(2, _parameters(results["parameters"]))
+    for table in [*parts, _quoted(results["adequacy"]), _checks(results), _model_checks(results["adequacy"])]:
         yield table
         yield ""
+    yield "\n".join(verdicts(results)) + "\n"
+
+
+def verdicts(results: Mapping[str, Any]) -> list[str]:
+    """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
+    wrong = [check["name"] for check in results["checks"] if not check["good"]]
+    found = results["adequacy"]
+    computed = f"look at {', '.join(wrong)}" if wrong else "nothing speaks against it"
+    lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
+    commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
+    return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
 def _columns(results: dict[str, Any]) -> Table:
@@ -80,6 +106,15 @@ def _coefficients(results: dict[str, Any]) -> Table:
     return Table(columns, rows, title, list(filter(None, notes)), style="simple")
 
 
+def _parameters(parameters: list[dict[str, Any]]) -> Table:
+    rows = [
+        [p["name"], number(p["mean"], 4), bounds(p["interval_95"]), number(p["std"]), number(p["std_error"], 2)]
+        for p in parameters
+    ]
+    columns = ["parameter", "mean", "95\u00a0% credible interval", "posterior spread", "Monte Carlo error"]
+    return Table(columns, rows, "Further parameters", [], style="simple")
+
+
 def _predictions(part: dict[str, Any]) -> Table:
     rows = [list(map(cell, part["columns"], row)) for row in part["first"][:SHOWN]]
     notes = [f"the first {min(SHOWN, part['rows'])} of {part['rows']}; all are in {part['file']}"]
@@ -99,11 +134,59 @@ def _scores(held: dict[str, Any]) -> Table:
     return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
 
 
+def _quoted(found: Mapping[str, Any]) -> Table:
+    rows = [[name, value, meaning] for name, value, meaning in quoted(found)]
+    return Table(
+        ["", "value", "what it is"], rows, "What people quote", left=["", "value", "what it is"], style="simple"
+    )
+
+
+def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return name, value and meaning of R², LOO, WAIC and deviance, from the part `adequacy` of fit.json."""
+    loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
+    sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
+    return [
+        (
+            "Bayesian R²",
+            f"{number(r['mean'])} {bounds(r['interval_95'])}",
+            f"share of the variance that the columns explain{sample}",
+        ),
+        (
+            "LOO elpd",
+            plus_minus(loo["elpd"], loo["std_error"]),
+            f"log density of each row, left out{sample}; LOOIC {number(loo['looic'], 5)}, "
+            f"{number(loo['p_loo'])} effective parameters",
+        ),
+        ("WAIC", number(waic["waic"], 5), f"much the same as LOOIC; {number(waic['p_waic'])} effective parameters"),
+        ("deviance", plus_minus(deviance["mean"], deviance["sd"]), "−2 × log-likelihood, posterior mean and spread"),
+    ]
+
+
 def _checks(results: dict[str, Any]) -> Table:
-    signs = {True: ("fine", "green"), False: ("look", "yellow")}
-    rows = [[signs[check["good"]], check["name"], check["sentence"]] for check in results["checks"]]
+    rows = [
+        [SIGNS["fine" if check["good"] else "look"], check["name"], check["sentence"]] for check in results["checks"]
+    ]
     columns = ["", "check", "finding"]
-    return Table(columns, rows, "Can the numbers be trusted?", left=columns, style="simple")
+    return Table(columns, rows, "Can the computation be trusted?", left=columns, style="simple")
+
+
+def _model_checks(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [SIGNS[check["verdict"]], check["name"], f"{check['sentence']} {check['remedy']}".strip()]
+        for check in found["checks"]
+    ]
+    columns = ["", "check", "finding"]
+    return Table(columns, rows, "Does the model fit?", [model_note(found)], left=columns, style="simple")
+
+
+def model_note(found: Mapping[str, Any]) -> str:
+    """Return how the verdicts on the model are made."""
+    sample = (
+        f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; "
+        if found["rows"] < found["of_rows"]
+        else ""
+    )
+    return f"{sample}p is corrected for the number of checks: a model that is right is called wrong in at most 5 % of cases"
 
 
 def cell(column: str, value: Any) -> str:

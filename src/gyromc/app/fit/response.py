@@ -7,14 +7,19 @@ import numpy as np
 
 from gyromc.app.fit.columns import adorned, as_numbers, as_text, is_dates, ordered, require_scale
 from gyromc.app.fit.datatable import DataTable
+from gyromc.app.fit.dates import DateColumn
 from gyromc.app.fit.encoding import Response
+from gyromc.app.fit.formula import Formula
+from gyromc.app.fit.request import FAMILIES
+from gyromc.app.fit.roles import NO_ROLES, Roles
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted
 
-__all__ = ["MODELS", "Wishes", "recognise_response"]
+__all__ = ["COUNTS", "NUMBERS", "Wishes", "recognise_response"]
 
-MODELS = ("linear", "logistic", "softmax", "poisson")
+NUMBERS = ("linear", "student-t", "gamma", "poisson", "negative-binomial", "beta-binomial")
+COUNTS = ("poisson", "negative-binomial", "beta-binomial")
 MAX_CLASSES = 50
 FEW_VALUES = 10
 """A target of at most so many different whole numbers could be counts or classes: the user has to choose."""
@@ -29,13 +34,17 @@ class Wishes:
     categorical: tuple[str, ...] = ()
     positive: str | None = None
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    formula: Formula | None = None
+    roles: Roles = NO_ROLES
+    dates: tuple[DateColumn, ...] = ()
 
 
 def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
     """Choose the model and the classes from the target's values and the user's wishes."""
     column = table.columns[target]
-    model = wishes.model
-    require(model in (None, *MODELS), f"Unknown model {model!r}: there are {', '.join(MODELS)}.")
+    model = "softmax" if wishes.model == "multinomial" else wishes.model
+    require(model in (None, *FAMILIES), f"Unknown family {model!r}: there are {', '.join(FAMILIES)}.")
     require(
         not is_dates(column),
         f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
@@ -50,9 +59,14 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     reason = "asked for"
     if model is None:
         model, reason = _choose_model(target, column, values, bad, distinct)
-    if model in ("linear", "poisson"):
+    wishes.roles.require(target, model)
+    require(not wishes.order or model == "ordinal", f"`--order` is for `--family ordinal`, not for {model}.")
+    if model in NUMBERS:
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
         return _numeric_response(table, target, model, values, bad, reason)
+    if model == "ordinal":
+        require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
+        return _ordinal_response(target, distinct, bad, wishes.order, reason)
     return _class_response(target, model, distinct, wishes.positive, reason)
 
 
@@ -64,7 +78,7 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
         require(
             not adorned(column),
             f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers but are not written so. Write "
-            "plain numbers (1234.5); for decimal commas pass `--decimal ,`; for classes `--model logistic`.",
+            "plain numbers (1234.5); for decimal commas pass `--decimal ,`; for classes `--family logistic`.",
         )
         require(
             len(distinct) <= MAX_CLASSES,
@@ -76,39 +90,67 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
         return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
     whole = np.all(values == np.round(values))
     if whole and len(distinct) <= FEW_VALUES:
-        counts = ", counts (`--model poisson`)" if values.min() >= 0 else ""
+        counts = ", counts (`--family poisson`)" if values.min() >= 0 else ""
         raise InvalidInput(
             f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
-            f"are classes (`--model logistic`){counts} or measurements (`--model linear`)."
+            f"are classes (`--family logistic`){counts} or measurements (`--family linear`)."
         )
-    hint = "; if it counts events, pass `--model poisson`" if whole and values.min() >= 0 else ""
+    hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 
 
 def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
     if bad.any():
-        remedy = "For classes, pass `--model logistic`." if bad.all() else "Correct it."
+        remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
         raise InvalidInput(
             f"{table.path}, {table.place(bad)}: the target {target!r} must be a finite number for a {model} regression, "
             f"but is {table.columns[target][bad].iloc[0]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
         )
-    if model == "poisson":
+    if model in COUNTS:
         odd = (values < 0) | (values != np.round(values))
         if odd.any():
+            title = model.replace("poisson", "Poisson")
             raise InvalidInput(
-                f"{table.path}, {table.place(odd)}: a Poisson regression needs counts (0, 1, 2, …), but the target {target!r} "
-                f"is {values[odd][0]:g} there. Pass `--model linear` for measurements."
+                f"{table.path}, {table.place(odd)}: a {title} regression needs counts (0, 1, 2, …), but the target {target!r} "
+                f"is {values[odd][0]:g} there. Pass `--family linear` for measurements."
             )
-    if model == "linear":
+    if model == "gamma" and np.any(values <= 0):
+        odd = values <= 0
+        raise InvalidInput(
+            f"{table.path}, {table.place(odd)}: a gamma regression needs positive numbers, but the target {target!r} is "
+            f"{values[odd][0]:g} there ({counted(int(odd.sum()), 'row')} like that). Pass `--family linear`."
+        )
+    if model in ("linear", "student-t", "gamma"):
         require_scale(values, f"The target {target!r}")
     return Response(target, model, (), reason)
+
+
+def _ordinal_response(target: str, distinct: list[str], bad, order: Sequence[str], reason: str) -> Response:
+    """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
+    classes = ", ".join(map(repr, distinct[:12]))
+    require(
+        len(distinct) <= MAX_CLASSES,
+        f"The target {target!r} has {len(distinct)} values; at most {MAX_CLASSES} classes are possible.",
+    )
+    if not order:
+        require(
+            not bad.any(),
+            f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`.",
+        )
+        return Response(target, "ordinal", tuple(distinct), reason)
+    missing, extra = [c for c in distinct if c not in order], [c for c in order if c not in distinct]
+    require(
+        not missing and not extra and len(set(order)) == len(order),
+        f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}.",
+    )
+    return Response(target, "ordinal", tuple(order), reason)
 
 
 def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
     require(
         len(distinct) <= MAX_CLASSES,
         f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
-        "Pass `--model linear` for numbers.",
+        "Pass `--family linear` for numbers.",
     )
     if positive is not None:
         require(

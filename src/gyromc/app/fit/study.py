@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.app.fit.datatable import DataTable, read_table, split_names
-from gyromc.app.fit.encoding import Encoding
-from gyromc.app.fit.giveaways import check, giveaways
-from gyromc.app.fit.recognition import complete_rows, recognise
+from gyromc.app.fit.preparation import Prepared, prepare
 from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.request import Request
-from gyromc.app.fit.response import Wishes, recognise_response
-from gyromc.checks import positive, require, whole
-from gyromc.errors import GyromcWarning
-from gyromc.regression.scores import held_out_rows
+from gyromc.app.fit.robustness import robust_findings, with_robust
+from gyromc.app.fit.rows import DesignRows
+from gyromc.app.fit.saved import FittedModel
+from gyromc.app.saving import require_file
+from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.files import results_folder
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted
@@ -36,36 +34,18 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
-    whole(request.seed, "seed", least=0)
-    positive(request.prior_scale, "prior_scale")
-    text = {"encoding": request.encoding, "decimal": request.decimal}
-    table = read_table(request.data, request.columns, request.drop, (request.target,), **text)
-    table, left_out = complete_rows(table, request.target, request.impute)
-    wishes = _wishes(request, table)
-    response = recognise_response(table, request.target, wishes)
-    y = response.encode(table)
-    test = held_out_rows(y if response.classes else None, table.num_rows, request.test_fraction, request.seed)
-    train = np.setdiff1d(np.arange(table.num_rows), test)
-    encoding = recognise(table, request.target, wishes, train)
-    new = None
-    if request.predict is not None:  # before anything is computed: a wrong file is known at once
-        needs = encoding.needs
-        rows = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **text)  # and nothing else
-        new = rows, encoding.design(rows)
-    notes = [*table.notes, *left_out]
-    if not test.size and request.test_fraction > 0:
-        notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
-    for note in notes:
+    require_file(None if request.save is None else Path(request.save), "--save")
+    prepared = prepare(request)
+    for note in prepared.notes:
         say(note)
-    given_away = check(giveaways(table, encoding, y), request.target)
-    if not given_away["good"]:
-        say(f"warning: {given_away['sentence']}")
+    if not prepared.given_away["good"]:
+        say(f"warning: {prepared.given_away['sentence']}")
     out = request.directory
     with interruptible(patience=PATIENCE) as stop, progress() as shown, results_folder(out, FILES) as folder:
         watch = _Watch(say, stop, shown)
-        results, tables = _findings(request, table, encoding, (train, test), y, new, watch)
-        results["data"]["notes"] = notes
-        results["checks"].append(given_away)
+        results, tables, model = _findings(request, prepared, watch)
+        results["data"]["notes"] = prepared.notes
+        results["checks"].append(prepared.given_away)
         whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
         results = {
             "command": request.command,
@@ -77,21 +57,9 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
         watch.stage("writing the report")
         results = write(results, tables, folder)
         stop.check()
+        if request.save is not None:
+            model.save(request.save)
     return request.directory, results
-
-
-def _wishes(request: Request, table: DataTable) -> Wishes:
-    """Return what the user asks of the columns, with lists of names split."""
-    reference = {}
-    for text in request.reference:
-        column, sign, level = text.partition("=")
-        require(sign, f"`--reference` takes COLUMN=LEVEL: got {text!r}.")
-        reference[column] = level
-    categorical = split_names(request.categorical, table.names)
-    require(
-        request.target not in categorical, f"{request.target!r} is the target: for classes pass `--model logistic`."
-    )
-    return Wishes(request.model, request.impute, tuple(categorical), request.positive, reference)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,60 +81,97 @@ class _Watch:
 
 
 def _findings(
-    request: Request, table: DataTable, encoding: Encoding, split, y, new, watch: _Watch
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make both fits; return the content of fit.json and the tables beside it."""
+    request: Request, prepared: Prepared, watch: _Watch
+) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+    """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
     from gyromc.app.fit import findings
+    from gyromc.app.fit.adequacy import adequacy
 
-    train, test = split
-    X = encoding.design(table)
+    table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
+    X, y = prepared.rows.X, prepared.y
     spent = {}
     held_out = judged = None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
-        judged, spent["judging"] = _fit(request, encoding, X[train], y[train], watch)
-        held_out = findings.held_out(judged, encoding, X[test], y[test], y[train])
+        judged, spent["judging"] = _fit(request, prepared, prepared.rows.take(train), y[train], watch)
+        held_out = findings.held_out(judged, encoding, prepared.rows.take(test), y[test], y[train])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, encoding, X, y, watch)
+    fit, spent["fitting"] = _fit(request, prepared, prepared.rows, y, watch)
     tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
+    robust = None
+    if request.robust or request.cluster is not None:
+        robust = robust_findings(fit, prepared.rows, y, request.cluster)
+        tables["coefficients.csv"] = with_robust(tables["coefficients.csv"], robust)
     predictions = []
     if judged is not None:
-        tables["held_out.csv"] = found = findings.predictions(judged, encoding, table.take(test), X[test], y[test])
+        tables["held_out.csv"] = found = findings.predictions(
+            judged, encoding, table.take(test), prepared.rows.take(test), y[test]
+        )
         predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
-    if new is not None:
-        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *new, y=None)
+    if prepared.new is not None:
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, request.prior_scale)
-    return {**results, "held_out": held_out, "predictions": predictions, "times": spent}, tables
+    watch.stage("checking the model")
+    results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside())
+    model = FittedModel.of(fit, encoding, _about(request, prepared))
+    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "times": spent}
+    return {**results, **found}, tables, model
 
 
-def _fit(request: Request, encoding: Encoding, X: np.ndarray, y: np.ndarray, watch: _Watch):
+def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
+    """Return what a saved model says about itself."""
+    return {
+        "file": Path(request.data).name,
+        "rows": prepared.table.num_rows,
+        "formula": request.formula,
+        "target": prepared.encoding.response.name,
+        "family": prepared.encoding.response.model,
+        "command": request.command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: _Watch):
     """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
-    from gyromc.regression.fit import EFFORTS, fit
+    from gyromc.regression.fit import fit
 
-    effort: Any = request.effort
-    if effort not in EFFORTS:
-        try:
-            effort = float(effort)
-        except ValueError:
-            require(False, f"`--effort` is one of {', '.join(EFFORTS)}, or the relative error wanted: got {effort!r}.")
+    encoding = prepared.encoding
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
         found = fit(
-            X,
+            rows.X,
             y,
             encoding.response.model,
             prior_scale=request.prior_scale,
+            intercept=encoding.intercept,
             names=encoding.names,
             classes=encoding.response.classes or None,
-            effort=effort,
+            effort=_effort(request),
             seed=request.seed,
             progress=watch.advance,
+            priors=prepared.priors or None,
+            weights=rows.weights,
+            **rows.beside(),
         )
-    if found.run.partial:
+    if found.partial:
         raise KeyboardInterrupt
     watch.stop.check()
     for warning in caught:
         watch.say(f"warning: {warning.message}")
     return found, time.perf_counter() - began
+
+
+def _effort(request: Request) -> str | float:
+    from gyromc.regression.fit import EFFORTS
+
+    if request.effort in EFFORTS:
+        return request.effort
+    try:
+        return float(request.effort)
+    except ValueError:
+        known = ", ".join(EFFORTS)
+        raise InvalidInput(
+            f"`--effort` is one of {known}, or the relative error wanted: got {request.effort!r}."
+        ) from None

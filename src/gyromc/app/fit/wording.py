@@ -28,6 +28,43 @@ WORDS = {
         "effect": "change of the log-probability",
         "per": ", for the difference of two classes",
     },
+    "student-t": {
+        "title": "regression with Student-t noise",
+        "sentence": "{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
+        "of": "{name}",
+        "effect": "change of {name}",
+        "per": " and of the target",
+    },
+    "ordinal": {
+        "title": "ordinal regression",
+        "sentence": "The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
+        "of": "the log-odds of a higher class",
+        "effect": "change of the log-odds",
+        "per": "",
+    },
+    "negative-binomial": {
+        "title": "negative binomial regression",
+        "sentence": "{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
+        "of the columns.",
+        "of": "the logarithm of {name}'s expectation",
+        "effect": "change of the log rate",
+        "per": "",
+    },
+    "gamma": {
+        "title": "gamma regression",
+        "sentence": "{name} has a gamma law; the logarithm of its expectation is a weighted sum of the columns.",
+        "of": "the logarithm of {name}'s expectation",
+        "effect": "change of the log mean",
+        "per": "",
+    },
+    "beta-binomial": {
+        "title": "beta-binomial regression",
+        "sentence": "{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
+        "weighted sum of the columns.",
+        "of": "the log-odds of a success",
+        "effect": "change of the log-odds",
+        "per": "",
+    },
     "poisson": {
         "title": "Poisson regression",
         "sentence": "{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
@@ -45,7 +82,7 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
     words = {key: text.format_map(fill) for key, text in WORDS[response.model].items()}
     noise = None
     if noise_scale is not None:
-        noise = f"The noise has the standard deviation {noise_scale:.4g}, where the evidence is largest; it is held fixed there."
+        noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
         "title": words["title"],

@@ -1,0 +1,189 @@
+"""assess: does a fitted regression describe its data?
+
+A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
+Bayesian R² and the deviance. Costly checks use at most `MOST_ROWS` rows, drawn at random: the time does not grow with the data.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.adequacy import design, laws, trends
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
+from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
+from gyromc.regression.draws import Draws
+from gyromc.regression.predictive import Predictive, ResponseKind
+
+__all__ = ["MOST_ROWS", "Adequacy", "assess", "bayesian_r_squared", "chosen_rows", "held_out_coverage"]
+
+MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
+MOST_NUMBERS = 1_500_000  # draws × rows
+LEAST_DRAWS, MOST_DRAWS = 500, 2048
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Adequacy:
+    """Whether a model describes its data.
+
+    **Attributes:**
+
+    - `checks`: tuple of `ModelCheck`, in the order in which one would act on them; `judgement`: the gravest of theirs.
+    - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
+      -2 Σ log p(y_i | θ).
+    - `rows`: the rows that were looked at; `num_rows`: how many there are in all.
+    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses, and responses
+      drawn from the law; for figures.
+    - `names`: of the columns of X.
+    """
+
+    checks: tuple[ModelCheck, ...]
+    loo: Loo
+    waic: Waic
+    r_squared: np.ndarray
+    deviance: np.ndarray
+    rows: np.ndarray
+    num_rows: int
+    law: Predictive
+    outputs: list[ModelResiduals]
+    X: np.ndarray
+    y: np.ndarray
+    replicates: np.ndarray
+    names: tuple[str, ...]
+
+    @property
+    def judgement(self) -> ModelVerdict:
+        """The gravest of the checks' judgements."""
+        order = list(ModelVerdict)
+        return max((check.verdict for check in self.checks), key=order.index)
+
+    @functools.cached_property
+    def by_aspect(self) -> dict[Aspect, ModelCheck]:
+        """The checks that could be made, by what they check."""
+        return {check.aspect: check for check in self.checks}
+
+
+def assess(
+    posterior: Draws,
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    names: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    further: Sequence[ModelCheck] = (),
+    beside: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Adequacy:
+    """Check a fitted model against the rows it was fitted to.
+
+    **Arguments:**
+
+    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
+    - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
+    - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
+    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
+    - `seed`: of the replicated responses and of the choice of rows.
+
+    **Returns:** an `Adequacy`.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.adequacy.assess import assess
+    from gyromc.regression.fit import fit
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 1))
+    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
+    found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
+    assert found.judgement.value == "misfit" and found.loo.elpd < 0
+    ```
+    """
+    rng = np.random.default_rng([seed, 7])
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
+    sources = names if sources is None else list(sources)
+    rows = chosen_rows(len(X), rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
+    part, y_part = X[rows], np.asarray(y, float)[rows]
+    most_draws = int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS))
+    law = Predictive.of(posterior, part, most_draws, **_cut(beside, rows))
+    replicates = law.replicate(rng)
+    log_density = law.log_density(y_part)
+    scale = len(X) / len(rows)
+    left_out = loo(log_density, scale)
+    outputs = residuals(law, y_part, replicates)
+    checks = [
+        *_law_checks(law, y_part, outputs, left_out, rng),
+        trends.curvature(outputs, part, names),
+        trends.interactions(outputs, part, names, sources),
+        trends.even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
+        laws.influence(left_out),
+        design.separation(X, np.asarray(y, float), names, law.kind),
+        design.collinearity(X, names, sources),
+        *further,
+    ]
+    return Adequacy(
+        checks=judged([check for check in checks if check is not None]),
+        loo=left_out,
+        waic=waic(log_density, scale),
+        r_squared=bayesian_r_squared(law),
+        deviance=-2 * scale * log_density.sum(axis=1),
+        rows=rows,
+        num_rows=len(X),
+        law=law,
+        outputs=outputs,
+        X=part,
+        y=y_part,
+        replicates=replicates,
+        names=tuple(names),
+    )
+
+
+def _law_checks(
+    law: Predictive, y: np.ndarray, outputs: list[ModelResiduals], left_out: Loo, rng: np.random.Generator
+) -> list[ModelCheck | None]:
+    """The checks of the law of y."""
+    found: list[ModelCheck | None] = [laws.dispersion(law, outputs[0])]
+    if law.kind is ResponseKind.CLASSES:
+        chances = laws.class_tails(law, y, left_out.log_weights)
+        return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
+    below, upto = laws.left_out_law(law, y, left_out.log_weights)
+    return [*found, laws.calibration(below, upto, rng), laws.outliers(laws.tails(below, upto))]
+
+
+def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:
+    """All rows, or so many of them, drawn at random and in order."""
+    return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
+
+
+def _cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
+    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
+    found = {}
+    for name, value in (beside or {}).items():
+        if name == "groups":
+            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
+        elif value is not None:
+            found[name] = np.asarray(value)[rows]
+    return found
+
+
+def held_out_coverage(
+    posterior: Draws, X: np.ndarray, y: np.ndarray, beside: Mapping[str, Any] | None = None, seed: int = 0
+) -> ModelCheck | None:
+    """How many rows that the fit has not seen lie in their 95 % predictive intervals; None for classes or too few rows."""
+    rng = np.random.default_rng([seed, 8])
+    rows = chosen_rows(len(X), rng)
+    law = Predictive.of(posterior, X[rows], **_cut(beside, rows))
+    return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
+
+
+def bayesian_r_squared(law: Predictive) -> np.ndarray:
+    """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019).
+
+    With more than two classes, both variances are summed over the classes.
+    """
+    explained = law.mean.var(axis=1, ddof=1)
+    noise = law.variance.mean(axis=1)
+    if explained.ndim == 2:
+        explained, noise = explained.sum(axis=1), noise.sum(axis=1)
+    return explained / np.maximum(explained + noise, 1e-300)

@@ -1,0 +1,159 @@
+"""Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
+
+A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Rows are judged by their law with the row itself left
+out, where the weights of `loo` are given; held-out rows by the law as it is. Laws of counts have jumps: a distribution function
+is taken just below y and at it.
+"""
+
+import math
+
+import numpy as np
+from scipy import special, stats
+
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
+from gyromc.regression.adequacy.loo import Loo
+from gyromc.regression.adequacy.residuals import ModelResiduals
+from gyromc.regression.predictive import Predictive, ResponseKind
+
+__all__ = [
+    "calibration",
+    "class_calibration",
+    "class_tails",
+    "coverage",
+    "dispersion",
+    "influence",
+    "left_out_law",
+    "outliers",
+    "tails",
+]
+
+OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
+UNEVEN = 0.01  # of the squared distance from a uniform law
+MOSTLY = 0.6  # of the largest mean, from which a law is called too narrow or too wide whatever else it is
+DEGREE = 4  # of the polynomials that see how far a law is from uniform
+LEVEL = 0.95  # of the predictive intervals that are checked
+MATTERS = 0.02  # difference of shares that matters
+MANY = 0.05  # share of the rows, from which outliers are a matter of the law and not of rows
+GROUPS = 10  # of rows with like predicted probabilities
+
+
+def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
+    """Pearson's χ² per degree of freedom, for counts; its p from replicated data, on both sides.
+
+    A linear model fits its noise to the residuals, and a class has no variance of its own: for these, None.
+    """
+    if law.kind is not ResponseKind.COUNTS:
+        return None
+    n = output.values.size
+    freedom = n - float(output.leverages.sum())
+    if freedom < 1:
+        return None
+    ratio = float(np.sum(output.values**2)) / freedom
+    repeated = np.mean(output.replicates**2, axis=1)
+    above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
+    p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
+    return ModelCheck(
+        Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n, "least": _least(repeated)}
+    )
+
+
+def _least(repeated: np.ndarray) -> float:
+    """The smallest p that so many replicates can show, on both sides."""
+    return 2 / (repeated.size + 1)
+
+
+def left_out_law(law: Predictive, y: np.ndarray, log_weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The distribution function just below y, and at it, with each row left out; equal for a continuous law."""
+    weights = np.full(law.t.shape[:2], 1 / law.num_draws) if log_weights is None else np.exp(log_weights)
+    at = law.cdf(y)
+    upto = np.sum(weights * at, axis=0)
+    jump = np.sum(weights * np.exp(law.log_density(y)), axis=0) if law.likelihood.discrete else 0.0
+    return np.clip(upto - jump, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
+
+
+def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:
+    """How unlikely each response is: the chance of one at least as far out on its side, times two."""
+    return np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
+
+
+def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """How unlikely each class is with its row left out: the chance of a class that is no likelier."""
+    p = law.mean if law.mean.ndim == 3 else np.stack([1 - law.mean, law.mean], axis=-1)
+    p = np.sum(np.exp(log_weights)[..., None] * p, axis=0)
+    own = p[np.arange(y.size), y.astype(int)]
+    return np.sum(np.where(p <= own[:, None], p, 0.0), axis=1)
+
+
+def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -> ModelCheck:
+    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random.
+
+    The statistic is the sum of squares of the means of the first four Legendre polynomials, 0 for a uniform law. `details`:
+    `direction`, what the largest of them means.
+    """
+    u = below + (upto - below) * rng.random(below.size)
+    means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, DEGREE + 1)])
+    size = float(np.sum(means**2))
+    sizes = np.abs(means)
+    worst = 1 if sizes[1] > MOSTLY * sizes.max() else int(np.argmax(sizes))
+    directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
+    details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
+    return ModelCheck(Aspect.CALIBRATION, size, float(stats.chi2.sf(u.size * size, DEGREE)), size > UNEVEN, details)
+
+
+def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
+    """Whether classes come as often as predicted, in groups of rows with like predicted probability.
+
+    The statistic is the largest difference between a group's observed share and its mean predicted probability.
+    """
+    tests, gaps = [], []
+    for output in outputs:
+        rows = np.argsort(output.fitted, kind="stable")
+        groups = np.array_split(rows, int(np.clip(rows.size // 10, 2, GROUPS)))
+        indicators = np.zeros((rows.size, len(groups)))
+        for g, group in enumerate(groups):
+            indicators[group, g] = 1.0
+            sd = np.sqrt(np.maximum(output.fitted * (1 - output.fitted), 1e-300))
+            gaps.append(float(np.mean((output.values * sd)[group])))
+        tests.append(output.together(indicators)[1])
+    worst = max(gaps, key=abs)
+    p = min(1.0, len(tests) * min(tests))
+    return ModelCheck(Aspect.CALIBRATION, abs(worst), p, abs(worst) > MATTERS, {"gap": worst})
+
+
+def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
+    """The share of held-out rows inside their central 95 % predictive interval; None for classes and for fewer than 5 rows.
+
+    Replicated responses at the same rows, each set under one draw, give the share's law under the model: rows that share the
+    errors of the coefficients vary together.
+    """
+    if law.kind is ResponseKind.CLASSES or y.size < 5:
+        return None
+    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0, method="inverted_cdf")
+    share = float(np.mean((y >= low) & (y <= high)))
+    repeated = np.mean((replicates >= low) & (replicates <= high), axis=1)
+    below, above = np.sum(repeated <= share + 1e-12), np.sum(repeated >= share - 1e-12)
+    p = min(1.0, 2 * (1 + min(below, above)) / (repeated.size + 1))
+    expected = float(repeated.mean())
+    details = {"level": LEVEL, "rows": int(y.size), "expected": expected, "least": _least(repeated)}
+    return ModelCheck(Aspect.COVERAGE, share, float(p), share < expected - MATTERS, details)
+
+
+def outliers(chances: np.ndarray) -> ModelCheck:
+    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05.
+
+    The statistic is the number of such rows. `details`: `rows`, the least likely first.
+    """
+    p = np.minimum(1.0, chances.size * chances)
+    rows = np.flatnonzero(p < 0.05)
+    rows = rows[np.argsort(p[rows], kind="stable")]
+    least = int(np.argmin(chances))
+    details = {"rows": rows.tolist(), "row": least, "many": bool(rows.size > MANY * chances.size)}
+    return ModelCheck(Aspect.OUTLIERS, float(rows.size), float(p.min()), True, details)
+
+
+def influence(found: Loo) -> ModelCheck:
+    """Rows without which the posterior would be another: Pareto's k above 0.7. The statistic is the largest k."""
+    rows = found.influential
+    judgement = ModelVerdict.LOOK if rows.size else ModelVerdict.FINE
+    details = {"rows": rows.tolist(), "row": int(np.argmax(found.pareto_k))}
+    return ModelCheck(Aspect.INFLUENCE, float(np.max(found.pareto_k)), details=details, verdict=judgement)
