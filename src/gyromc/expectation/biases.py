@@ -19,6 +19,7 @@ from gyromc.targets.separable import why_not_in_jax
 __all__ = ["SHARE", "check_biases", "known_biases"]
 
 SHARE = 0.7  # of the error that the bias may be; the Monte Carlo error gets the rest, at least 0.71 of it
+KNOWN = 0.3  # of the error that a bound of the bias may be: a larger one makes intervals cover more than they say
 PAIRED_SHARE = 4  # pairs of chains make a quarter of the steps of the first stage,
 FEWEST, LONGER = 128, 16.0  # at least so many, and at most so many times more where noise hides the bias
 MOST_TIMES = 8  # smaller that a step size becomes at once
@@ -32,18 +33,24 @@ def known_biases(chains: GrowingRun, errors: Mapping[str, float], given: Mapping
     sources = (
         [_predicted, _paired] if exact else [_paired, *([_predicted] if ridges else [])]
     )  # other functions take minutes
-    found = {name: one for name, one in given.items() if name in errors}
+    found = {name: given[name] for name, error in errors.items() if name in given and given[name].error <= KNOWN * error}
     for source in sources:
         lacking = {
             name: error for name, error in errors.items() if name not in found or not _settled(found[name], error)
         }
         if not lacking or chains.stop:
             break
-        for name, one in source(chains, lacking).items():
-            old = found.get(name)
-            if old is None or (one.value is not None and (old.value is None or one.error < old.error)):
-                found[name] = one
+        _improve(found, source(chains, lacking))
+    _improve(found, {name: one for name, one in given.items() if name in errors})
     return {name: found.get(name, unknown("the run was interrupted before it was measured")) for name in errors}
+
+
+def _improve(found: dict[str, Bias], others: Mapping[str, Bias]) -> None:
+    """Take those of the others that are known better."""
+    for name, one in others.items():
+        old = found.get(name)
+        if old is None or (one.value is not None and (old.value is None or one.error < old.error)):
+            found[name] = one
 
 
 def unknown(why: str) -> Bias:
