@@ -217,6 +217,7 @@ def plain(case: Case, truth: np.ndarray, spread: np.ndarray) -> tuple[float, flo
     model = case.plan().model
     try:
         start, top = model.mode, float(np.linalg.eigvalsh(model.precision)[-1])
+        top = max(top, 1 / float(np.min(spread[: case.shown])) ** 2)  # the curvature at a mode can be 0
     except gm.InvalidInput:
         start, top = np.zeros(case.dim), 1.0
     steps, best = case.steps // CHAINS, (math.inf, math.nan)

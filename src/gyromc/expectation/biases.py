@@ -33,7 +33,9 @@ def known_biases(chains: GrowingRun, errors: Mapping[str, float], given: Mapping
     sources = (
         [_predicted, _paired] if exact else [_paired, *([_predicted] if ridges else [])]
     )  # other functions take minutes
-    found = {name: given[name] for name, error in errors.items() if name in given and given[name].error <= KNOWN * error}
+    found = {
+        name: given[name] for name, error in errors.items() if name in given and given[name].error <= KNOWN * error
+    }
     for source in sources:
         lacking = {
             name: error for name, error in errors.items() if name not in found or not _settled(found[name], error)

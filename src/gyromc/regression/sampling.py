@@ -69,7 +69,7 @@ def sample(
         posterior=Draws(likelihood, posed.units, theta),
         mean=np.array([run.mean[label] for label in labels]) + offset,
         std_error=np.array([run.std_error[label] for label in labels]),
-        bias=np.array([tuned.bias[label] for label in labels]),
+        bias=np.array([tuned[label].largest_bias for label in labels]),
     )
 
 

@@ -24,6 +24,7 @@ TIME, SETTLE = (
 )  # how long a trial averages and settles, in relaxation times: from trusted points, and from others
 LEAST_STEPS, MOST_STEPS = 8, 100
 MOST_RUNGS = 8
+PLAUSIBLE = 0.05  # bias at the largest step size, in posterior standard deviations
 WILD = 0.3  # posterior standard deviations of bias, beyond which a rung only says: too large
 FINE = 48
 CHAINS = 20  # of a run, for the share of its ends
@@ -38,7 +39,7 @@ class Circumstances:
     - `spread`: the posterior standard deviation of each observable; `reference`, `reference_error`: its mean from the survey's
       points, infinite error where these cannot be trusted.
     - `left`: N·Var that exact gradients would leave to independent draws, in posterior sds.
-    - `seed`; `chains`: how many in a trial.
+    - `seed`; `chains`: how many in a trial; `sure`: whether the error must be known, not only small.
     """
 
     base: Plan
@@ -50,6 +51,7 @@ class Circumstances:
     left: float
     seed: int
     chains: int = 16
+    sure: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,10 +73,15 @@ class Ladder:
     rungs: tuple[Rung, ...]
     given_up: tuple[float, ...]
     reference_error: np.ndarray
+    sure: bool = False
 
     @functools.cached_property
     def _slope(self) -> tuple[np.ndarray, np.ndarray]:
-        """c of each observable and its variance, by weighted least squares over the rungs and the reference."""
+        """c of each observable and its variance, by weighted least squares over the rungs and the reference.
+
+        Before any trial the bias at the largest stable step size is taken as N(0, PLAUSIBLE²): where chains mix so slowly that
+        trials say nothing, a bias that could be anything would call for steps far too small.
+        """
         p = self.family.order
         x = np.array([*(rung.eta**p for rung in self.rungs), 0.0])
         y = np.array([*(rung.mean for rung in self.rungs), np.zeros_like(self.reference_error)])
@@ -82,7 +89,8 @@ class Ladder:
         total = w.sum(axis=0)
         center = (w * x[:, None]).sum(axis=0) / total
         spread = (w * (x[:, None] - center) ** 2).sum(axis=0)
-        return (w * (x[:, None] - center) * y).sum(axis=0) / spread, 1 / spread
+        before = (max(x) / PLAUSIBLE) ** 2
+        return (w * (x[:, None] - center) * y).sum(axis=0) / (spread + before), 1 / (spread + before)
 
     def bias(self, eta: float) -> np.ndarray:
         """The bias of each observable at η, as estimated, in posterior standard deviations."""
@@ -95,10 +103,13 @@ class Ladder:
     def squared_bias(self, eta: float) -> np.ndarray:
         """The square of each bias less what its own error adds; where that leaves nothing, the mean over all observables.
 
+        Where the error must be known, what each bias may be: its square and its variance.
         The mean of M squares, each known to √2 times its variance, is known to √(2/M) times their mean: no bias is taken as
         smaller than that.
         """
         c, variance = self._slope
+        if self.sure:
+            return (c**2 + variance) * eta ** (2 * self.family.order)
         unseen = min(1.0, math.sqrt(2 / len(c))) * float(np.mean(variance))
         pooled = max(float(np.mean(c**2 - variance)), unseen)
         own = np.maximum(c**2 - variance, 0.0)
@@ -163,7 +174,7 @@ def climb(family: Family, around: Circumstances, gradients: float, beat: float =
             if not around.survey.trusted:
                 start = found.ended
         if len(rungs) >= 2:
-            ladder = Ladder(family, tuple(rungs[-3:]), tuple(given_up), around.reference_error)
+            ladder = Ladder(family, tuple(rungs[-3:]), tuple(given_up), around.reference_error, around.sure)
             if ladder.best(gradients) >= 0.6 * eta or ladder.rmse(gradients) > HOPELESS * beat:
                 return ladder
         eta /= 2
@@ -171,7 +182,7 @@ def climb(family: Family, around: Circumstances, gradients: float, beat: float =
         return None
     if len(rungs) < 2 and not np.isfinite(around.reference_error).all():
         return None
-    return Ladder(family, tuple(rungs[-3:]), tuple(given_up), around.reference_error)
+    return Ladder(family, tuple(rungs[-3:]), tuple(given_up), around.reference_error, around.sure)
 
 
 def _tried(family: Family, around: Circumstances, eta: float, start: np.ndarray, seed: int) -> Trial | None:

@@ -21,7 +21,7 @@ from gyromc.targets.regressions import WithLikelihood
 
 __all__ = ["Pilot", "Survey", "survey"]
 
-ROUNDS = 4
+ROUNDS, MOST_ROUNDS = 4, 12  # of importance sampling; more only while the proposal is far too wide
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that points are proposed from, and their scale
 ENOUGH, GOOD = 0.1, 0.4  # share of the points that their weights leave: to be trusted, and to look no further
 LEAST = 50  # points that the weights must leave
@@ -133,7 +133,8 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
             why[-1].replace("Its width was found by a short run.", "Its width is that of the mean curvature."),
         )
         return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
-    short_run = lambda: _settled(model, list(modes), _center(found), seed, why, found.starts(CHAINS, seed))
+    center = _center(found.theta, found.weights, _of(found))
+    short_run = lambda: _settled(model, list(modes), center, seed, why, found.starts(CHAINS, seed))
     return _piloted(model, pilot, why) or short_run()
 
 
@@ -150,21 +151,37 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     """The best of a few rounds of importance sampling, each proposing from the fit to the one before."""
     proposals, shares = list(modes), model.modes.shares
     best: Survey | None = None
-    for _ in range(ROUNDS):
+    for k in range(MOST_ROUNDS):
         theta, log_density = _proposed(proposals, shares, points, rng)
         with np.errstate(all="ignore"):
             exponents = -model.flat_target.potentials(theta) - log_density
+        tempered, power = _tempered(exponents)
+        if power < 1.0 and k + 1 < MOST_ROUNDS:  # far too wide: narrower, before any gradient is computed
+            proposals, shares = [_center(theta, tempered)], np.ones(1)
+            continue
         weights = special.softmax(np.where(np.isfinite(exponents), exponents, -np.inf))
         worth = 1 / float(np.sum(weights**2)) / len(weights)
         if best is None or worth > best.worth:
             best = _fitted(model, theta, weights, worth)
-        if best.worth >= GOOD or (len(modes) > 1):
+        if best.worth >= GOOD or len(proposals) > 1 or k + 1 >= ROUNDS:
             break
-        proposals, shares = [_center(best)], np.ones(1)
+        proposals, shares = [_center(best.theta, best.weights, _of(best))], np.ones(1)
     assert best is not None
     count = best.worth * len(best.weights)
     good = best.worth >= ENOUGH and count >= LEAST and float(best.weights.max()) <= max(LARGEST, 4 / count)
     return dataclasses.replace(best, trusted=good)
+
+
+def _tempered(exponents: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights ∝ w^γ with the largest γ ≤ 1 that leaves enough points for a covariance, and γ: a far too wide proposal narrows."""
+    low, power = 0.0, 1.0
+    finite = np.where(np.isfinite(exponents), exponents, -np.inf)
+    worth = lambda gamma: 1 / float(np.sum(special.softmax(gamma * finite) ** 2)) / len(finite)
+    if worth(1.0) < ENOUGH:
+        for _ in range(40):
+            middle = (low + power) / 2
+            low, power = (middle, power) if worth(middle) >= ENOUGH else (low, middle)
+    return special.softmax(power * finite), power
 
 
 def _proposed(centers: list[Laplace], shares: np.ndarray, count: int, rng) -> tuple[np.ndarray, Any]:
@@ -302,14 +319,16 @@ def _of_modes(model: Model) -> tuple[str, ...]:
     )
 
 
-def _center(found: Survey) -> Laplace:
-    """Mean and inverse covariance of the points, for the next proposal."""
-    mean = found.weights @ found.theta
-    away = found.theta - mean
-    covariance = (away.T * found.weights) @ away
-    count, d = max(found.worth * len(found.weights), 1.0), found.model.dim
-    before = found.covariance
-    mixed = (count * covariance + d * before) / (count + d)  # few points do not decide alone
+def _of(found: Survey) -> Laplace:
+    return Laplace(found.fit.mean, found.fit.precision)
+
+
+def _center(theta: np.ndarray, weights: np.ndarray, before: Laplace | None = None) -> Laplace:
+    """Mean and inverse covariance of weighted points, for the next proposal; few points do not decide against what was before."""
+    mean, count, d = weights @ theta, 1 / float(np.sum(weights**2)), theta.shape[1]
+    away = theta - mean
+    covariance = (away.T * weights) @ away
+    mixed = covariance if before is None else (count * covariance + d * np.linalg.inv(before.precision)) / (count + d)
     return Laplace(mean, np.linalg.inv(mixed + 1e-10 * np.diag(np.diag(mixed))))
 
 

@@ -48,7 +48,7 @@ UNKNOWN, LEAST_LEFT = (
     1e-4,
 )  # N·Var that exact gradients leave to an average: where it cannot be measured, and at least
 LONGEST = 12.0  # powers of ten of gradients, where an error is asked for
-BETTER = 0.95  # RMSE of a later family, against that of an earlier one, to be preferred
+BETTER = (0.95, 0.8)  # RMSE of a later family against that of an earlier one, to be preferred; where trials may mislead
 REMEDY = "Check the result against NUTS, which adapts its step size to the curvature, or write the model with less dependence."
 
 
@@ -133,7 +133,9 @@ class _Tuning:
         least = LEAST_CHAINS[budget.error is not None]
         chains = int(np.clip(CHAINS_SHARE * budget.guess / weighed[0].cost, least, MOST_CHAINS))
         read = base.replace(oracle=weighed[0].oracle)
-        around = dataclasses.replace(around, base=read, noise=weighed[0].noise, chains=chains)
+        around = dataclasses.replace(
+            around, base=read, noise=weighed[0].noise, chains=chains, sure=budget.error is not None
+        )
         say(f"gradients: from {weighed[0].name}")
         moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
         base.model.remember(found.fit, around.base.oracle, moments)
@@ -157,9 +159,9 @@ class _Tuning:
 
     def chosen(self, steps: float) -> Ladder:
         """The ladder with the smallest error, an earlier family where a later one is hardly better."""
-        best = self.ladders[0]
+        best, better = self.ladders[0], BETTER[bool(self.around.survey.doubts)]
         for ladder in self.ladders[1:]:
-            if ladder.rmse(steps) < BETTER * best.rmse(steps):
+            if ladder.rmse(steps) < better * best.rmse(steps):
                 best = ladder
         return best
 
@@ -204,10 +206,10 @@ class _Tuning:
         eta, steps, spread = plan.eta, plan.num_chains * plan.num_steps, self.around.spread
         squared = ladder.squared_bias(eta)
         chance = ladder.per_gradient(eta) / steps + ladder.boundary(eta, steps, plan.num_chains)
-        rows = {
-            name: _expected(float(s), math.sqrt(b), math.sqrt(v), float(e))
-            for name, b, v, s, e in zip(plan.observables, squared, chance, spread, ladder.bias_error(eta), strict=True)
-        }
+        unknown = ladder.bias_error(eta)
+        known = np.sqrt(np.maximum(squared - unknown**2, 0.0) if ladder.sure else squared)
+        columns = zip(plan.observables, spread, np.sqrt(squared + chance), known, np.sqrt(chance), unknown, strict=True)
+        rows = {name: _expected(float(sd), *map(float, numbers)) for name, sd, *numbers in columns}
         own = math.sqrt(float(np.mean(squared + chance)))
         tried, gains = self._compared(ladder, steps, own, given)
         seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
@@ -280,11 +282,11 @@ def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
     return tune_many(base, oracle, budget.guess, share, seed)
 
 
-def _expected(sd: float, bias: float, chance: float, unknown: float) -> Expected:
+def _expected(sd: float, error: float, bias: float, chance: float, unknown: float) -> Expected:
     """From numbers in posterior standard deviations; a constant, whose spread is infinite here, has no error."""
     if not math.isfinite(sd):
         return Expected(0.0, 0.0, 0.0, 0.0)
-    return Expected(sd * math.hypot(bias, chance), sd * bias, sd * chance, sd, sd * unknown)
+    return Expected(sd * error, sd * bias, sd * chance, sd, sd * unknown)
 
 
 def _exact(around: Circumstances) -> bool:
