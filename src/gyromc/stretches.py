@@ -83,8 +83,12 @@ class Gram(Operator):
             f"{np.shape(self.root.basis)}.",
         )
         gap = np.abs(self.root.basis.T @ self.root.basis - np.eye(k)).max(initial=0.0)
-        require(gap < 1e-3, f"The columns of `basis` must be orthonormal: they are off by {gap:.3g}. Use `numpy.linalg.qr`.")
-        positive_definite(min(float(self.factor), float(np.min(self.root.scale**2)), 1 + float(np.min(self.root.gains, initial=0.0))))
+        require(
+            gap < 1e-3, f"The columns of `basis` must be orthonormal: they are off by {gap:.3g}. Use `numpy.linalg.qr`."
+        )
+        positive_definite(
+            min(float(self.factor), float(np.min(self.root.scale**2)), 1 + float(np.min(self.root.gains, initial=0.0)))
+        )
 
     @property
     def size(self) -> int:

@@ -33,7 +33,9 @@ def test_hfhr_with_it_is_hfhr_with_its_matrix():
     C = Gram(stretch(6, 2))
     thin, full = (gm.dynamics.hfhr(6, 0.1, 1.5, preconditioner=x) for x in (C, C.dense()))
     np.testing.assert_allclose(thin.D, full.D, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(thin.Q[6:, :6].T @ thin.Q[6:, :6], full.Q[6:, :6].T @ full.Q[6:, :6], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        thin.Q[6:, :6].T @ thin.Q[6:, :6], full.Q[6:, :6].T @ full.Q[6:, :6], rtol=1e-12, atol=1e-14
+    )
     assert HfhrSplitting().why_not(thin, True) is None
 
 

@@ -35,10 +35,10 @@ LEAST_GRADIENTS = 4000
 SHARE = 10  # a tenth of the budget is spent
 SPENT_ON = {
     "start": 0.04,
-    "descent": 0.16,
-    "mode": 0.1,
+    "descent": 0.14,
+    "mode": 0.12,
     "warm": 0.15,
-    "shape": 0.25,
+    "shape": 0.3,
 }  # of the tenth; the rest on the check
 LONGEST = 20_000  # steps of the descent
 OF_LIMIT = 0.7  # of the largest stable step
@@ -62,6 +62,8 @@ class Account:
     - `gradients`, `seconds`: what it cost; a product with a Hessian counts as two gradients.
     - `step_limit`: 2/√λ_max, from the largest curvature λ_max in the preconditioned coordinates; `smallest`: λ_min.
     - `step_size`, `friction`: what was taken.
+    - `rank`: how many stiff directions are treated apart from the diagonal; `diagonal_steps`, `stretched_steps`: the steps that a
+      relaxation is predicted to take with a diagonal alone and with them, NaN where none was looked for or stood out.
     - `noise`: the largest diagonal entry of the gradients' noise in those coordinates, 0 for exact gradients.
     - `halvings`: how often the step size was halved; `agrees`: whether two step sizes agreed in the end, None where the gradients
       did not suffice to see; `differences`: between them, in standard deviations, by observable.
@@ -75,6 +77,9 @@ class Account:
     smallest: float
     step_size: float
     friction: float
+    rank: int
+    diagonal_steps: float
+    stretched_steps: float
     noise: float
     halvings: int
     agrees: bool | None
@@ -183,6 +188,9 @@ class _Search:
             smallest=shape.smallest,
             step_size=plan.eta,
             friction=numbers.gamma,
+            rank=shape.rank,
+            diagonal_steps=shape.diagonal_steps,
+            stretched_steps=shape.stretched_steps,
             noise=shape.most_noise,
             halvings=check.halvings,
             agrees=check.agrees,
@@ -245,8 +253,8 @@ class _Search:
         """Dynamics, scheme and oracle as fields of a plan."""
         exact = isinstance(self.oracle, Exact)
         return {
-            "dynamics": hfhr(self.model.dim, numbers.alpha, numbers.gamma, preconditioner=shape.C),
-            "scheme": hfhr_splitting if exact else HfhrSplitting(moments=(shape.curvature, shape.noise)),
+            "dynamics": hfhr(self.model.dim, numbers.alpha, numbers.gamma, preconditioner=shape.preconditioner),
+            "scheme": hfhr_splitting if exact else HfhrSplitting(moments=(shape.curvature, shape.noise), whitened=True),
             "oracle": self.oracle,
             "seed": self.seed,
             "dtype": self.dtype,
