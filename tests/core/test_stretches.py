@@ -1,4 +1,4 @@
-"""A preconditioner that is diagonal but for a few directions: the same maps as its matrices, no matrix anywhere, what is refused."""
+"""A preconditioner that is diagonal but for a few directions: the maps of its matrices without them, and what is refused."""
 
 import jax
 import jax.numpy as jnp

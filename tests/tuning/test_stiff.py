@@ -1,4 +1,4 @@
-"""Low rank plus diagonal whitening from gradients alone: exact directions of a Gaussian, the gain it brings, and where it is left out."""
+"""Low rank plus diagonal whitening from gradients: the directions of a Gaussian, the gain, and where it is left out."""
 
 import jax
 import jax.numpy as jnp

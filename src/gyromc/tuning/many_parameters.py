@@ -8,6 +8,7 @@ import math
 
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
+from gyromc.tuning.budget import cost_of_a_gradient
 from gyromc.tuning.large import Account, large_plan
 from gyromc.tuning.tuned import Expected, Tried, Tuned
 
@@ -18,18 +19,24 @@ LEAST_EACH = 2000  # gradients for every chain
 UNKNOWN = "With so many parameters errors are not predicted: look at `gyromc.estimate(gyromc.run(tuned.plan))`."
 
 
-def tune_many(base: Plan, oracle: Oracle | None, gradients: float, share: float, seed: int) -> Tuned:
-    """The tuned plan; `share` is what one gradient of the oracle costs in gradients over all the data."""
+def tune_many(
+    base: Plan, oracle: Oracle | None, gradients: float, share: float, seed: int, num_chains: int | None, fixed: bool
+) -> Tuned:
+    """The tuned plan.
+
+    `share` is what one gradient of the oracle costs in gradients over all the data; `fixed`: whether its batches must stay as they
+    are.
+    """
     calls = int(gradients / share)
-    chains = max(1, min(CHAINS, calls // LEAST_EACH))
-    plan, account = large_plan(base.model, base.observables, oracle, calls, num_chains=chains, seed=seed)
+    chains = max(1, min(CHAINS, calls // LEAST_EACH)) if num_chains is None else num_chains
+    plan, account = large_plan(base.model, base.observables, oracle, calls, chains, seed, free_batches=not fixed)
     nan = math.nan
     rows = dict.fromkeys(plan.observables, Expected(nan, nan, nan, nan))
     line = Tried("hfhr_splitting, diagonal preconditioner", (plan.eta,), plan.eta, nan, nan, nan, "chosen")
     doubts = [*account.notes, UNKNOWN]
     if account.agrees is not True:
         doubts.append("Runs at two step sizes do not show that the step size is small enough: take more gradients.")
-    cost = plan.gradients * share
+    cost = plan.gradients * cost_of_a_gradient(plan)
     return Tuned(plan, rows, (line,), {}, cost, account.gradients * share, None, _reason(plan, account), doubts)
 
 

@@ -1,8 +1,8 @@
 """A preconditioner, diagonal or diagonal plus low rank, and the step size and friction that suit HFHR's splitting with it (T10).
 
 Input: stochastic gradients, points of the law, and how many gradients may be spent. Output: a `Shape` (E, and what curvature and
-noise are in the coordinates E⁻¹θ) and `Numbers` (η, γ, α) for it. There a step is stable below 2/√λ_max, and friction √λ_min makes
-a condition number κ cost √κ steps. Noise of the gradients needs friction too, or smaller steps.
+noise are in the coordinates E⁻¹θ) and `Numbers` (η, γ, α) for it. There a step is stable below 2/√λ_max, and friction √λ_min
+makes a condition number κ cost √κ steps. Noise of the gradients needs friction too, or smaller steps.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from gyromc.tuning.matrix_free import (
 )
 from gyromc.tuning.stiff import stretched
 
-__all__ = ["Numbers", "Shape", "measured", "numbers_for", "shape_at"]
+__all__ = ["Numbers", "Shape", "measured", "numbers_for", "relaxation_steps", "shape_at"]
 
 MOST = {"probes": 256, "pairs": 16}
 POINTS = 3  # at which the largest curvature is looked for
@@ -53,8 +53,8 @@ PAYS = 1.2  # times fewer steps for a relaxation, for low rank to be taken
 class Shape:
     """E; in the coordinates E⁻¹θ the diagonals of curvature and noise, the extreme curvatures, and the noise beside its diagonal.
 
-    `root` is E: `Diagonal` or `Stretch`. `cost` is how many gradients it took. `diagonal_steps` and `stretched_steps` are the steps
-    that a relaxation is predicted to take with a diagonal and with low rank added to it; NaN where that was not looked at.
+    `root` is E: `Diagonal` or `Stretch`. `cost` is how many gradients it took. `diagonal_steps` and `stretched_steps` are the
+    steps that a relaxation is predicted to take with a diagonal and with low rank added to it; NaN where that was not looked at.
     """
 
     root: Operator
@@ -66,6 +66,7 @@ class Shape:
     cost: int
     diagonal_steps: float = math.nan
     stretched_steps: float = math.nan
+    plain: "Shape | None" = None  # the same with a diagonal, where this is stretched
 
     @property
     def step_limit(self) -> float:
@@ -122,7 +123,7 @@ def shape_at(gradients: Gradients, points, allowed: int, key, groups: tuple[int,
     key_diagonals, key_stiff, key_one, key_two = jax.random.split(key, 4)
     found, cost = measured(gradients, points, allowed // 6, key_diagonals)
     P, Sigma = shrunk(found, groups), shrunk_noise(found, groups)
-    C = 1 / (P + Sigma)  # T7: 1/diag S
+    C = 1 / (P + Sigma.astype(float))  # T7: 1/diag S
     half = len(points) // 2 if varied else 0
     bent, more = None, 0
     if gradients.exact:
@@ -133,11 +134,12 @@ def shape_at(gradients: Gradients, points, allowed: int, key, groups: tuple[int,
     straight = look(Diagonal(np.sqrt(C)), found.prior, P, key_one)
     cost += straight.cost
     if bent is None:
-        return dataclasses.replace(straight, cost=cost, diagonal_steps=_steps(straight))
+        return dataclasses.replace(straight, cost=cost, diagonal_steps=relaxation_steps(straight))
     low = look(bent, found.prior, None, key_two)
-    steps = {"diagonal_steps": _steps(straight), "stretched_steps": _steps(low), "cost": cost + low.cost}
-    chosen = low if PAYS * steps["stretched_steps"] < steps["diagonal_steps"] else straight
-    return dataclasses.replace(chosen, **steps)
+    steps = {"diagonal_steps": relaxation_steps(straight), "stretched_steps": relaxation_steps(low), "cost": cost + low.cost}
+    straight = dataclasses.replace(straight, **steps)
+    pays = PAYS * steps["stretched_steps"] < steps["diagonal_steps"]
+    return dataclasses.replace(low, **steps, plain=straight) if pays else straight
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -181,7 +183,7 @@ def _scale(root: Operator) -> np.ndarray:
     return root.scale if isinstance(root, Stretch) else root.values  # type: ignore[attr-defined]  # a Diagonal
 
 
-def _steps(shape: Shape) -> float:
+def relaxation_steps(shape: Shape) -> float:
     """The steps that a relaxation is predicted to take."""
     found = numbers_for(shape, 10**9, USUAL, 0.0)
     return found.relaxation / found.eta  # T10: √κ without noise

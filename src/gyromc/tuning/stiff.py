@@ -61,7 +61,7 @@ def _root(found: Diagonals, rows: np.ndarray, groups: tuple[int, ...]) -> Stretc
 def stiff_directions(
     gradients: Gradients, points, scale, key, count: int, used: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest curvatures over the first `used` points in the coordinates θ/scale, largest first, and their directions in rows.
+    """The largest curvatures in the coordinates θ/scale, over the first `used` points, and their directions in rows.
 
     ```python
     import jax, jax.numpy as jnp, numpy as np
