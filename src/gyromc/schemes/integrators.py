@@ -200,7 +200,8 @@ def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float,
     drawn = np.empty(len(P))
     for first in range(0, len(P), AT_ONCE):
         part = slice(first, first + AT_ONCE)
-        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(P[part], alpha, gamma, eta) * Sigma[part]  # T10
+        curvature = np.asarray(P[part], float)
+        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(curvature, alpha, gamma, eta) * Sigma[part]  # T10
     return drawn
 
 
@@ -230,12 +231,13 @@ def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
         f"parameters: this plan has {plan.dim}. Use a diagonal preconditioner, `Exact()` gradients, or `balanced()`.",
     )
     if scheme.moments is not None:
-        P, Sigma = (np.broadcast_to(np.asarray(x, float), (plan.dim,)) for x in scheme.moments)
+        P, Sigma = (np.broadcast_to(np.asarray(x), (plan.dim,)) for x in scheme.moments)
     else:
         P, Sigma = _diagonal_moments(plan)
-    square = 1.0 if minus_E is None else minus_E**2
+    if minus_E is not None:
+        P, Sigma = minus_E**2 * P, minus_E**2 * Sigma
     alpha, gamma, eta = _alpha(D.upper_left, Q.upper_right), float(D.lower_right.scale), plan.eta
-    variances = kick_variances(np.maximum(square * P, 0.0), np.maximum(square * Sigma, 0.0), alpha, gamma, eta)
+    variances = kick_variances(np.maximum(P, 0), np.maximum(Sigma, 0), alpha, gamma, eta)
     worst = int(np.argmin(variances))
     require(
         variances[worst] > 0,
@@ -244,7 +246,7 @@ def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
         f"{1 - variances[worst] / (1 - np.exp(-2 * gamma * eta)):.3g} times as much). Take a smaller `step_size`, larger "
         "batches, a control variate, or more friction.",
     )
-    return Diagonal(np.sqrt(variances))
+    return Diagonal(np.sqrt(variances, out=variances))
 
 
 def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -301,10 +303,10 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
         return float(minus_E.scale) != 0
     values, root = _entries(D), _entries(minus_E)
     if values is not None and root is not None:
-        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-9, atol=0))
+        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-6, atol=0))
     if isinstance(D, Gram) and D.root.difference(minus_E.transposed(), 1) is not None:
         ratio = D.root.scale / minus_E.scale  # type: ignore[attr-defined]  # a Stretch, as the line above found
-        return bool(np.allclose(ratio, ratio[0], rtol=1e-9, atol=0))
+        return bool(np.allclose(ratio, ratio[0], rtol=1e-6, atol=0))
     E, matrix = -minus_E.dense(), D.dense()
     C = E @ E.T
     alpha = np.trace(matrix) / np.trace(C)

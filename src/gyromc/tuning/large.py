@@ -180,7 +180,7 @@ class _Search:
         h = with_squares(self.observables, self.model.unravel, mode)
         shape = self.shape(self.repeated(mode), "mode")
         hot = lambda theta: self.hot(theta, mode)
-        points = self.warm(shape, np.asarray(mode, float), h, hot)
+        points = self.warm(shape, np.asarray(mode), h, hot)
         shape, numbers = self.steady(self.shape(jnp.asarray(points, self.dtype), "shape"), points, h, hot)
         check = self.checked(shape, numbers, points, h, hot)
         numbers = dataclasses.replace(numbers, eta=check.step_size)
@@ -290,7 +290,7 @@ class _Search:
     ) -> Plan:
         """A plan over the vector θ for few chains from the points with random momenta, half of it burn-in."""
         theta = points[np.arange(self.chains) % len(points)]
-        momenta = np.random.default_rng(self.seed).standard_normal(theta.shape)
+        momenta = np.random.default_rng(self.seed).standard_normal(theta.shape, np.dtype(self.dtype))
         return Plan(
             target=self.model.flat_target,
             observables=h,
@@ -311,7 +311,7 @@ class _Search:
             self.pay(plan.gradients)
             found = ran(plan)
             if found is not None and not hot(found.state.z[:, : self.model.dim]):
-                return np.asarray(found.state.z[:, : self.model.dim], float)
+                return np.array(found.state.z[:, : self.model.dim])
         self.notes.append(
             "Chains that leave the mode diverged or spread too widely: curvature was measured at the mode only."
         )

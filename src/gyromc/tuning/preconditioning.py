@@ -87,7 +87,7 @@ class Shape:
     def preconditioner(self) -> Operator:
         """C = EEᵀ."""
         return (
-            Gram(self.root) if isinstance(self.root, Stretch) else Diagonal(np.asarray(_scale(self.root), float) ** 2)
+            Gram(self.root) if isinstance(self.root, Stretch) else Diagonal(_scale(self.root) ** 2)
         )
 
     def with_batches(self, factor: float) -> "Shape":
@@ -131,7 +131,7 @@ def shape_at(gradients: Gradients, points, allowed: int, key, groups: tuple[int,
     cost += more
     others = points[half:] if varied else points[:1]
     look = _Look(gradients, points, others, (allowed - cost) // (1 if bent is None else 2), groups)
-    straight = look(Diagonal(np.sqrt(C)), found.prior, P, key_one)
+    straight = look(Diagonal(np.sqrt(C, out=C).astype(points.dtype)), found.prior, P, key_one)
     cost += straight.cost
     if bent is None:
         return dataclasses.replace(straight, cost=cost, diagonal_steps=relaxation_steps(straight))
