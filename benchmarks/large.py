@@ -88,11 +88,11 @@ def network(gradients: int) -> dict:
     gm.run(given.replace(num_steps=3), "scan", progress=False)
     before, state = _peak(), 4 * 3 * given.dim
     model = gm.Model(given.target, given.model.template, given.model.start)
-    plan, account = large_plan(model, dict(given.observables), given.oracle, gradients, 1)
+    plan, account = large_plan(model, dict(given.observables), given.oracle, gradients, 1, free_batches=True)
     after = _peak()
     run = gm.run(plan.replace(num_steps=50, burn_in=0), "scan", progress=False)
     expected = (run.wall_time - run.compile_time) / 50 * (plan.num_steps + plan.burn_in)
-    row = {"d": given.dim, "gradients": gradients, "tuning_gradients": account.gradients, "notes": account.notes}
+    row: dict = {"d": given.dim, "gradients": gradients, "oracle": plan.oracle.name, "tuning_gradients": account.gradients, "notes": account.notes}
     row |= {"tuning_seconds": account.seconds, "run_seconds_expected": expected, "share": account.seconds / expected}
     row |= {
         "memory_in_states": (after - before) / state,

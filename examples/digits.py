@@ -7,7 +7,7 @@ networks. The digits 8 and 9 are never shown in training; the example also compa
 
     python examples/digits.py                    # several seeds, a few minutes; writes results/digits/
     python examples/digits.py --quick            # one seed, seconds, to see that it works
-    python examples/digits.py --tuned            # step size, friction and preconditioner found from gradients (large_plan)
+    python examples/digits.py --tuned            # sampler, step size and batches by gm.tune, for as many rows of data
 """
 
 import argparse
@@ -26,8 +26,7 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import gyromc as gm
-from gyromc.flat import ravel
-from gyromc.tuning.large import LEAST_GRADIENTS, large_plan
+from gyromc.tuning.large import LEAST_GRADIENTS
 
 SEEN, PIXELS = 8, 64
 
@@ -58,7 +57,7 @@ class Settings:
     mode_epochs: int = 400
     restarts: int = 5
     tuned: bool = (
-        False  # whether the sampler is tuned, with gradients of all images, instead of alpha, gamma and step_size
+        False  # whether `gm.tune` finds the sampler, instead of alpha, gamma, step_size and batch
     )
 
     def quick(self) -> "Settings":
@@ -180,15 +179,12 @@ def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
 
 
 def tuned_plan(model: Model, split: Split, seed: int) -> gm.Plan:
-    """The same posterior and observables, as many gradients, but of all labelled images, and a sampler found from gradients."""
-    given = posterior_plan(model, split, seed)
-    start = np.asarray(ravel(model.draw(jax.random.key(seed), 0.1)), float)
-    gradients = max(LEAST_GRADIENTS, given.gradients)
-    posterior = gm.Model(given.target, model.template, start)
-    plan, account = large_plan(posterior, given.observables, None, gradients, given.num_chains, seed)
-    for note in account.notes:
-        print(f"split {seed}: {note}", file=sys.stderr)
-    return plan
+    """The same posterior and observables and as many rows of data, tuning included; the sampler and its batches by `gm.tune`."""
+    given = posterior_plan(model, split, seed).replace(start=model.draw(jax.random.key(seed), 0.1))
+    rows = max(LEAST_GRADIENTS, given.gradients) * model.settings.batch / model.settings.labelled
+    tuned = gm.tune(given, gradients=rows, num_chains=given.num_chains, seed=seed)
+    print(f"split {seed}: {tuned.reason} {' '.join(tuned.warnings)}", file=sys.stderr)
+    return tuned.plan
 
 
 def bayes(model: Model, split: Split, seed: int):
@@ -332,8 +328,15 @@ def compare(seed: int, model: Model) -> dict:
         "chosen_for_the_point_estimate": chosen,
         "momentum_temperature": float(np.mean(momentum**2)),
         "observables": {
-            name: {"mean": run.mean[name], "interval_95": list(run.interval(name))} for name in run.plan.observables
+            name: {
+                "mean": run.mean[name],
+                "interval_95": list(run.interval(name)),
+                "std_error": run.std_error[name],
+                "r_hat": run.r_hat[name],
+            }
+            for name in run.plan.observables
         },
+        "plan": {"oracle": run.plan.oracle.name, "step_size": run.plan.eta, "steps": run.plan.num_steps, "burn_in": run.plan.burn_in},
         "seconds": {"bayes": sampled - began, "point": time.perf_counter() - sampled},
         "predictions": (bayes_test, bayes_unseen, point_test, point_unseen, digits),
     }
@@ -435,7 +438,7 @@ def main(arguments: list[str] | None = None) -> None:
             parser.add_argument(
                 flag, type=type(field.default), default=field.default, help=f"default {field.default:g}"
             )
-    parser.add_argument("--tuned", action="store_true", help="find the sampler from gradients of all labelled images")
+    parser.add_argument("--tuned", action="store_true", help="let `gm.tune` find the sampler")
     options = vars(parser.parse_args(arguments))
     seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
     settings = Settings(**options).quick() if quick else Settings(**options)

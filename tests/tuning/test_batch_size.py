@@ -32,6 +32,7 @@ def test_all_rows_are_taken_where_batches_are_not_worth_it():
     assert isinstance(suited(shape(400.0), gm.oracles.Minibatch(32), target), gm.oracles.Exact)
     small = gm.oracles.Minibatch(32)
     assert suited(shape(0.0), small, target) is small
+    assert suited(shape(400.0), small, target, most=100).evaluations(target) <= 100
     assert suited(shape(400.0), gm.oracles.Exact(), target).name == "Exact"
 
 

@@ -5,6 +5,7 @@ rows. Noise falls with 1/b while a gradient's cost grows with b; noise beyond wh
 friction makes relaxation slow, so that small batches can cost more rows than all the data would.
 """
 
+import math
 from typing import Any
 
 from gyromc.oracles import Exact, Minibatch, Oracle
@@ -40,12 +41,12 @@ def rows_by_batch(shape: Shape, oracle: Minibatch, num_data: int) -> dict[int, f
     return found
 
 
-def suited(shape: Shape, oracle: Oracle, target: Any) -> Oracle:
-    """The oracle, or one of the same kind that reads more rows where that needs fewer rows for one relaxation time."""
+def suited(shape: Shape, oracle: Oracle, target: Any, most: float = math.inf) -> Oracle:
+    """The oracle, or one that reads more rows, but at most so many, where that needs fewer rows for one relaxation time."""
     if type(oracle) is not Minibatch or oracle.size >= target.num_data:
         return oracle
     rows = rows_by_batch(shape, oracle, target.num_data)
     best = oracle.size
     for b, count in rows.items():
-        best = b if count < BETTER * rows[best] else best
+        best = b if b <= most and count < BETTER * rows[best] else best
     return Exact() if best == target.num_data else oracle if best == oracle.size else Minibatch(best, oracle.replace)

@@ -251,7 +251,8 @@ class _Search:
         """The shape of the law over the points, paid for; where batches are free, with the batches that suit it."""
         found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
         if self.free:
-            before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target)
+            most = self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight  # as many gradients must remain
+            before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
             self.weight *= self._rows(self.oracle) / self._rows(before)
         return found if share == self.weight else self._shape(points, part, 0.5)
 
