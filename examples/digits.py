@@ -56,9 +56,7 @@ class Settings:
     mode_rate: float = 4e-3  # the posterior's own mode: trained to the end, no early stopping
     mode_epochs: int = 400
     restarts: int = 5
-    tuned: bool = (
-        False  # whether `gm.tune` finds the sampler, instead of alpha, gamma, step_size and batch
-    )
+    tuned: bool = False  # whether `gm.tune` finds the sampler, instead of alpha, gamma, step_size and batch
 
     def quick(self) -> "Settings":
         return dataclasses.replace(
@@ -336,7 +334,12 @@ def compare(seed: int, model: Model) -> dict:
             }
             for name in run.plan.observables
         },
-        "plan": {"oracle": run.plan.oracle.name, "step_size": run.plan.eta, "steps": run.plan.num_steps, "burn_in": run.plan.burn_in},
+        "plan": {
+            "oracle": run.plan.oracle.name,
+            "step_size": run.plan.eta,
+            "steps": run.plan.num_steps,
+            "burn_in": run.plan.burn_in,
+        },
         "seconds": {"bayes": sampled - began, "point": time.perf_counter() - sampled},
         "predictions": (bayes_test, bayes_unseen, point_test, point_unseen, digits),
     }
@@ -423,6 +426,14 @@ def report(results: list[dict], settings: Settings) -> str:
     return "\n".join(lines)
 
 
+def store(results: list[dict], settings: Settings, out: Path) -> None:
+    """Write digits.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
+    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
+    (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="how many splits to compare on (default 10)")
@@ -438,13 +449,20 @@ def main(arguments: list[str] | None = None) -> None:
             parser.add_argument(
                 flag, type=type(field.default), default=field.default, help=f"default {field.default:g}"
             )
+    parser.add_argument("--no-figure", action="store_true", help="write no digits.png, which needs Matplotlib")
     parser.add_argument("--tuned", action="store_true", help="let `gm.tune` find the sampler")
     options = vars(parser.parse_args(arguments))
-    seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
+    seeds, quick, out, drawn = (
+        options.pop("seeds"),
+        options.pop("quick"),
+        options.pop("out"),
+        not options.pop("no_figure"),
+    )
     settings = Settings(**options).quick() if quick else Settings(**options)
     results, model = [], Model(settings)
     for seed in range(1, (1 if quick else seeds) + 1):
         results.append(compare(seed, model))
+        store(results, settings, out)  # after every split, so that a run that is stopped leaves what it has
         r = results[-1]
         scores = ", ".join(
             f"{w} {r[w]['brier']:.4f} {r[w]['log_score']:.4f}" for w in ("bayes", "mode", "point", "ensemble")
@@ -454,13 +472,11 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
             flush=True,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    figure(results, out / "digits.png")
-    plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
-    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
-    (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
     print(report(results, settings))
-    print(f"\n{out / 'digits.json'}\n{out / 'digits.png'}")
+    print(f"\n{out / 'digits.json'}")
+    if drawn:
+        figure(results, out / "digits.png")
+        print(out / "digits.png")
 
 
 if __name__ == "__main__":

@@ -3,16 +3,18 @@
 Input: n numbers, k orthonormal directions and a gain for each. Output: operators for `gyromc.dynamics.hfhr(preconditioner=…)`.
 """
 
+from typing import Any
+
 import equinox as eqx
 import numpy as np
 
 from gyromc.checks import require
 from gyromc.operators import Dense, Operator, positive_definite
 
-__all__ = ["Gram", "Stretch"]
+__all__ = ["DiagonalLowRank", "Gram"]
 
 
-class Stretch(Operator):
+class DiagonalLowRank(Operator):
     """E = diag(scale)(I + V diag(gains) Vᵀ), V = `basis` of n × k with orthonormal columns; Eᵀ where `turned`. O(nk) memory.
 
     **Arguments:**
@@ -23,8 +25,8 @@ class Stretch(Operator):
 
     ```python
     import numpy as np
-    from gyromc.stretches import Gram, Stretch
-    E = Stretch(np.array([1.0, 2.0]), np.array([[0.6], [0.8]]), np.array([-0.5]))
+    from gyromc.stretches import Gram, DiagonalLowRank
+    E = DiagonalLowRank(np.array([1.0, 2.0]), np.array([[0.6], [0.8]]), np.array([-0.5]))
     assert np.allclose(Gram(E).dense(), E.dense() @ E.dense().T)
     ```
     """
@@ -52,16 +54,16 @@ class Stretch(Operator):
         return Dense(self.dense()).cholesky()
 
     def transposed(self):
-        return Stretch(self.scale, self.basis, self.gains, not self.turned)
+        return DiagonalLowRank(self.scale, self.basis, self.gains, not self.turned)
 
     def times(self, factor):
-        return Stretch(factor * self.scale, self.basis, self.gains, self.turned)
+        return DiagonalLowRank(factor * self.scale, self.basis, self.gains, self.turned)
 
     def is_zero(self):
         return not np.any(self.scale)
 
     def difference(self, other, sign):
-        if not isinstance(other, Stretch) or self.turned == other.turned:
+        if not isinstance(other, DiagonalLowRank) or self.turned == other.turned:
             return None
         pairs = ((self.basis, other.basis), (self.gains, other.gains))
         if not all(a is b or np.array_equal(a, b) for a, b in pairs):
@@ -70,9 +72,9 @@ class Stretch(Operator):
 
 
 class Gram(Operator):
-    """factor · EEᵀ for a `Stretch` E: symmetric positive definite, diagonal plus low rank in the coordinates θ/scale."""
+    """factor · EEᵀ for a `DiagonalLowRank` E: symmetric positive definite, diagonal plus low rank in the coordinates θ/scale."""
 
-    root: Stretch
+    root: DiagonalLowRank
     factor: np.ndarray = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x, default=1.0)
 
     def __post_init__(self):
@@ -95,7 +97,8 @@ class Gram(Operator):
         return self.root.size
 
     def __call__(self, v):
-        return self.factor * self.root(self.root.transposed()(v))
+        inner: Any = self.root.transposed()(v)
+        return self.factor * self.root(inner)
 
     def dense(self):
         E = self.root.dense()

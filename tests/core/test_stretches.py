@@ -9,13 +9,13 @@ from scipy import linalg
 import gyromc as gm
 from gyromc.prediction.exact.chain import augment
 from gyromc.schemes.integrators import HfhrSplitting
-from gyromc.stretches import Gram, Stretch
+from gyromc.stretches import DiagonalLowRank, Gram
 
 
 def stretch(d, k, seed=0):
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, k)))
-    return Stretch(rng.uniform(0.5, 2.0, d), basis, rng.uniform(-0.9, 1.0, k))
+    return DiagonalLowRank(rng.uniform(0.5, 2.0, d), basis, rng.uniform(-0.9, 1.0, k))
 
 
 def test_structure_and_matrices_are_the_same_maps():
@@ -58,13 +58,13 @@ def covariance(E, scheme, tau, K):
 def test_the_splitting_keeps_the_covariance_with_and_without_noise():
     """With matrices for any E; with the diagonals of EᵀPE and EᵀΣE where these are diagonal, and not with another noise."""
     basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))
-    E = Stretch(np.full(6, 0.8), basis, np.array([-0.7, -0.5]))
+    E = DiagonalLowRank(np.full(6, 0.8), basis, np.array([-0.7, -0.5]))
     inverse = np.linalg.inv(E.dense())
     K = inverse.T @ np.diag([0.3, 0.7, 1.0, 1.1, 2.0, 3.0]) @ inverse
     K = (K + K.T) / 2
     for tau in (0.0, 0.3):
         np.testing.assert_allclose(covariance(E, "hfhr_splitting", tau, K) @ K, np.eye(6), atol=1e-9)
-    E = Stretch(np.linspace(0.5, 1.5, 6), np.eye(6)[:, [1, 4]], np.array([-0.7, 0.5]))
+    E = DiagonalLowRank(np.linspace(0.5, 1.5, 6), np.eye(6)[:, [1, 4]], np.array([-0.7, 0.5]))
     square, K = np.diag(Gram(E).dense()), np.diag([0.3, 3.0, 1.0, 1.1, 2.0, 0.7])
     told = HfhrSplitting(moments=(square * np.diag(K), square * 0.3**2), whitened=True)
     np.testing.assert_allclose(covariance(E, told, 0.3, K) @ K, np.eye(6), atol=1e-9)
@@ -76,7 +76,7 @@ def test_a_hundred_thousand_parameters_need_no_matrix():
     d = 100_000
     basis = np.zeros((d, 2), np.float32)
     basis[0, 0] = basis[1, 1] = 1.0
-    E = Stretch(np.ones(d), basis, np.array([-0.9, -0.5]))
+    E = DiagonalLowRank(np.ones(d), basis, np.array([-0.9, -0.5]))
     plan = gm.Plan(
         target=gm.targets.Quadratic(np.r_[100.0, 4.0, np.ones(d - 2)]),
         dynamics=gm.dynamics.hfhr(d, 0.001, 1.0, preconditioner=Gram(E)),
@@ -93,8 +93,8 @@ def test_a_hundred_thousand_parameters_need_no_matrix():
 def test_what_is_refused():
     E = stretch(4, 2)
     with pytest.raises(gm.InvalidInput, match="orthonormal"):
-        Gram(Stretch(E.scale, 2 * E.basis, E.gains))
+        Gram(DiagonalLowRank(E.scale, 2 * E.basis, E.gains))
     with pytest.raises(gm.InvalidInput, match="a column for each of the 1 gains"):
-        Gram(Stretch(E.scale, E.basis, E.gains[:1]))
+        Gram(DiagonalLowRank(E.scale, E.basis, E.gains[:1]))
     with pytest.raises(gm.InvalidInput, match="positive definite"):
-        Gram(Stretch(E.scale, E.basis, np.array([-1.5, 0.0])))
+        Gram(DiagonalLowRank(E.scale, E.basis, np.array([-1.5, 0.0])))

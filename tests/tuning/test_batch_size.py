@@ -1,4 +1,4 @@
-"""The size of batches for many parameters: fewest rows for a relaxation, against the formula; the budget stays the same in rows."""
+"""The size of batches for many parameters: fewest rows for a relaxation, against the formula; the same budget in rows."""
 
 import jax
 import jax.numpy as jnp

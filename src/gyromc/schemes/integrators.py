@@ -17,7 +17,7 @@ from gyromc.operators import Blocks, Diagonal, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
-from gyromc.stretches import Gram, Stretch
+from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
@@ -261,7 +261,7 @@ def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _alpha(C: Operator, minus_E: Operator) -> float:
     """α of αEEᵀ."""
-    if isinstance(C, Gram) and isinstance(minus_E, Stretch):
+    if isinstance(C, Gram) and isinstance(minus_E, DiagonalLowRank):
         return float(C.factor) * float(C.root.scale[0] / minus_E.scale[0]) ** 2
     entries, root = _entries(C), _entries(minus_E)
     if entries is not None and root is not None:
@@ -305,7 +305,7 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
     if values is not None and root is not None:
         return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-6, atol=0))
     if isinstance(D, Gram) and D.root.difference(minus_E.transposed(), 1) is not None:
-        ratio = D.root.scale / minus_E.scale  # type: ignore[attr-defined]  # a Stretch, as the line above found
+        ratio = D.root.scale / minus_E.scale  # type: ignore[attr-defined]  # a DiagonalLowRank, as the line above found
         return bool(np.allclose(ratio, ratio[0], rtol=1e-6, atol=0))
     E, matrix = -minus_E.dense(), D.dense()
     C = E @ E.T

@@ -1,7 +1,7 @@
 """How many rows a gradient should read: the batch with the fewest rows for one relaxation time.
 
-Input: the `Shape` of a law, measured with mini-batches of some size. Output: an oracle, the same or with larger batches, up to all
-rows. Noise falls with 1/b while a gradient's cost grows with b; noise beyond what the splitting bears asks for friction, and
+Input: the `Shape` of a law, measured with mini-batches of some size. Output: an oracle, the same or with larger batches, up to
+all rows. Noise falls with 1/b while a gradient's cost grows with b; noise beyond what the splitting bears asks for friction, and
 friction makes relaxation slow, so that small batches can cost more rows than all the data would.
 """
 

@@ -26,6 +26,7 @@ from gyromc.oracles import ControlVariate, Exact, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.integrators import HfhrSplitting, hfhr_splitting
 from gyromc.tuning.batch_size import suited
+from gyromc.tuning.large_notes import LEAST_TIMES, notes_on
 from gyromc.tuning.matrix_free import Gradients, descend, shrunk, temperatures
 from gyromc.tuning.preconditioning import Numbers, Shape, measured, numbers_for, shape_at
 from gyromc.tuning.step_check import Check, check_step, ran, with_squares
@@ -51,7 +52,6 @@ HOT = 0.2  # by which an array's (θ - c)ᵀ∇U / d may exceed 1
 BLATANT = 4.0  # a value of it that is too large whatever its error
 VIRIALS = 4  # gradients for it at each point
 RUNS = 3  # step sizes that the check has gradients for
-LEAST_TIMES = 2.0  # relaxation times that the check should last
 BURN_IN = 5.0  # relaxation times
 MOST_BURN_IN = 5  # a fifth of the run
 NUDGE = 0.1  # off the start, in units of 1/√curvature, in case the start is a saddle
@@ -157,13 +157,42 @@ def large_plan(
         return _Search(model, observables, oracle, gradients, num_chains, seed, chosen, free_batches).plan()
 
 
-class _Search:
+class _Spending:
+    """A budget in gradients of the given oracle, and what was spent of it; `weight` is what one of the present oracle costs."""
+
+    def __init__(self, gradients: int, num_chains: int):
+        self.budget, self.share, self.num_chains = gradients, gradients // SHARE, num_chains
+        self.spent, self.weight = 0.0, 1.0
+
+    def allowed(self, part: str) -> int:
+        """Gradients that a part may spend."""
+        return self.calls(SPENT_ON[part] * self.share)
+
+    def calls(self, amount: float) -> int:
+        """How many gradients of the present oracle cost as much as so many of the given one."""
+        return int(amount / self.weight)
+
+    def pay(self, count: int) -> None:
+        """Count gradients of the present oracle."""
+        self.spent += count * self.weight
+
+    def numbers(self, shape: Shape) -> Numbers:
+        """Step size and friction for the run."""
+        return numbers_for(shape, self.calls(self.budget) // self.num_chains, OF_LIMIT, RELAXATIONS)
+
+
+class _Search(_Spending):
     """One search for a plan: its pieces, and what it has spent."""
 
-    def __init__(self, model, observables, oracle: Oracle, gradients: int, num_chains: int, seed: int, dtype: str, free: bool):
+    def __init__(
+        self, model, observables, oracle: Oracle, gradients: int, num_chains: int, seed: int, dtype: str, free: bool
+    ):
         self.model, self.oracle, self.budget, self.dtype = model, oracle, gradients, dtype
         self.seed, self.num_chains, self.spent = seed, num_chains, 0.0
-        self.free, self.weight = free and type(oracle) is Minibatch, 1.0  # rows of a gradient, in those of the given oracle
+        self.free, self.weight = (
+            free and type(oracle) is Minibatch,
+            1.0,
+        )  # rows of a gradient, in those of the given oracle
         self.chains, self.share = min(num_chains, CHAINS), gradients // SHARE
         self.observables: Mapping[str, Observable] = {
             name: h if isinstance(h, Observable) else Function(h) for name, h in observables.items()
@@ -203,18 +232,6 @@ class _Search:
             notes=tuple(self.notes),
         )
 
-    def allowed(self, part: str) -> int:
-        """Gradients that a part may spend."""
-        return self.calls(SPENT_ON[part] * self.share)
-
-    def calls(self, amount: float) -> int:
-        """How many gradients of the present oracle cost as much as so many of the given one."""
-        return int(amount / self.weight)
-
-    def pay(self, count: int) -> None:
-        """Count gradients of the present oracle."""
-        self.spent += count * self.weight
-
     def stochastic(self, oracle: Oracle) -> Gradients:
         """Gradients in the run's precision."""
         target, oracle = cast((self.model.flat_target, oracle), jnp.dtype(self.dtype))
@@ -251,7 +268,9 @@ class _Search:
         """The shape of the law over the points, paid for; where batches are free, with the batches that suit it."""
         found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
         if self.free:
-            most = self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight  # as many gradients must remain
+            most = (
+                self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight
+            )  # as many gradients must remain
             before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
             self.weight *= self._rows(self.oracle) / self._rows(before)
         return found if share == self.weight else self._shape(points, part, 0.5)
@@ -318,11 +337,9 @@ class _Search:
         )
         return np.broadcast_to(mode, (self.chains, len(mode)))
 
-    def numbers(self, shape: Shape) -> Numbers:
-        """Step size and friction for the run."""
-        return numbers_for(shape, self.calls(self.budget) // self.num_chains, OF_LIMIT, RELAXATIONS)
-
-    def steady(self, shape: Shape, points: np.ndarray, h: Mapping[str, Observable], hot: Callable) -> tuple[Shape, Numbers]:
+    def steady(
+        self, shape: Shape, points: np.ndarray, h: Mapping[str, Observable], hot: Callable
+    ) -> tuple[Shape, Numbers]:
         """The shape with numbers for it; one with stiff directions must stand a short run, or it is taken without them."""
         if shape.plain is None:
             return shape, self.numbers(shape)
@@ -351,34 +368,9 @@ class _Search:
             )
         times = numbers.eta * steps / numbers.relaxation
         held = numbers.eta * self.calls(self.budget - self.spent) / self.num_chains / numbers.relaxation
-        if held < RELAXATIONS / 2:
-            self.notes.append(
-                f"Each chain lasts {held:.2g} relaxation times: it will not converge from where it starts. Take a larger budget, "
-                "fewer chains, or larger batches."
-            )
-        if times < LEAST_TIMES:
-            check = dataclasses.replace(check, agrees=None if check.agrees else check.agrees)
-            self.notes.append(
-                f"The check of the step size lasted {times:.2g} relaxation times: slow errors may have escaped it. Take a larger "
-                "budget, or fewer chains."
-            )
-        if self.temperature < 1 - HOT:
-            self.notes.append(
-                f"The chains have not spread over the law yet: (θ - c)ᵀ∇U / d is {self.temperature:.3g} where the law has 1, so "
-                "that curvature and noise were measured too near to the mode. Take a larger budget, or a longer `burn_in`."
-            )
-        if check.agrees is None and times >= LEAST_TIMES:
-            size = max(check.differences.values(), default=math.nan)
-            self.notes.append(
-                f"No two step sizes agreed before the gradients for tuning were used up: the last halving changed averages by "
-                f"{size:.2g} standard deviations, and (θ - c)ᵀ∇U / d is {self.temperature:.3g} where the law has 1. Take a "
-                "larger budget, larger batches or a control variate, and do not trust this plan unseen."
-            )
-        if numbers.gamma > 1.5 * numbers.free:
-            self.notes.append(
-                f"Gradient noise asks for friction {numbers.gamma:.3g} where {numbers.free:.3g} would be best without noise: "
-                "larger batches or a control variate would make the chains faster."
-            )
+        self.notes += notes_on(check, numbers, times, held, self.temperature)
+        if times < LEAST_TIMES:  # too short to see
+            check = dataclasses.replace(check, agrees=None)
         return check
 
     def final(self, shape: Shape, numbers: Numbers, theta: np.ndarray) -> Plan:

@@ -16,7 +16,7 @@ from gyromc.checks import require
 from gyromc.engines.scan import cast
 from gyromc.operators import Diagonal, Operator
 from gyromc.schemes.integrators import kick_variances
-from gyromc.stretches import Gram, Stretch
+from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Quadratic
 from gyromc.tuning.matrix_free import (
     MOST_ITERATIONS,
@@ -53,8 +53,8 @@ PAYS = 1.2  # times fewer steps for a relaxation, for low rank to be taken
 class Shape:
     """E; in the coordinates E⁻¹θ the diagonals of curvature and noise, the extreme curvatures, and the noise beside its diagonal.
 
-    `root` is E: `Diagonal` or `Stretch`. `cost` is how many gradients it took. `diagonal_steps` and `stretched_steps` are the
-    steps that a relaxation is predicted to take with a diagonal and with low rank added to it; NaN where that was not looked at.
+    `root` is E: `Diagonal` or `DiagonalLowRank`. `cost` is how many gradients it took. `diagonal_steps` and `stretched_steps` are
+    the steps that a relaxation is predicted to take with a diagonal and with low rank added; NaN where that was not looked at.
     """
 
     root: Operator
@@ -81,14 +81,12 @@ class Shape:
     @property
     def rank(self) -> int:
         """How many directions are treated apart from the diagonal."""
-        return len(self.root.gains) if isinstance(self.root, Stretch) else 0
+        return len(self.root.gains) if isinstance(self.root, DiagonalLowRank) else 0
 
     @property
     def preconditioner(self) -> Operator:
         """C = EEᵀ."""
-        return (
-            Gram(self.root) if isinstance(self.root, Stretch) else Diagonal(_scale(self.root) ** 2)
-        )
+        return Gram(self.root) if isinstance(self.root, DiagonalLowRank) else Diagonal(_scale(self.root) ** 2)
 
     def with_batches(self, factor: float) -> "Shape":
         """The same with so many times the noise."""
@@ -136,7 +134,11 @@ def shape_at(gradients: Gradients, points, allowed: int, key, groups: tuple[int,
     if bent is None:
         return dataclasses.replace(straight, cost=cost, diagonal_steps=relaxation_steps(straight))
     low = look(bent, found.prior, None, key_two)
-    steps = {"diagonal_steps": relaxation_steps(straight), "stretched_steps": relaxation_steps(low), "cost": cost + low.cost}
+    steps = {
+        "diagonal_steps": relaxation_steps(straight),
+        "stretched_steps": relaxation_steps(low),
+        "cost": cost + low.cost,
+    }
     straight = dataclasses.replace(straight, **steps)
     pays = PAYS * steps["stretched_steps"] < steps["diagonal_steps"]
     return dataclasses.replace(low, **steps, plain=straight) if pays else straight
@@ -165,7 +167,7 @@ class _Look:
             top, alone = largest_noise(gradients, points, inside, key_noise, ROUNDS, pairs)
             excess, cost = max(0.0, top - alone), cost + 2 * ROUNDS * pairs
         P = np.broadcast_to(1.0, (dim,)) if P is None else _scale(root) ** 2 * P
-        least = 0.0 if isinstance(root, Stretch) else float(P.mean(dtype=float))
+        least = 0.0 if isinstance(root, DiagonalLowRank) else float(P.mean(dtype=float))
         looked = self.others[: 1 if isinstance(gradients.target, Quadratic) else POINTS]
         each = (self.allowed - cost) // (PRODUCT * len(looked))
         batches = 1 if gradients.same_hessian else max(1, min(BATCHES, each // LEAST_ITERATIONS))
@@ -180,7 +182,7 @@ class _Look:
 
 
 def _scale(root: Operator) -> np.ndarray:
-    return root.scale if isinstance(root, Stretch) else root.values  # type: ignore[attr-defined]  # a Diagonal
+    return root.scale if isinstance(root, DiagonalLowRank) else root.values  # type: ignore[attr-defined]  # a Diagonal
 
 
 def relaxation_steps(shape: Shape) -> float:

@@ -1,7 +1,7 @@
 """The few directions in which a law is much narrower than its diagonal shows, from gradients alone, in O(rd) memory.
 
-Input: exact gradients, points of the law, and a diagonal preconditioner. Output: a `Stretch` E, so that the curvature EᵀPE has
-neither those directions nor the diagonal; None where no direction stands out. Directions are found by subspace iteration with
+Input: exact gradients, points of the law, and a diagonal preconditioner. Output: a `DiagonalLowRank` E, so that EᵀPE
+has neither those directions nor the diagonal; None where no direction stands out. Directions are found by subspace iteration with
 products of Hessians; then the diagonal of what is left without them is measured anew.
 """
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.stretches import Stretch
+from gyromc.stretches import DiagonalLowRank
 from gyromc.tuning.matrix_free import PRODUCT, Diagonals, Gradients, diagonals, shrunk
 
 __all__ = ["stiff_directions", "stretched"]
@@ -51,11 +51,11 @@ def stretched(gradients: Gradients, points, used: int, C: np.ndarray, allowed: i
     return _root(found, rows, groups), cost + PRODUCT * probes
 
 
-def _root(found: Diagonals, rows: np.ndarray, groups: tuple[int, ...]) -> Stretch:
+def _root(found: Diagonals, rows: np.ndarray, groups: tuple[int, ...]) -> DiagonalLowRank:
     """E from the diagonal of R and the stiff part, rowsᵀ·rows: (I + WWᵀ)^{-½} after 1/√diag R."""
     scale = 1 / np.sqrt(shrunk(found, groups))
     basis, sizes, _ = np.linalg.svd((rows * scale.astype(rows.dtype)).T, full_matrices=False)
-    return Stretch(scale, basis, 1 / np.sqrt(1 + np.asarray(sizes, float) ** 2) - 1)
+    return DiagonalLowRank(scale, basis, 1 / np.sqrt(1 + np.asarray(sizes, float) ** 2) - 1)
 
 
 def stiff_directions(
