@@ -1,11 +1,13 @@
 """Tuning for many parameters: effective draws per gradient on Gaussians, and time and memory on a network with 10⁶ weights.
 
     python benchmarks/large.py gaussians [--quick] [--out docs/measured/large.json]
+    python benchmarks/large.py stiff [--out docs/measured/large-stiff.json]
     python benchmarks/large.py network [--gradients 4000] [--out docs/measured/large-network.json]
 
 Gaussians have eigenvalues from 1/κ to 1, hidden by a rotation, so that no diagonal whitens them: a random one for d = 1000, signs
 and a Walsh-Hadamard transform for d = 131072. The worst direction is looked at: its mean and its square, beside the best that
-plain SGLD can do there (η = 1/λ_max: 1/(2κ) and 1/κ effective draws per gradient, whatever the bias). Prints tables, writes JSON.
+plain SGLD can do there (η = 1/λ_max: 1/(2κ) and 1/κ effective draws per gradient, whatever the bias). `stiff` has Gaussians with
+five stiff directions that no diagonal shows, whitened with and without low rank. Prints tables, writes JSON.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
+from gyromc.tuning import preconditioning
 from gyromc.tuning.large import large_plan
 from speed.peers import WORK
 
@@ -29,6 +32,9 @@ CASES = (  # d, κ, gradients, chains
     (2**17, 1e3, 24_000, 8),
     (2**17, 1e4, 80_000, 8),
 )
+
+
+STIFF = (1e2, 1e4)  # the largest curvature of the stiff directions
 
 
 def hadamard(x):
@@ -82,17 +88,45 @@ def gaussian(d: int, condition: float, gradients: int, chains: int) -> dict:
     return row
 
 
+def stiff(condition: float, gradients: int = 16_000, d: int = 1200, count: int = 5) -> dict:
+    """Five stiff directions over a diagonal between 0.5 and 1.5: draws of the widest direction with and without low rank."""
+    rng = np.random.default_rng(0)
+    basis, _ = np.linalg.qr(rng.standard_normal((d, count)))
+    K = np.diag(rng.uniform(0.5, 1.5, d)) + (basis * (condition * np.geomspace(0.3, 1.0, count))) @ basis.T
+    values, vectors = np.linalg.eigh((K + K.T) / 2)
+    model, h = gm.Model(gm.targets.Quadratic((K + K.T) / 2)), {"square": gm.observables.square(vectors[:, 0])}
+    row: dict = {"d": d, "condition": condition, "gradients": gradients}
+    pays = preconditioning.PAYS
+    for name, least in (("low rank", pays), ("diagonal", math.inf)):
+        preconditioning.PAYS = least
+        plan, account = large_plan(model, h, None, gradients, 8)
+        run = gm.run(plan, "scan", progress=False)
+        draws = 2 / values[0] ** 2 / run.std_error["square"] ** 2 / run.gradient_evaluations
+        z = (run.mean["square"] - 1 / values[0]) / run.std_error["square"]
+        row[name] = {"rank": account.rank, "left": account.condition, "draws_per_gradient": draws, "z": z}
+        row[name] |= {"tuning_gradients": account.gradients}
+    preconditioning.PAYS = pays
+    print(json.dumps(row, indent=1), flush=True)
+    return row
+
+
 def network(gradients: int) -> dict:
     """Tune the network of `gyromc bench network`: seconds against the run's, peak memory in states of a chain."""
     given = next(work for work in WORK if work.name == "network").plan
     gm.run(given.replace(num_steps=3), "scan", progress=False)
     before, state = _peak(), 4 * 3 * given.dim
     model = gm.Model(given.target, given.model.template, given.model.start)
-    plan, account = large_plan(model, dict(given.observables), given.oracle, gradients, 1)
+    plan, account = large_plan(model, dict(given.observables), given.oracle, gradients, 1, free_batches=True)
     after = _peak()
     run = gm.run(plan.replace(num_steps=50, burn_in=0), "scan", progress=False)
     expected = (run.wall_time - run.compile_time) / 50 * (plan.num_steps + plan.burn_in)
-    row = {"d": given.dim, "gradients": gradients, "tuning_gradients": account.gradients, "notes": account.notes}
+    row: dict = {
+        "d": given.dim,
+        "gradients": gradients,
+        "oracle": plan.oracle.name,
+        "tuning_gradients": account.gradients,
+        "notes": account.notes,
+    }
     row |= {"tuning_seconds": account.seconds, "run_seconds_expected": expected, "share": account.seconds / expected}
     row |= {
         "memory_in_states": (after - before) / state,
@@ -110,17 +144,21 @@ def _peak() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("gaussians", "network"))
+    parser.add_argument("what", choices=("gaussians", "stiff", "network"))
     parser.add_argument("--quick", action="store_true", help="the first case only")
     parser.add_argument("--cases", type=int, nargs="*", help="which cases, from 0")
     parser.add_argument("--gradients", type=int, default=4000, help="budget for the network")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     picked = [CASES[k] for k in options.cases] if options.cases else CASES[: 1 if options.quick else None]
-    found = network(options.gradients) if options.what == "network" else [gaussian(*case) for case in picked]
+    found = {
+        "network": lambda: network(options.gradients),
+        "stiff": lambda: [stiff(condition) for condition in STIFF],
+        "gaussians": lambda: [gaussian(*case) for case in picked],
+    }[options.what]()
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
-    assert options.what == "network" or all(math.isfinite(row["mean"]["z"]) for row in found)
+    assert options.what != "gaussians" or all(math.isfinite(row["mean"]["z"]) for row in found)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ networks. The digits 8 and 9 are never shown in training; the example also compa
 
     python examples/digits.py                    # several seeds, a few minutes; writes results/digits/
     python examples/digits.py --quick            # one seed, seconds, to see that it works
-    python examples/digits.py --tuned            # step size, friction and preconditioner found from gradients (large_plan)
+    python examples/digits.py --tuned            # sampler, step size and batches by gm.tune, for as many rows of data
 """
 
 import argparse
@@ -26,8 +26,7 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import gyromc as gm
-from gyromc.flat import ravel
-from gyromc.tuning.large import LEAST_GRADIENTS, large_plan
+from gyromc.tuning.large import LEAST_GRADIENTS
 
 SEEN, PIXELS = 8, 64
 
@@ -57,9 +56,7 @@ class Settings:
     mode_rate: float = 4e-3  # the posterior's own mode: trained to the end, no early stopping
     mode_epochs: int = 400
     restarts: int = 5
-    tuned: bool = (
-        False  # whether the sampler is tuned, with gradients of all images, instead of alpha, gamma and step_size
-    )
+    tuned: bool = False  # whether `gm.tune` finds the sampler, instead of alpha, gamma, step_size and batch
 
     def quick(self) -> "Settings":
         return dataclasses.replace(
@@ -180,15 +177,12 @@ def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
 
 
 def tuned_plan(model: Model, split: Split, seed: int) -> gm.Plan:
-    """The same posterior and observables, as many gradients, but of all labelled images, and a sampler found from gradients."""
-    given = posterior_plan(model, split, seed)
-    start = np.asarray(ravel(model.draw(jax.random.key(seed), 0.1)), float)
-    gradients = max(LEAST_GRADIENTS, given.gradients)
-    posterior = gm.Model(given.target, model.template, start)
-    plan, account = large_plan(posterior, given.observables, None, gradients, given.num_chains, seed)
-    for note in account.notes:
-        print(f"split {seed}: {note}", file=sys.stderr)
-    return plan
+    """The same posterior and observables and as many rows of data, tuning included; the sampler and its batches by `gm.tune`."""
+    given = posterior_plan(model, split, seed).replace(start=model.draw(jax.random.key(seed), 0.1))
+    rows = max(LEAST_GRADIENTS, given.gradients) * model.settings.batch / model.settings.labelled
+    tuned = gm.tune(given, gradients=rows, num_chains=given.num_chains, seed=seed)
+    print(f"split {seed}: {tuned.reason} {' '.join(tuned.warnings)}", file=sys.stderr)
+    return tuned.plan
 
 
 def bayes(model: Model, split: Split, seed: int):
@@ -332,7 +326,19 @@ def compare(seed: int, model: Model) -> dict:
         "chosen_for_the_point_estimate": chosen,
         "momentum_temperature": float(np.mean(momentum**2)),
         "observables": {
-            name: {"mean": run.mean[name], "interval_95": list(run.interval(name))} for name in run.plan.observables
+            name: {
+                "mean": run.mean[name],
+                "interval_95": list(run.interval(name)),
+                "std_error": run.std_error[name],
+                "r_hat": run.r_hat[name],
+            }
+            for name in run.plan.observables
+        },
+        "plan": {
+            "oracle": run.plan.oracle.name,
+            "step_size": run.plan.eta,
+            "steps": run.plan.num_steps,
+            "burn_in": run.plan.burn_in,
         },
         "seconds": {"bayes": sampled - began, "point": time.perf_counter() - sampled},
         "predictions": (bayes_test, bayes_unseen, point_test, point_unseen, digits),
@@ -420,6 +426,14 @@ def report(results: list[dict], settings: Settings) -> str:
     return "\n".join(lines)
 
 
+def store(results: list[dict], settings: Settings, out: Path) -> None:
+    """Write digits.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
+    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
+    (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="how many splits to compare on (default 10)")
@@ -435,13 +449,20 @@ def main(arguments: list[str] | None = None) -> None:
             parser.add_argument(
                 flag, type=type(field.default), default=field.default, help=f"default {field.default:g}"
             )
-    parser.add_argument("--tuned", action="store_true", help="find the sampler from gradients of all labelled images")
+    parser.add_argument("--no-figure", action="store_true", help="write no digits.png, which needs Matplotlib")
+    parser.add_argument("--tuned", action="store_true", help="let `gm.tune` find the sampler")
     options = vars(parser.parse_args(arguments))
-    seeds, quick, out = options.pop("seeds"), options.pop("quick"), options.pop("out")
+    seeds, quick, out, drawn = (
+        options.pop("seeds"),
+        options.pop("quick"),
+        options.pop("out"),
+        not options.pop("no_figure"),
+    )
     settings = Settings(**options).quick() if quick else Settings(**options)
     results, model = [], Model(settings)
     for seed in range(1, (1 if quick else seeds) + 1):
         results.append(compare(seed, model))
+        store(results, settings, out)  # after every split, so that a run that is stopped leaves what it has
         r = results[-1]
         scores = ", ".join(
             f"{w} {r[w]['brier']:.4f} {r[w]['log_score']:.4f}" for w in ("bayes", "mode", "point", "ensemble")
@@ -451,13 +472,11 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
             flush=True,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    figure(results, out / "digits.png")
-    plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
-    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
-    (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
     print(report(results, settings))
-    print(f"\n{out / 'digits.json'}\n{out / 'digits.png'}")
+    print(f"\n{out / 'digits.json'}")
+    if drawn:
+        figure(results, out / "digits.png")
+        print(out / "digits.png")
 
 
 if __name__ == "__main__":

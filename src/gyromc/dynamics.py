@@ -163,7 +163,7 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
     - `alpha`, `gamma`: both positive.
     - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
-      applied without a matrix. Left out: the identity.
+      applied without a matrix, and so is a diagonal plus low rank, `gyromc.stretches.Gram`. Left out: the identity.
 
     **Returns:** a `Dynamics` on (θ, r).
 
@@ -189,8 +189,8 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
         E = C.cholesky()
     except InvalidInput as error:
         raise InvalidInput(f"`preconditioner` must be positive definite. {error}") from None
-    D = Blocks(_times(alpha, C), zero, zero, Scaled(gamma, d))
-    return Dynamics(D, Blocks(zero, _times(-1.0, E), _transposed(E), zero), "SGHFHRMC, preconditioned", augmented=True)
+    D = Blocks(C.times(alpha), zero, zero, Scaled(gamma, d))
+    return Dynamics(D, Blocks(zero, E.times(-1.0), E.transposed(), zero), "SGHFHRMC, preconditioned", augmented=True)
 
 
 def gaul(C, a: float, gamma: float) -> Dynamics:
@@ -283,17 +283,6 @@ def augment(K: np.ndarray, augmented: bool, of_momenta: float = 1.0) -> np.ndarr
         return K
     zero = np.zeros_like(K)
     return np.block([[K, zero], [zero, of_momenta * np.eye(len(K))]])
-
-
-def _times(factor: float, C: Operator) -> Operator:
-    """factor · C, in C's own structure."""
-    if isinstance(C, Scaled):
-        return Scaled(factor * float(C.scale), C.size)
-    return Diagonal(factor * C.values) if isinstance(C, Diagonal) else Dense(factor * C.dense())
-
-
-def _transposed(E: Operator) -> Operator:
-    return E if isinstance(E, Scaled | Diagonal) else Dense(E.dense().T.copy())
 
 
 def _spectrum(C: Operator):

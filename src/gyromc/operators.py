@@ -36,13 +36,25 @@ class Operator(eqx.Module):
 
     @abc.abstractmethod
     def cholesky(self) -> "Operator":
-        """Lower triangular L with L Lᵀ equal to this map; `InvalidInput` unless positive definite."""
+        """L with L Lᵀ equal to this map, lower triangular but for `Gram`; `InvalidInput` unless positive definite."""
+
+    def transposed(self) -> "Operator":
+        """The transposed map."""
+        return Dense(self.dense().T.copy())
+
+    def times(self, factor: float) -> "Operator":
+        """The map times a number."""
+        return Dense(factor * self.dense())
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
         """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
         gap = np.abs(self.dense() - sign * self.dense().T)
         where = np.unravel_index(int(gap.argmax()), gap.shape)
         return float(gap[where]), (int(where[0]), int(where[1]))
+
+    def difference(self, other: "Operator", sign: int) -> float | None:
+        """max |M - sign·otherᵀ|, or a bound of it that is 0 with it; None where only matrices tell."""
+        return None
 
     def is_zero(self) -> bool:
         """Whether the map is 0."""
@@ -66,8 +78,17 @@ class Scaled(Operator):
         return float(self.scale) * np.eye(self.n)
 
     def cholesky(self):
-        _require_positive(float(self.scale))
+        positive_definite(float(self.scale))
         return Scaled(float(np.sqrt(self.scale)), self.n)
+
+    def transposed(self):
+        return self
+
+    def times(self, factor):
+        return Scaled(factor * float(self.scale), self.n)
+
+    def difference(self, other, sign):
+        return abs(float(self.scale) - sign * float(other.scale)) if isinstance(other, Scaled) else None
 
     def asymmetry(self, sign):
         return (1 - sign) * abs(float(self.scale)), (0, 0)
@@ -92,8 +113,14 @@ class Diagonal(Operator):
         return np.diag(np.asarray(self.values, float))
 
     def cholesky(self):
-        _require_positive(float(np.min(self.values)))
+        positive_definite(float(np.min(self.values)))
         return Diagonal(np.sqrt(self.values))
+
+    def transposed(self):
+        return self
+
+    def times(self, factor):
+        return Diagonal(factor * self.values)
 
     def asymmetry(self, sign):
         return (1 - sign) * float(np.abs(self.values).max()), (0, 0)
@@ -210,7 +237,7 @@ class Dense(Operator):
         return np.asarray(self.matrix, float)
 
     def cholesky(self):
-        _require_positive(float(np.linalg.eigvalsh(self.matrix)[0]))
+        positive_definite(float(np.linalg.eigvalsh(self.matrix)[0]))
         return Dense(np.linalg.cholesky(self.matrix))
 
 
@@ -261,7 +288,7 @@ class Blocks(Operator):
         if entries is None:
             return Dense(self.dense()).cholesky()
         a, b, _, d = entries
-        _require_positive(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
+        positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
         root = np.sqrt(a)
         m = self.upper_left.size
         return Blocks(
@@ -274,7 +301,11 @@ class Blocks(Operator):
     def asymmetry(self, sign):
         entries = self.coordinates()
         if entries is None:
-            return super().asymmetry(sign)
+            across = self.upper_right.difference(self.lower_left, sign)
+            if across is None:
+                return super().asymmetry(sign)
+            inside = max(self.upper_left.asymmetry(sign)[0], self.lower_right.asymmetry(sign)[0])
+            return max(across, inside), (0, self.upper_left.size)
         a, b, c, d = entries
         gap = [(1 - sign) * np.abs(a).max(), (1 - sign) * np.abs(d).max(), np.abs(b - sign * c).max()]
         return float(max(gap)), (0, self.upper_left.size)
@@ -287,7 +318,8 @@ def _coordinatewise(values: np.ndarray, size: int) -> Operator:
     return Scaled(float(values), size) if np.ndim(values) == 0 else Diagonal(values)
 
 
-def _require_positive(smallest_eigenvalue: float) -> None:
+def positive_definite(smallest_eigenvalue: float) -> None:
+    """Raise `InvalidInput` unless the number, a smallest eigenvalue, is positive."""
     require(
         smallest_eigenvalue > 0,
         f"The matrix must be positive definite, but its smallest eigenvalue is {smallest_eigenvalue:.6g}.",
@@ -297,7 +329,7 @@ def _require_positive(smallest_eigenvalue: float) -> None:
 def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
     """The operator, after a check that it is symmetric (sign=1) or skew (sign=-1); rounding errors are averaged out."""
     gap, (i, j) = operator.asymmetry(sign)
-    entries = [np.abs(x).max() for x in jax.tree.leaves(operator) if np.size(x)]
+    entries = [max(np.max(x), -np.min(x)) for x in jax.tree.leaves(operator) if np.size(x)]
     if gap > 1e-6 * max(entries, default=0.0):  # float32 matrices computed by products are symmetric to about 1e-7
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
         raise InvalidInput(

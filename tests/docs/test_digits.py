@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import gyromc as gm
 from support.values import ROOT
 
 
@@ -67,3 +68,19 @@ def test_the_average_beats_the_point_estimate(digits, tmp_path):
     for name, sign in (("brier", -1), ("log_score", -1), ("unseen_auroc", 1)):
         difference = summary[name]["bayes - mode"]
         assert sign * difference["mean"] > 2 * difference["std_error"], (name, difference)
+
+
+def test_the_table_of_the_tuned_sampler_is_made_from_json(tmp_path):
+    """The page's command on the stored figures: every number of the table is one of the JSON; what is missing is named."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import digits_page
+
+    stored = json.loads((ROOT / "docs" / "measured" / "digits.json").read_text())
+    for split in stored["splits"]:
+        split["plan"] = {"oracle": "Exact"}
+    text = digits_page.table(stored, stored)
+    value = stored["summary"]["brier"]["bayes"]
+    assert text.count(f"{value['mean']:.3f} ± {value['std_error']:.3f}") == 2  # both samplers are the stored one here
+    assert "| – |" in text  # the stored runs have no standard errors of observables
+    with pytest.raises(gm.InvalidInput, match="make it with"):
+        digits_page.read(tmp_path / "none.json", "python examples/digits.py --tuned")

@@ -39,6 +39,7 @@ LAYERS = [
     Part("precision", "functions and arrays that JAX reads in both precisions"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
+    Part("stretches", "linear maps that are diagonal but for a few directions"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),
     Part("targets", "U(θ): densities, separable potentials, regressions"),
     Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),

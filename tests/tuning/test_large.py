@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.operators import Diagonal
 from gyromc.oracles import Gaussian
 from gyromc.tuning import matrix_free, step_check
 from gyromc.tuning.large import large_plan
@@ -134,14 +135,14 @@ def test_friction_and_step_follow_curvature_and_noise():
     quiet: dict[str, Any] = dict(
         curvature=np.ones(50), noise=np.zeros(50), largest=4.0, smallest=0.04, excess=0.0, cost=0
     )
-    free = numbers_for(Shape(np.ones(50), **quiet), 10**6, 0.7, 20.0)
+    free = numbers_for(Shape(Diagonal(np.ones(50)), **quiet), 10**6, 0.7, 20.0)
     assert (free.eta, free.gamma) == (pytest.approx(0.7), pytest.approx(0.2))
-    short = numbers_for(Shape(np.ones(50), **quiet), 100, 0.7, 20.0)
+    short = numbers_for(Shape(Diagonal(np.ones(50)), **quiet), 100, 0.7, 20.0)
     assert short.gamma == pytest.approx(20 / 70)
-    noisy = numbers_for(Shape(np.ones(50), **{**quiet, "noise": np.full(50, 2.0)}), 10**6, 0.7, 20.0)
+    noisy = numbers_for(Shape(Diagonal(np.ones(50)), **{**quiet, "noise": np.full(50, 2.0)}), 10**6, 0.7, 20.0)
     assert noisy.gamma > 0.7 * 2.0 / 2  # a kick brings η²Σ, and O draws less than 2ηγ
     assert noisy.free == free.free
-    heated = numbers_for(Shape(np.ones(50), **{**quiet, "excess": 50.0}), 10**6, 0.7, 20.0)
+    heated = numbers_for(Shape(Diagonal(np.ones(50)), **{**quiet, "excess": 50.0}), 10**6, 0.7, 20.0)
     assert heated.eta < 0.2
 
 
@@ -197,8 +198,8 @@ def test_a_rotated_gaussian_gets_the_plan_that_theory_gives():
     assert account.gradients + plan.gradients <= 150_000
     assert account.agrees
     assert account.notes == ()
-    C = plan.dynamics.Q[d:, :d].diagonal() ** 2
-    spectrum = np.linalg.eigvalsh(np.sqrt(C)[:, None] * K * np.sqrt(C))
+    Et = plan.dynamics.Q[d:, :d]
+    spectrum = np.linalg.eigvalsh(Et @ K @ Et.T)
     assert account.condition == pytest.approx(spectrum[-1] / spectrum[0], rel=0.05)
     assert account.step_size == pytest.approx(0.7 * 2 / np.sqrt(spectrum[-1]), rel=0.02)
     assert account.friction == pytest.approx(np.sqrt(spectrum[0]), rel=0.05)

@@ -96,14 +96,20 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
 
 
 def cast(tree, dtype):
-    """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are."""
+    """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are.
+
+    An array that occurs several times is stored once.
+    """
+    made = {}
 
     def one(leaf):
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             return leaf
-        return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+        if id(leaf) not in made:
+            made[id(leaf)] = jnp.asarray(fresh(leaf), dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+        return made[id(leaf)]
 
-    return jax.tree.map(one, fresh(tree))
+    return jax.tree.map(one, tree)
 
 
 def step_memory(plan: Plan) -> tuple[int, int]:

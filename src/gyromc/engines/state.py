@@ -43,13 +43,13 @@ def initial_state(plan: Plan) -> EngineState:
         theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(draw(key), dtype)))(each))
     else:
         assert plan.starts.theta is not None
-        theta = np.broadcast_to(plan.starts.theta, (R, d))
-    r = np.zeros((1, d)) if plan.starts.r is None else plan.starts.r
-    z = np.concatenate([theta, np.broadcast_to(r, (R, d))], axis=1) if plan.augmented else theta
-    memory = np.zeros((R, plan.state_size - z.shape[1]))
-    z = np.concatenate([z, memory], axis=1) if memory.size else z
+        theta = plan.starts.theta
+    z = np.zeros((R, plan.state_size), dtype)
+    z[:, :d] = theta
+    if plan.augmented and plan.starts.r is not None:
+        z[:, d : 2 * d] = plan.starts.r
     sums = np.zeros((R, columns), dtype)
-    return EngineState(0, np.asarray(z, dtype), sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
+    return EngineState(0, z, sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
 
 
 def two_sum(high, low, value):

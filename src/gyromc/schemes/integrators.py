@@ -6,6 +6,7 @@ gradients `prepared` takes the oracle's part off the noise that is drawn, so tha
 
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
@@ -16,6 +17,7 @@ from gyromc.operators import Blocks, Diagonal, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
+from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
@@ -92,15 +94,22 @@ class HfhrSplitting(Scheme):
 
     - `kick`: a root of the covariance of what O draws; `prepared` computes it.
     - `moments`: the diagonals of P and Σ, where they are known; left out: computed from the model and the oracle.
+    - `whitened`: whether they are those of EᵀPE and EᵀΣE; then C need not be diagonal.
     """
 
     order: ClassVar[int] = 2
     kick: Operator | None
     moments: tuple[np.ndarray, np.ndarray] | None
+    whitened: bool = eqx.field(static=True)
 
-    def __init__(self, kick: Operator | None = None, moments: tuple[np.ndarray, np.ndarray] | None = None):
+    def __init__(
+        self,
+        kick: Operator | None = None,
+        moments: tuple[np.ndarray, np.ndarray] | None = None,
+        whitened: bool = False,
+    ):
         super().__init__("hfhr_splitting", None, linear=True, memory=1)
-        self.kick, self.moments = kick, moments
+        self.kick, self.moments, self.whitened = kick, moments, whitened
 
     def state_size(self, n):
         return n + n // 2
@@ -128,7 +137,7 @@ class HfhrSplitting(Scheme):
         D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
         E, d = -Q.upper_right.dense(), plan.dim
         P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
-        alpha = float(np.trace(D.upper_left.dense()) / np.trace(E @ E.T))
+        alpha = _alpha(D.upper_left, Q.upper_right)
         drawn = _less_kick(P, Sigma, alpha, float(D.lower_right.scale), plan.eta)
         return HfhrSplitting(_root(drawn, self.name, "the gradients bring more noise than the O-step draws", d))
 
@@ -141,12 +150,11 @@ class HfhrSplitting(Scheme):
         assert isinstance(D.lower_right, Scaled)
         theta, r, half, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
         theta, r = theta - eta * D.upper_left(g) + half, r - eta * Q.lower_left(g)
-        theta = theta - 0.5 * eta * Q.upper_right(r)
         decay = jnp.exp(-eta * D.lower_right.scale)
         drawn = jnp.sqrt(1 - decay**2) * xi[d:] if self.kick is None else self.kick(xi[d:])
-        r = decay * r + drawn
+        before, r = r, decay * r + drawn
         half = 0.5 * jnp.sqrt(2 * eta) * root.upper_left(xi[:d])
-        theta = theta - 0.5 * eta * Q.upper_right(r) + half
+        theta = theta - 0.5 * eta * Q.upper_right(before + r) + half  # both A½ at once
         return jnp.concatenate([theta, r, half])  # T5
 
 
@@ -192,7 +200,8 @@ def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float,
     drawn = np.empty(len(P))
     for first in range(0, len(P), AT_ONCE):
         part = slice(first, first + AT_ONCE)
-        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(P[part], alpha, gamma, eta) * Sigma[part]  # T10
+        curvature = np.asarray(P[part], float)
+        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(curvature, alpha, gamma, eta) * Sigma[part]  # T10
     return drawn
 
 
@@ -215,21 +224,20 @@ def _share(P: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
 def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
     """A root of what O draws, from the diagonals of P and Σ, in O(d) memory."""
     D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
-    minus_E, C = _entries(Q.upper_right), _entries(D.upper_left)
+    minus_E = None if scheme.whitened else _entries(Q.upper_right)
     require(
-        minus_E is not None and C is not None,
+        minus_E is not None or (scheme.whitened and scheme.moments is not None),
         f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
         f"parameters: this plan has {plan.dim}. Use a diagonal preconditioner, `Exact()` gradients, or `balanced()`.",
     )
-    assert minus_E is not None
-    assert C is not None
     if scheme.moments is not None:
-        P, Sigma = (np.broadcast_to(np.asarray(x, float), (plan.dim,)) for x in scheme.moments)
+        P, Sigma = (np.broadcast_to(np.asarray(x), (plan.dim,)) for x in scheme.moments)
     else:
         P, Sigma = _diagonal_moments(plan)
-    square = minus_E**2
-    alpha, gamma, eta = float(C[0] / square[0]), float(D.lower_right.scale), plan.eta
-    variances = kick_variances(np.maximum(square * P, 0.0), np.maximum(square * Sigma, 0.0), alpha, gamma, eta)
+    if minus_E is not None:
+        P, Sigma = minus_E**2 * P, minus_E**2 * Sigma
+    alpha, gamma, eta = _alpha(D.upper_left, Q.upper_right), float(D.lower_right.scale), plan.eta
+    variances = kick_variances(np.maximum(P, 0), np.maximum(Sigma, 0), alpha, gamma, eta)
     worst = int(np.argmin(variances))
     require(
         variances[worst] > 0,
@@ -238,7 +246,7 @@ def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
         f"{1 - variances[worst] / (1 - np.exp(-2 * gamma * eta)):.3g} times as much). Take a smaller `step_size`, larger "
         "batches, a control variate, or more friction.",
     )
-    return Diagonal(np.sqrt(variances))
+    return Diagonal(np.sqrt(variances, out=variances))
 
 
 def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -249,6 +257,17 @@ def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.diag(K) if K.ndim == 2 else K, np.full(plan.dim, float(oracle.tau) ** 2)
     found = gradient_moments(plan)
     return tuple(x if x.ndim == 1 else np.diag(x) for x in (found.curvature, found.noise))  # type: ignore[return-value]
+
+
+def _alpha(C: Operator, minus_E: Operator) -> float:
+    """α of αEEᵀ."""
+    if isinstance(C, Gram) and isinstance(minus_E, DiagonalLowRank):
+        return float(C.factor) * float(C.root.scale[0] / minus_E.scale[0]) ** 2
+    entries, root = _entries(C), _entries(minus_E)
+    if entries is not None and root is not None:
+        return float(entries[0] / root[0] ** 2)
+    E = minus_E.dense()
+    return float(np.trace(C.dense()) / np.trace(E @ E.T))
 
 
 def _entries(operator: Operator) -> np.ndarray | None:
@@ -284,7 +303,10 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
         return float(minus_E.scale) != 0
     values, root = _entries(D), _entries(minus_E)
     if values is not None and root is not None:
-        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-9, atol=0))
+        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-6, atol=0))
+    if isinstance(D, Gram) and D.root.difference(minus_E.transposed(), 1) is not None:
+        ratio = D.root.scale / minus_E.scale  # type: ignore[attr-defined]  # a DiagonalLowRank, as the line above found
+        return bool(np.allclose(ratio, ratio[0], rtol=1e-6, atol=0))
     E, matrix = -minus_E.dense(), D.dense()
     C = E @ E.T
     alpha = np.trace(matrix) / np.trace(C)

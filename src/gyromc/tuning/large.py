@@ -25,6 +25,8 @@ from gyromc.observables import Function, Observable
 from gyromc.oracles import ControlVariate, Exact, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.integrators import HfhrSplitting, hfhr_splitting
+from gyromc.tuning.batch_size import suited
+from gyromc.tuning.large_notes import LEAST_TIMES, notes_on
 from gyromc.tuning.matrix_free import Gradients, descend, shrunk, temperatures
 from gyromc.tuning.preconditioning import Numbers, Shape, measured, numbers_for, shape_at
 from gyromc.tuning.step_check import Check, check_step, ran, with_squares
@@ -35,10 +37,10 @@ LEAST_GRADIENTS = 4000
 SHARE = 10  # a tenth of the budget is spent
 SPENT_ON = {
     "start": 0.04,
-    "descent": 0.16,
-    "mode": 0.1,
+    "descent": 0.14,
+    "mode": 0.12,
     "warm": 0.15,
-    "shape": 0.25,
+    "shape": 0.3,
 }  # of the tenth; the rest on the check
 LONGEST = 20_000  # steps of the descent
 OF_LIMIT = 0.7  # of the largest stable step
@@ -47,9 +49,9 @@ TRIES = 2  # to leave the mode
 CHAINS = 8  # at most, before the plan itself
 RELAXATIONS = 20  # that a run must hold: friction is not made smaller than that allows
 HOT = 0.2  # by which an array's (θ - c)ᵀ∇U / d may exceed 1
+BLATANT = 4.0  # a value of it that is too large whatever its error
 VIRIALS = 4  # gradients for it at each point
 RUNS = 3  # step sizes that the check has gradients for
-LEAST_TIMES = 2.0  # relaxation times that the check should last
 BURN_IN = 5.0  # relaxation times
 MOST_BURN_IN = 5  # a fifth of the run
 NUDGE = 0.1  # off the start, in units of 1/√curvature, in case the start is a saddle
@@ -59,9 +61,11 @@ NUDGE = 0.1  # off the start, in units of 1/√curvature, in case the start is a
 class Account:
     """How a plan was found.
 
-    - `gradients`, `seconds`: what it cost; a product with a Hessian counts as two gradients.
+    - `gradients`, `seconds`: what it cost, in gradients of the given oracle; a product with a Hessian counts as two.
     - `step_limit`: 2/√λ_max, from the largest curvature λ_max in the preconditioned coordinates; `smallest`: λ_min.
     - `step_size`, `friction`: what was taken.
+    - `rank`: how many stiff directions are treated apart from the diagonal; `diagonal_steps`, `stretched_steps`: the steps that a
+      relaxation is predicted to take with a diagonal alone and with them, NaN where none was looked for or stood out.
     - `noise`: the largest diagonal entry of the gradients' noise in those coordinates, 0 for exact gradients.
     - `halvings`: how often the step size was halved; `agrees`: whether two step sizes agreed in the end, None where the gradients
       did not suffice to see; `differences`: between them, in standard deviations, by observable.
@@ -75,6 +79,9 @@ class Account:
     smallest: float
     step_size: float
     friction: float
+    rank: int
+    diagonal_steps: float
+    stretched_steps: float
     noise: float
     halvings: int
     agrees: bool | None
@@ -106,6 +113,7 @@ def large_plan(
     num_chains: int = 8,
     seed: int = 0,
     dtype: str | None = None,
+    free_batches: bool = False,
 ) -> tuple[Plan, Account]:
     """A plan for a model with many parameters that uses so many gradients, with those spent to find it.
 
@@ -116,6 +124,8 @@ def large_plan(
     - `oracle`: where gradients come from; exact when None. A control variate without `center` is anchored where the descent ends.
     - `gradients`: the budget of all chains together, at least 4000. At most a tenth of it is spent here.
     - `num_chains`, `seed`, `dtype`: as for `gm.Plan`.
+    - `free_batches`: whether mini-batches may be made larger, up to all rows, where that needs fewer rows for one relaxation
+      time. The budget stays what it is in rows.
 
     **Returns:** a `Plan` for the rest of the budget, and an `Account`.
 
@@ -144,15 +154,45 @@ def large_plan(
     )
     chosen = dtype or ("float64" if jax.config.jax_enable_x64 else "float32")  # type: ignore[attr-defined]  # JAX adds its settings at run time
     with jax.enable_x64(chosen == "float64"):
-        return _Search(model, observables, oracle, gradients, num_chains, seed, chosen).plan()
+        return _Search(model, observables, oracle, gradients, num_chains, seed, chosen, free_batches).plan()
 
 
-class _Search:
+class _Spending:
+    """A budget in gradients of the given oracle, and what was spent of it; `weight` is what one of the present oracle costs."""
+
+    def __init__(self, gradients: int, num_chains: int):
+        self.budget, self.share, self.num_chains = gradients, gradients // SHARE, num_chains
+        self.spent, self.weight = 0.0, 1.0
+
+    def allowed(self, part: str) -> int:
+        """Gradients that a part may spend."""
+        return self.calls(SPENT_ON[part] * self.share)
+
+    def calls(self, amount: float) -> int:
+        """How many gradients of the present oracle cost as much as so many of the given one."""
+        return int(amount / self.weight)
+
+    def pay(self, count: int) -> None:
+        """Count gradients of the present oracle."""
+        self.spent += count * self.weight
+
+    def numbers(self, shape: Shape) -> Numbers:
+        """Step size and friction for the run."""
+        return numbers_for(shape, self.calls(self.budget) // self.num_chains, OF_LIMIT, RELAXATIONS)
+
+
+class _Search(_Spending):
     """One search for a plan: its pieces, and what it has spent."""
 
-    def __init__(self, model, observables, oracle: Oracle, gradients: int, num_chains: int, seed: int, dtype: str):
+    def __init__(
+        self, model, observables, oracle: Oracle, gradients: int, num_chains: int, seed: int, dtype: str, free: bool
+    ):
         self.model, self.oracle, self.budget, self.dtype = model, oracle, gradients, dtype
-        self.seed, self.num_chains, self.spent = seed, num_chains, 0
+        self.seed, self.num_chains, self.spent = seed, num_chains, 0.0
+        self.free, self.weight = (
+            free and type(oracle) is Minibatch,
+            1.0,
+        )  # rows of a gradient, in those of the given oracle
         self.chains, self.share = min(num_chains, CHAINS), gradients // SHARE
         self.observables: Mapping[str, Observable] = {
             name: h if isinstance(h, Observable) else Function(h) for name, h in observables.items()
@@ -167,22 +207,23 @@ class _Search:
         began = time.perf_counter()
         mode = self.descended()
         h = with_squares(self.observables, self.model.unravel, mode)
-        prepared = self.stochastic(self.oracle.prepared(self.model))
-        shape = self.shape(prepared, self.repeated(mode), "mode")
-        hot = lambda theta: self.hot(prepared, theta, mode)
-        points = self.warm(shape, np.asarray(mode, float), h, hot)
-        shape = self.shape(prepared, jnp.asarray(points, self.dtype), "shape")
-        numbers = numbers_for(shape, self.budget // self.num_chains, OF_LIMIT, RELAXATIONS)
+        shape = self.shape(self.repeated(mode), "mode")
+        hot = lambda theta: self.hot(theta, mode)
+        points = self.warm(shape, np.asarray(mode), h, hot)
+        shape, numbers = self.steady(self.shape(jnp.asarray(points, self.dtype), "shape"), points, h, hot)
         check = self.checked(shape, numbers, points, h, hot)
         numbers = dataclasses.replace(numbers, eta=check.step_size)
         plan = self.final(shape, numbers, check.theta)
         return plan, Account(
-            gradients=self.spent,
+            gradients=math.ceil(self.spent),
             seconds=time.perf_counter() - began,
             step_limit=shape.step_limit,
             smallest=shape.smallest,
             step_size=plan.eta,
             friction=numbers.gamma,
+            rank=shape.rank,
+            diagonal_steps=shape.diagonal_steps,
+            stretched_steps=shape.stretched_steps,
             noise=shape.most_noise,
             halvings=check.halvings,
             agrees=check.agrees,
@@ -190,10 +231,6 @@ class _Search:
             temperature=self.temperature,
             notes=tuple(self.notes),
         )
-
-    def allowed(self, part: str) -> int:
-        """Gradients that a part may spend."""
-        return int(SPENT_ON[part] * self.share)
 
     def stochastic(self, oracle: Oracle) -> Gradients:
         """Gradients in the run's precision."""
@@ -214,7 +251,7 @@ class _Search:
         scale = jnp.asarray(1 / np.sqrt(shrunk(found, self.groups)), self.dtype)
         start = start + NUDGE * scale * jax.random.normal(next(self.keys), start.shape, self.dtype)
         steps = max(1, min(self.allowed("descent"), LONGEST))
-        self.spent += steps + cost
+        self.pay(steps + cost)
         mode = descend(gradients, start, scale, next(self.keys), steps)
         require(
             bool(jnp.all(jnp.isfinite(mode))),
@@ -224,29 +261,45 @@ class _Search:
         if anchored:
             center = np.asarray(mode, float)
             self.oracle = eqx.tree_at(lambda o: o.center, self.oracle, center, is_leaf=lambda x: x is None)
-            self.spent += math.ceil(self.model.flat_target.num_data / first.size)  # type: ignore[attr-defined]  # a sum over data
+            self.pay(math.ceil(self.model.flat_target.num_data / first.size))  # type: ignore[attr-defined]  # a sum over data
         return mode
 
-    def shape(self, gradients: Gradients, points, part: str) -> Shape:
-        """The shape of the law over the points, paid for."""
-        found = shape_at(gradients, points, self.allowed(part), next(self.keys), self.groups, part == "shape")
-        self.spent += found.cost
+    def shape(self, points, part: str) -> Shape:
+        """The shape of the law over the points, paid for; where batches are free, with the batches that suit it."""
+        found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
+        if self.free:
+            most = (
+                self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight
+            )  # as many gradients must remain
+            before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
+            self.weight *= self._rows(self.oracle) / self._rows(before)
+        return found if share == self.weight else self._shape(points, part, 0.5)
+
+    def _shape(self, points, part: str, of_allowed: float) -> Shape:
+        gradients, allowed = self.stochastic(self.oracle.prepared(self.model)), int(of_allowed * self.allowed(part))
+        found = shape_at(gradients, points, allowed, next(self.keys), self.groups, part == "shape")
+        self.pay(found.cost)
         return found
 
-    def hot(self, gradients: Gradients, theta: np.ndarray, center) -> bool:
+    def _rows(self, oracle: Oracle) -> int:
+        return oracle.evaluations(self.model.flat_target)
+
+    def hot(self, theta: np.ndarray, center) -> bool:
         """Whether some array of parameters is spread more widely than the law allows: by a fifth and by 4 standard errors."""
-        self.spent += VIRIALS * len(theta)
+        self.pay(VIRIALS * len(theta))
+        gradients = self.stochastic(self.oracle.prepared(self.model))
         points, key = jnp.asarray(theta, self.dtype), jax.random.key(self.seed + 1)
         found, error = temperatures(gradients, points, center, key, VIRIALS, self.groups)
         self.temperature = float(np.average(found, weights=self.groups))
-        return bool(np.any(found - 1 > HOT + 4 * error)) or not np.all(np.isfinite(found))
+        blatant = not np.all(found < BLATANT)  # or not a number: chains far away have large errors too
+        return blatant or bool(np.any(found - 1 > HOT + 4 * error))
 
     def dynamics(self, shape: Shape, numbers: Numbers) -> dict[str, Any]:
         """Dynamics, scheme and oracle as fields of a plan."""
         exact = isinstance(self.oracle, Exact)
         return {
-            "dynamics": hfhr(self.model.dim, numbers.alpha, numbers.gamma, preconditioner=shape.C),
-            "scheme": hfhr_splitting if exact else HfhrSplitting(moments=(shape.curvature, shape.noise)),
+            "dynamics": hfhr(self.model.dim, numbers.alpha, numbers.gamma, preconditioner=shape.preconditioner),
+            "scheme": hfhr_splitting if exact else HfhrSplitting(moments=(shape.curvature, shape.noise), whitened=True),
             "oracle": self.oracle,
             "seed": self.seed,
             "dtype": self.dtype,
@@ -257,7 +310,7 @@ class _Search:
     ) -> Plan:
         """A plan over the vector θ for few chains from the points with random momenta, half of it burn-in."""
         theta = points[np.arange(self.chains) % len(points)]
-        momenta = np.random.default_rng(self.seed).standard_normal(theta.shape)
+        momenta = np.random.default_rng(self.seed).standard_normal(theta.shape, np.dtype(self.dtype))
         return Plan(
             target=self.model.flat_target,
             observables=h,
@@ -275,24 +328,38 @@ class _Search:
         for k in range(TRIES):
             numbers = numbers_for(shape, steps, WARM / 4**k, 3.0)
             plan = self.short(shape, numbers, mode[None], h, steps)
-            self.spent += plan.gradients
+            self.pay(plan.gradients)
             found = ran(plan)
             if found is not None and not hot(found.state.z[:, : self.model.dim]):
-                return np.asarray(found.state.z[:, : self.model.dim], float)
+                return np.array(found.state.z[:, : self.model.dim])
         self.notes.append(
             "Chains that leave the mode diverged or spread too widely: curvature was measured at the mode only."
         )
         return np.broadcast_to(mode, (self.chains, len(mode)))
 
+    def steady(
+        self, shape: Shape, points: np.ndarray, h: Mapping[str, Observable], hot: Callable
+    ) -> tuple[Shape, Numbers]:
+        """The shape with numbers for it; one with stiff directions must stand a short run, or it is taken without them."""
+        if shape.plain is None:
+            return shape, self.numbers(shape)
+        allowed = self.calls(self.share - self.spent) - (RUNS + 1) * VIRIALS * self.chains
+        plan = self.short(shape, self.numbers(shape), points, h, max(4, allowed // (2**RUNS * self.chains)))
+        self.pay(plan.gradients)
+        found = ran(plan)
+        if found is None or hot(found.state.z[:, : self.model.dim]):
+            shape = shape.plain
+        return shape, self.numbers(shape)
+
     def checked(
         self, shape: Shape, numbers: Numbers, points: np.ndarray, h: Mapping[str, Observable], hot: Callable
     ) -> Check:
         """The comparison of two step sizes, and notes on it."""
-        allowed = self.share - self.spent - RUNS * VIRIALS * self.chains
+        allowed = self.calls(self.share - self.spent) - RUNS * VIRIALS * self.chains
         steps = max(4, allowed // ((2**RUNS - 1) * self.chains))
         make = lambda eta, n: self.short(shape, dataclasses.replace(numbers, eta=eta), points, h, n)
         check = check_step(make, numbers.eta, steps, allowed, hot)
-        self.spent += allowed if check is None else check.gradients
+        self.pay(allowed if check is None else check.gradients)
         if check is None:
             raise InvalidInput(
                 f"No plan can be chosen: chains diverge at the step sizes {numbers.eta:.3g}, {numbers.eta / 2:.3g} and "
@@ -300,33 +367,15 @@ class _Search:
                 "much steeper than its bulk: choose other coordinates, or give a small `step_size` in `gm.Plan`."
             )
         times = numbers.eta * steps / numbers.relaxation
-        if times < LEAST_TIMES:
-            self.notes.append(
-                f"The check of the step size lasted {times:.2g} relaxation times: slow errors may have escaped it. Take a larger "
-                "budget, or fewer chains."
-            )
-        if self.temperature < 1 - HOT:
-            self.notes.append(
-                f"The chains have not spread over the law yet: (θ - c)ᵀ∇U / d is {self.temperature:.3g} where the law has 1, so "
-                "that curvature and noise were measured too near to the mode. Take a larger budget, or a longer `burn_in`."
-            )
-        if check.agrees is None:
-            size = max(check.differences.values(), default=math.nan)
-            self.notes.append(
-                f"No two step sizes agreed before the gradients for tuning were used up: the last halving changed averages by "
-                f"{size:.2g} standard deviations, and (θ - c)ᵀ∇U / d is {self.temperature:.3g} where the law has 1. Take a "
-                "larger budget, larger batches or a control variate, and do not trust this plan unseen."
-            )
-        if numbers.gamma > 1.5 * numbers.free:
-            self.notes.append(
-                f"Gradient noise asks for friction {numbers.gamma:.3g} where {numbers.free:.3g} would be best without noise: "
-                "larger batches or a control variate would make the chains faster."
-            )
+        held = numbers.eta * self.calls(self.budget - self.spent) / self.num_chains / numbers.relaxation
+        self.notes += notes_on(check, numbers, times, held, self.temperature)
+        if times < LEAST_TIMES:  # too short to see
+            check = dataclasses.replace(check, agrees=None)
         return check
 
     def final(self, shape: Shape, numbers: Numbers, theta: np.ndarray) -> Plan:
         """The plan for what is left of the budget, from where the check ended."""
-        steps = (self.budget - self.spent) // self.num_chains
+        steps = self.calls(self.budget - self.spent) // self.num_chains
         burn_in = min(math.ceil(BURN_IN * numbers.relaxation / numbers.eta), steps // MOST_BURN_IN)
         return Plan(
             target=self.model.target,

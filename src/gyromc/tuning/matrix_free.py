@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
+from gyromc.operators import Diagonal, Operator
 from gyromc.oracles import Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
 
@@ -40,6 +41,7 @@ BROKEN = 1e-5  # relative size of a Lanczos coefficient that rounding alone make
 LEAST = 1e-8  # of the largest curvature: none is taken to be smaller
 PRIOR_PROBES = 4
 MOST_ITERATIONS = 256  # of the Lanczos method
+AT_ONCE = 2**16  # coordinates computed together, so that what is held besides the result stays small
 
 
 class Gradients(eqx.Module):
@@ -59,6 +61,11 @@ class Gradients(eqx.Module):
     def product(self, theta, zeta, direction):
         """ĝ, and the Hessian of the same batch times a direction."""
         return jax.jvp(lambda t: self(t, zeta), (theta,), (direction,))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the gradients have no noise."""
+        return isinstance(self.oracle, Exact)
 
     @property
     def same_hessian(self) -> bool:
@@ -98,22 +105,25 @@ def descend(gradients: Gradients, start, scale, key, steps: int):
     return theta
 
 
-def diagonals(gradients: Gradients, points, key, probes: int) -> Diagonals:
+def diagonals(gradients: Gradients, points, key, probes: int, without=None) -> Diagonals:
     """The diagonals of P and Σ over the points, from so many products with a Hessian and as many pairs of gradients.
 
     With signs v at random, v ⊙ ∇²U v has the mean diag ∇²U wherever θ is, so that the points need not be draws of the law, as
-    they would for E[∇U∇Uᵀ]. Two gradients ĝ₁, ĝ₂ at one point have E[(ĝ₁ - ĝ₂)²]/2 = diag Σ.
+    they would for E[∇U∇Uᵀ]. Two gradients ĝ₁, ĝ₂ at one point have E[(ĝ₁ - ĝ₂)²]/2 = diag Σ. With rows u_i in `without`,
+    Σ u_i u_iᵀ is taken off P first.
     """
     key, key_prior = jax.random.split(key)
-    P, squares, noise = (np.asarray(x, float) for x in _sums(gradients, points, key, jnp.asarray(probes)))
-    error = np.sqrt(squares / (probes * max(1, probes - 1)))
-    prior = _prior(gradients.target, points[0], key_prior) if isinstance(gradients.target, SumOverData) else None
-    prior = None if prior is None else np.maximum(np.asarray(prior, float), 0.0)
-    return Diagonals(P, error, noise / probes, prior, probes)
+    P, squares, noise = map(np.array, _sums(gradients, points, key, jnp.asarray(probes), without))
+    squares /= probes * max(1, probes - 1)
+    noise /= probes
+    prior = None
+    if isinstance(gradients.target, SumOverData):
+        prior = np.maximum(_prior(gradients.target, points[0], key_prior), 0.0)
+    return Diagonals(P, np.sqrt(squares, out=squares), noise, prior, probes)
 
 
 @eqx.filter_jit
-def _sums(gradients: Gradients, points, key, probes):
+def _sums(gradients: Gradients, points, key, probes, without):
     """The mean of v⊙Hv, the sum of squares of its deviations from the mean, and Σ (ĝ₁ - ĝ₂)²/2 over the probes."""
 
     def probe(k, carry):
@@ -122,9 +132,11 @@ def _sums(gradients: Gradients, points, key, probes):
         theta = points[k % len(points)]
         v = jax.random.rademacher(signs, theta.shape, theta.dtype)
         g, product = gradients.product(theta, gradients.draw(one, theta.dtype), v)
+        if without is not None:
+            product = product - (without @ v) @ without
         away = v * product - mean
         mean = mean + away / (k + 1)
-        if not isinstance(gradients.oracle, Exact):
+        if not gradients.exact:
             noise = noise + (g - gradients(theta, gradients.draw(two, theta.dtype))) ** 2 / 2  # T7
         return mean, squares + away * (v * product - mean), noise
 
@@ -148,14 +160,17 @@ def shrunk(found: Diagonals, groups: tuple[int, ...]) -> np.ndarray:
 
     `groups` are the numbers of parameters in each array of the model. An estimate without error stays as it is.
     """
-    result = np.empty(len(found.curvature))
+    result = np.empty_like(found.curvature)
     start = 0
     for size in groups:
-        part = slice(start, start + size)
-        m, s = found.curvature[part], found.error[part]
-        signal = max(0.0, float(np.var(m) - np.mean(s**2)))
-        weight = np.divide(signal, signal + s**2, out=np.ones(size), where=signal + s**2 > 0)
-        result[part] = np.hypot(weight * m + (1 - weight) * m.mean(), np.sqrt(weight) * s)
+        mean = float(np.mean(found.curvature[start : start + size], dtype=float))
+        signal = float(np.var(found.curvature[start : start + size], dtype=float))
+        signal = max(0.0, signal - float(np.mean(found.error[start : start + size] ** 2, dtype=float)))
+        for first in range(start, start + size, AT_ONCE):
+            part = slice(first, min(first + AT_ONCE, start + size))
+            m, s = found.curvature[part], found.error[part]
+            weight = np.divide(signal, signal + s**2, out=np.ones_like(s), where=signal + s**2 > 0)
+            result[part] = np.hypot(weight * m + (1 - weight) * mean, np.sqrt(weight) * s)
         start += size
     least = LEAST * float(result.max())
     if found.prior is not None:
@@ -174,25 +189,27 @@ def shrunk_noise(found: Diagonals, groups: tuple[int, ...]) -> np.ndarray:
         part = result[start : start + size]  # a view
         known = part > 0
         if np.any(known):
-            logs, total = np.log(part[known]), part[known].sum()
-            spread = float(np.var(logs))
+            logs, total = np.log(part[known]), part.sum(dtype=float)
+            spread, mean = float(np.var(logs, dtype=float)), float(np.mean(logs, dtype=float))
             weight = max(0.0, 1 - 2 / found.probes / spread) if spread > 0 else 1.0
-            moved = np.exp(logs.mean() + weight * (logs - logs.mean()))
-            part[known] = moved * total / moved.sum()
+            moved = np.exp(mean + weight * (logs - mean))
+            part[known] = moved * (total / moved.sum(dtype=float))
         start += size
     return result
 
 
 def extreme_curvatures(
-    gradients: Gradients, theta, scale, key, iterations: int, batches: int
+    gradients: Gradients, theta, root: Any, key, iterations: int, batches: int
 ) -> tuple[float, float | None]:
-    """The largest eigenvalue of E∇²U(θ)E, E = diag(scale), by the Lanczos method; the smallest where it is seen to be positive.
+    """The largest eigenvalue of Eᵀ∇²U(θ)E, E = `root`, by the Lanczos method; the smallest where it is seen to be positive.
+
+    A vector for `root` is a diagonal.
 
     The Hessian is the mean over so many batches, the same in all iterations. No vectors are kept, so Ritz values may repeat,
     which changes neither of the two.
     """
     counts = jnp.asarray(iterations), jnp.asarray(batches)
-    diagonal, beside = (np.asarray(x, float)[:iterations] for x in _lanczos(gradients, theta, scale, key, *counts))
+    diagonal, beside = (np.asarray(x, float)[:iterations] for x in _lanczos(gradients, theta, _map(root), key, *counts))
     usable = np.isfinite(diagonal) & np.isfinite(beside)
     broken = ~usable | (beside <= BROKEN * np.abs(diagonal[0]))
     length = int(np.argmax(broken)) + 1 if np.any(broken) else iterations
@@ -203,16 +220,18 @@ def extreme_curvatures(
 
 
 @eqx.filter_jit
-def _lanczos(gradients: Gradients, theta, scale, key, iterations, batches):
+def _lanczos(gradients: Gradients, theta, root, key, iterations, batches):
     """The two diagonals of the tridiagonal matrix."""
     key_start, key_batches = jax.random.split(key)
 
     def apply(v):
+        direction = root(v)
+
         def add(k, total):
             zeta = gradients.draw(jax.random.fold_in(key_batches, k), theta.dtype)
-            return total + gradients.product(theta, zeta, scale * v)[1]
+            return total + gradients.product(theta, zeta, direction)[1]
 
-        return scale * jax.lax.fori_loop(0, batches, add, jnp.zeros_like(v)) / batches
+        return root.transposed()(jax.lax.fori_loop(0, batches, add, jnp.zeros_like(v))) / batches
 
     def step(k, carry):
         v, before, beta, found = carry
@@ -229,25 +248,29 @@ def _lanczos(gradients: Gradients, theta, scale, key, iterations, batches):
     return jax.lax.fori_loop(0, iterations, step, carry)[3]
 
 
-def largest_noise(gradients: Gradients, points, scale, key, rounds: int, pairs: int) -> tuple[float, float]:
-    """The largest eigenvalue of EΣE, E = diag(scale), and vᵀ diag(EΣE) v for its vector v, by power iteration.
+def _map(root: Any) -> Operator:
+    return root if isinstance(root, Operator) else Diagonal(root)
+
+
+def largest_noise(gradients: Gradients, points, root: Any, key, rounds: int, pairs: int) -> tuple[float, float]:
+    """The largest eigenvalue of EᵀΣE, E = `root`, and vᵀ diag(EᵀΣE) v for its vector v, by power iteration.
 
     Each round measures vᵀΣv with so many new pairs of gradients, and then multiplies v with Σ as estimated from them. What is
     returned is the mean over the second half of the rounds; it costs 2·rounds·pairs gradients.
     """
     counts = jnp.asarray(rounds), jnp.asarray(pairs)
-    along, alone = _noise(gradients, points, scale, key, *counts)
+    along, alone = _noise(gradients, points, _map(root), key, *counts)
     return float(along), float(alone)
 
 
 @eqx.filter_jit
-def _noise(gradients: Gradients, points, scale, key, rounds, pairs):
+def _noise(gradients: Gradients, points, root, key, rounds, pairs):
     def pair(k, carry):
         v, w, along, alone = carry
         one, two = jax.random.split(jax.random.fold_in(key, k))
         theta = points[k % len(points)]
         first, second = (gradients(theta, gradients.draw(x, theta.dtype)) for x in (one, two))
-        delta = scale * (first - second) / 2**0.5
+        delta = root.transposed()(first - second) / 2**0.5
         part, counted = jnp.vdot(delta, v), k >= rounds // 2 * pairs
         along = along + jnp.where(counted, part**2, 0)
         alone = alone + jnp.where(counted, jnp.vdot(delta**2, v**2), 0)

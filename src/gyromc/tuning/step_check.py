@@ -100,26 +100,43 @@ def check_step(
         plan = make(step_size / 2**halvings, steps * 2**halvings)
         if spent + plan.gradients > gradients:
             break
-        found, spent = ran(plan), spent + plan.gradients
+        found, spent = _seen(plan), spent + plan.gradients
         if before is not None and found is not None:
             differences, agrees = _differences(before, found)
             if agrees and not too_hot:
-                return _result(2 * plan.eta, halvings - 1, True, differences, spent, found)
+                return _result(2 * found.step_size, halvings - 1, True, differences, spent, found)
         before, halvings = found, halvings + 1
-        too_hot = found is not None and hot(found.state.z[:, : plan.dim])
-    return None if before is None else _result(before.plan.eta, halvings - 1, None, differences, spent, before)
+        too_hot = found is not None and hot(found.theta)
+    return None if before is None else _result(before.step_size, halvings - 1, None, differences, spent, before)
 
 
-def _result(eta, halvings, agrees, differences, spent, found) -> Check:
-    d = found.plan.dim
-    return Check(eta, halvings, agrees, differences, spent, np.array(found.state.z[:, :d]))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Seen:
+    """What is kept of a run: its averages and their errors, and the last states."""
+
+    mean: Mapping[str, float]
+    std_error: Mapping[str, float]
+    theta: np.ndarray
+    step_size: float
+
+
+def _seen(plan: Plan) -> _Seen | None:
+    found = ran(plan)
+    if found is None:
+        return None
+    means, errors = ({name: x[name] for name in plan.observables} for x in (found.mean, found.std_error))
+    return _Seen(means, errors, np.array(found.state.z[:, : plan.dim]), plan.eta)
+
+
+def _result(eta, halvings, agrees, differences, spent, found: _Seen) -> Check:
+    return Check(eta, halvings, agrees, differences, spent, found.theta)
 
 
 def _differences(coarse: Any, fine: Any) -> tuple[dict[str, float], bool]:
     """The differences of the means in standard deviations, and whether all of them are small or within their errors."""
     sizes, agrees = {}, True
-    for name in fine.plan.observables:
-        if f"{name}, squared" not in fine.plan.observables:
+    for name in fine.mean:
+        if f"{name}, squared" not in fine.mean:
             continue
         variance = fine.mean[f"{name}, squared"] - fine.mean[name] ** 2
         gap = abs(coarse.mean[name] - fine.mean[name])

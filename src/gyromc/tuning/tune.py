@@ -98,7 +98,7 @@ def tune(
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed)
         if base.dim > MOST_DENSE:
-            return _many(base, target_or_plan, budget, seed)
+            return _many(base, target_or_plan, budget, seed, oracle, num_chains)
         tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
 
@@ -272,14 +272,17 @@ class _Tuning:
         )
 
 
-def _many(base: Plan, given: Target | Plan, budget: Budget, seed: int) -> Tuned:
+def _many(
+    base: Plan, given: Target | Plan, budget: Budget, seed: int, oracle: Oracle | None, num_chains: int | None
+) -> Tuned:
     """More parameters than matrices allow."""
     require(
         budget.gradients is not None,
         f"With more than {MOST_DENSE} parameters (here {base.dim:,}) errors are not predicted: pass `gradients`.",
     )
-    oracle, share = (given.oracle, cost_of_a_gradient(given)) if isinstance(given, Plan) else (None, 1.0)
-    return tune_many(base, oracle, budget.guess, share, seed)
+    used = oracle or (given.oracle if isinstance(given, Plan) else None)
+    share = 1.0 if used is None else cost_of_a_gradient(base.replace(oracle=used))
+    return tune_many(base, used, budget.guess, share, seed, num_chains, fixed=oracle is not None)
 
 
 def _expected(sd: float, error: float, bias: float, chance: float, unknown: float) -> Expected:
