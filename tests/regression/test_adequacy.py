@@ -7,7 +7,7 @@ from scipy import stats
 from gyromc.regression.adequacy import design, laws, trends
 from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
-from gyromc.regression.adequacy.residuals import residuals
+from gyromc.regression.adequacy.residuals import chance, residuals
 from gyromc.regression.predictive import Predictive, ResponseKind
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
 from support.quickdraws import quick_draws
@@ -355,3 +355,14 @@ def test_longley_is_collinear_as_published():
     assert found.verdict is ModelVerdict.LOOK
     assert found.statistic == pytest.approx(1788.5, rel=1e-3)  # the inflation of gnp; the others 136, 34, 3.6, 399, 759
     assert found.details["columns"] == ["gnp", "year", "population", "deflator", "unemployed"]
+
+
+def test_the_chance_of_a_statistic_is_that_of_its_law_and_larger_where_replicates_have_wider_tails():
+    rng = np.random.default_rng(14)
+    normal, heavy = rng.normal(size=(2000, 3)), rng.standard_t(5, size=(2000, 3)) * np.sqrt(3 / 5)
+    plain = chance(9.0, np.sum(normal**2, axis=1), 3)
+    assert plain == pytest.approx(stats.chi2.sf(9.0, 3), rel=0.25)
+    assert plain >= stats.chi2.sf(9.0, 3)
+    wider = np.sum(heavy**2, axis=1)
+    assert chance(9.0, wider, 3) > 1.3 * stats.chi2.sf(9.0, 3)
+    assert chance(20.0, wider, 3) > 10 * stats.chi2.sf(20.0, 3)
