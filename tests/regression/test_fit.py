@@ -8,7 +8,7 @@ from scipy import special
 
 import gyromc as gm
 from gyromc.datasets import heart
-from gyromc.regression import sampling
+from gyromc.regression import chains
 from gyromc.regression.fit import fit
 from gyromc.regression.units import Units
 from gyromc.shape.laplace import Laplace, inverse_root
@@ -112,7 +112,7 @@ def test_enough_draws_that_are_nearly_independent():
 
 
 def test_a_diverged_run_is_repeated_with_half_the_step_size(monkeypatch):
-    plans, run = [], sampling.engines.run
+    plans, run = [], chains.engines.run
 
     def fails_once(plan, *args, **options):
         plans.append(plan)
@@ -120,7 +120,7 @@ def test_a_diverged_run_is_repeated_with_half_the_step_size(monkeypatch):
             raise gm.DivergenceError("1 chain failed.")
         return run(plan, *args, **options)
 
-    monkeypatch.setattr(sampling.engines, "run", fails_once)
+    monkeypatch.setattr(chains.engines, "run", fails_once)
     monkeypatch.setattr("gyromc.tuning.sizing.steps_per_second", lambda plan: None)
     monkeypatch.setattr("gyromc.tuning.tune.steps_per_second", lambda plan: None)
     X, _, rng = data()
@@ -130,7 +130,7 @@ def test_a_diverged_run_is_repeated_with_half_the_step_size(monkeypatch):
     assert plans[1].eta == plans[0].eta / 2
     assert plans[1].num_steps == 2 * plans[0].num_steps
     assert "diverged; the step size was halved" in found.tuned.reason
-    monkeypatch.setattr(sampling.engines, "run", lambda *args, **options: fails_once(plans.clear() or args[0]))
+    monkeypatch.setattr(chains.engines, "run", lambda *args, **options: fails_once(plans.clear() or args[0]))
     with pytest.raises(gm.DivergenceError):
         fit(X, y, "logistic", effort=0.2)
 
@@ -140,9 +140,9 @@ def test_a_run_with_large_errors_is_continued():
     X, _, rng = data()
     found = fit(X, rng.standard_normal(60) > 0, "logistic", effort=0.2)
     run, (T, _), unseen = found.run, found.posterior.units.coefficients(np.eye(1)), np.zeros(4)
-    assert sampling._long_enough(T, unseen, 0.2, run) is run
+    assert chains._long_enough(T, unseen, 0.2, run) is run
     small = max(c.std_error / c.sd for c in found.coefficients) / 100
-    assert sampling._long_enough(T, unseen, small, run).steps_done == 16 * run.steps_done
+    assert chains._long_enough(T, unseen, small, run).steps_done == 16 * run.steps_done
 
 
 @pytest.mark.parametrize("dynamics", ["reversible", "rotating"])
@@ -250,7 +250,7 @@ def test_mini_batches_of_many_rows():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"model": "probit"}, "must be one of linear, logistic, softmax, poisson"),
+        ({"model": "probit"}, "must be one of linear, student-t, logistic, softmax"),
         ({"X": [[1.0], [np.nan]]}, "`X` must be finite"),
         ({"X": [1.0, 2.0]}, "matrix with one row per observation"),
         ({"y": [1.0]}, "one entry per row"),

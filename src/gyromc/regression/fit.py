@@ -1,38 +1,44 @@
 """fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
 X and y in the user's units in; a `Fit` out: coefficients and predictions with Monte Carlo error, posterior spread and
-discretisation bias kept apart. Inside, columns are standardised, the sampler and its step size are chosen by `gyromc.tune`, and
-the run is made longer where the errors come out larger than asked for.
+discretisation bias kept apart. Inside, columns are standardised; linear models are integrated, and for the others the sampler and
+its step size are chosen by `gyromc.tune`, and the run is made longer where the errors come out larger than asked for.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
-from gyromc.checks import coverage, flag, numbers, one_of, positive, require, shown, whole
+from gyromc.checks import coverage, flag, one_of, positive, require, whole
 from gyromc.engines.choice import ENGINES
 from gyromc.errors import GyromcWarning
 from gyromc.regression.fitted import Coefficient, Fit
-from gyromc.regression.posing import Posed, pose
-from gyromc.regression.sampling import Sampled, sample
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+from gyromc.regression.posing import Posed, pose_problem
+from gyromc.regression.reading import FAMILIES, Problem, read
+from gyromc.regression.sampled import Sampled
+from gyromc.regression.sampling import sample
+from gyromc.regression.tables import auxiliary, coefficients, labels
+from gyromc.regression.terms import GroupTerm, Prior
 
-__all__ = ["EFFORTS", "MODELS", "Coefficient", "Fit", "fit", "relative_error"]
+__all__ = ["EFFORTS", "FAMILIES", "MODELS", "Coefficient", "Fit", "GroupTerm", "Prior", "fit", "relative_error"]
 
-MODELS = ("linear", "logistic", "softmax", "poisson")
+MODELS = FAMILIES
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
 DYNAMICS = ("reversible", "rotating")  # what `dynamics` could be
-Labels = tuple[tuple[str, ...], tuple[str, ...] | None]  # of the columns, and of the classes where there are any
-Rows = list[tuple[str, str | None]]  # the coefficients' names and outputs
 
 
 def fit(
     X,
     y,
-    model: str = "linear",
+    family: str | None = None,
     *,
+    model: str | None = None,
+    groups: Sequence[GroupTerm] = (),
+    offset=None,
+    weights=None,
+    trials=None,
+    priors: Mapping[str, Any] | None = None,
     prior_scale: float = 2.5,
     intercept: bool = True,
     names: Sequence[str] | None = None,
@@ -48,18 +54,26 @@ def fit(
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
-    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for a linear model; for
-    the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A column of
-    two values counts as if both were equally frequent: half their distance takes the place of its standard deviation. The noise
-    σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a chain.
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and student-t
+    models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A
+    column of two values counts as if both were equally frequent: half their distance takes the place of its standard deviation.
+    The noise σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a
+    chain. The priors of other further parameters are listed in `gyromc.targets.families`; standard deviations of groups are
+    exponential with mean 1 per standard deviation of their column (and of y).
 
     **Arguments:**
 
     - `X`: rows × columns of finite numbers.
-    - `y`: measurements (`"linear"`), 0 and 1 (`"logistic"`), classes 0 … C-1 (`"softmax"`), counts (`"poisson"`).
-    - `model`: one of `MODELS`.
-    - `prior_scale`: the prior's standard deviation.
-    - `intercept`: whether there is one; without it columns are scaled but not centred.
+    - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
+      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"beta-binomial"` with `trials`).
+    - `family`: one of `FAMILIES`, linear where it is left out; `model` is its older name.
+    - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
+    - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
+    - `trials`: of each row, for `"beta-binomial"`.
+    - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
+      column.
+    - `prior_scale`: the prior's standard deviation for all other coefficients.
+    - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
       the posterior standard deviations (0.05, 0.02, 0.005).
@@ -80,6 +94,7 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
+    require(family is None or model is None, "`model` is the older name of `family`: pass one of them.")
     level, intercept = coverage(level), flag(intercept, "intercept")
     one_of(engine, ("auto", *ENGINES), "engine")
     options = {
@@ -88,13 +103,27 @@ def fit(
         "seed": whole(seed, "seed", least=0),
     }
     check_dynamics(dynamics)
-    posed, labels = _posed(X, y, model, positive(prior_scale, "prior_scale"), intercept, names, classes)
-    rows = _rows(labels, intercept)
-    names = [name if output is None else f"{name} ({output})" for name, output in rows]
-    sampled = sample(posed, names, relative_error(effort), engine, progress, **options)
+    problem = read(
+        X,
+        y,
+        family or model or "linear",
+        names=names,
+        classes=classes,
+        intercept=intercept,
+        prior_scale=positive(prior_scale, "prior_scale"),
+        groups=groups,
+        offset=offset,
+        weights=weights,
+        trials=trials,
+        priors=priors,
+    )
+    posed = pose_problem(problem)
+    rows = labels(problem)
+    texts = [name if output is None else f"{name} ({output})" for name, output in rows]
+    sampled = sample(posed, texts, relative_error(effort), engine, progress, groups=problem.groups, **options)
     if sampled.warnings:
         warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
-    return _fit_of(sampled, posed, model, labels, rows, level)
+    return _fit_of(sampled, posed, problem, level)
 
 
 def relative_error(effort: str | float) -> float:
@@ -111,109 +140,18 @@ def check_dynamics(dynamics: str | None, stacklevel: int = 3) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
 
 
-def _posed(X, y, model: str, prior_scale: float, intercept: bool, names, classes) -> tuple[Posed, Labels]:
-    """The regression in standardised columns, and the names of its columns and classes."""
-    names, classes = _texts(names, "names"), _texts(classes, "classes")
-    X, y, likelihood = _data(X, y, model, None if classes is None else len(classes))
-    labels = _labels(X, names, likelihood, classes)
-    return pose(X, y, likelihood, prior_scale, intercept), labels
-
-
-def _fit_of(sampled: Sampled, posed: Posed, model: str, labels: Labels, rows: Rows, level: float) -> Fit:
+def _fit_of(sampled: Sampled, posed: Posed, problem: Problem, level: float) -> Fit:
     """The `Fit` of a sampled posterior."""
     return Fit(
-        model=model,
-        names=labels[0],
-        classes=labels[1],
-        coefficients=_table(sampled, rows, level),
+        model=problem.family,
+        names=problem.names,
+        classes=problem.classes,
+        coefficients=coefficients(sampled, labels(problem), level),
         posterior=sampled.posterior,
         target=posed.target,
         reason=sampled.reason,
         level=level,
         tuned=sampled.tuned,
         run=sampled.run,
-        auxiliary=_auxiliary(sampled, level),
+        auxiliary=auxiliary(sampled, problem, level),
     )
-
-
-def _data(X, y, model: str, num_classes: int | None) -> tuple[np.ndarray, np.ndarray, Likelihood]:
-    """X and y as numbers that suit the model."""
-    one_of(model, MODELS, "model")
-    X, y = numbers(X, "X"), numbers(y, "y")
-    require(
-        X.ndim == 2 and X.shape[0] > 0,
-        f"`X` must be a matrix with one row per observation: got shape {X.shape}.",
-    )
-    require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
-    if model == "linear":
-        return X, y, Normal()
-    if model == "poisson":
-        return X, y, Poisson()
-    seen = np.unique(y)
-    require(
-        seen.size >= 2,
-        f"`y` must hold at least two classes: every row is {seen[0]:g}. There is nothing to tell apart.",
-    )
-    if model == "logistic":
-        return X, y, Bernoulli()
-    return X, y, Categorical(num_classes or int(seen[-1]) + 1)
-
-
-def _texts(given, name: str) -> list[str] | None:
-    """A list of names or classes as texts."""
-    if given is None:
-        return None
-    given = given.tolist() if hasattr(given, "tolist") else given
-    require(
-        isinstance(given, Sequence) and not isinstance(given, str | bytes),
-        f"`{name}` must be a list of texts: got {shown(given)}.",
-    )
-    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
-    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
-    return [str(text) for text in given]
-
-
-def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> Labels:
-    """Names of columns and classes."""
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    require(
-        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
-    )
-    if isinstance(likelihood, Categorical | Bernoulli):
-        count = likelihood.num_classes if isinstance(likelihood, Categorical) else 2
-        classes = [str(c) for c in range(count)] if classes is None else classes
-        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
-        return tuple(names), tuple(classes)
-    require(classes is None, "`classes` is for a logistic or softmax model.")
-    return tuple(names), None
-
-
-def _rows(labels: Labels, intercept: bool) -> Rows:
-    """The coefficients' names and outputs, in the table's order."""
-    one = [*(["intercept"] if intercept else []), *labels[0]]
-    outputs = [None] if labels[1] is None or len(labels[1]) == 2 else labels[1]
-    return [(name, output) for output in outputs for name in one]
-
-
-def _table(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficient, ...]:
-    """The table of coefficients."""
-    posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
-    if sampled.exact is None:
-        spreads, (low, high) = posterior.spreads(), posterior.quantiles(ends)
-    else:
-        offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
-        spreads, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
-    columns = sampled.mean, spreads, low, high, sampled.std_error, sampled.bias
-    return tuple(
-        Coefficient(name, output, *(float(v) for v in values))
-        for (name, output), *values in zip(rows, *columns, strict=True)
-    )
-
-
-def _auxiliary(sampled: Sampled, level: float) -> tuple[Coefficient, ...]:
-    """The further parameters: σ of a linear model."""
-    if sampled.exact is None:
-        return ()
-    unit = sampled.posterior.units.y_scale
-    mean, sd, low, high = (unit * v for v in sampled.exact.sigma(((1 - level) / 2, (1 + level) / 2)))
-    return (Coefficient("sigma", None, mean, sd, low, high, std_error=0.0, bias=0.0),)

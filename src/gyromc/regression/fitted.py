@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from gyromc.records import Column, Records, Renamed
-from gyromc.regression.draws import Draws, Predictions
+from gyromc.regression.draws import Draws, GroupDraws, Predictions
 from gyromc.results import Run
+from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.tuned import Tuned
 
@@ -70,10 +71,11 @@ class Fit(Records[Coefficient]):
 
     **Attributes:**
 
-    - `model`: one of `MODELS`; `names`: of the columns; `classes`: of the response, or None.
+    - `model`: the family, one of `FAMILIES`; `names`: of the columns; `classes`: of the response, or None.
     - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
     - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
-    - `auxiliary`: further parameters, as rows like those of coefficients: `sigma`, the noise of a linear model.
+    - `auxiliary`: further parameters, as rows like those of coefficients: `sigma`, `shape`, `sd(time | subject)`, …
+    - `groups`: by name, the deviations of each group's levels (`GroupDraws`).
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
       chains × draws × coefficients; `weights`: ones.
@@ -88,7 +90,7 @@ class Fit(Records[Coefficient]):
     classes: tuple[str, ...] | None
     coefficients: tuple[Coefficient, ...]
     posterior: Draws
-    target: WithLikelihood
+    target: WithLikelihood | MixedRegression
     reason: str
     level: float
     tuned: Tuned | None = None
@@ -135,6 +137,19 @@ class Fit(Records[Coefficient]):
         """Ones, chains × draws: all draws count alike. Kept for programs written when they did not."""
         return self.posterior.weights
 
-    def predict(self, X) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart."""
-        return self.posterior.predict(X)
+    @property
+    def groups(self) -> dict[str, GroupDraws]:
+        """The deviations of the levels, by the name of their group."""
+        return {group.name: group for group in self.posterior.groups}
+
+    @property
+    def family(self) -> str:
+        """The family, also called `model`."""
+        return self.model
+
+    def predict(self, X, **beside) -> Predictions:
+        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart.
+
+        `offset`, `trials` and `groups` of the rows are passed by name, as for `Draws.predictors`.
+        """
+        return self.posterior.predict(X, **beside)

@@ -7,8 +7,11 @@ and the prior of its coefficient almost flat. A constant column is not scaled: i
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from gyromc.regression.terms import Prior
 
 __all__ = ["INTERCEPT_SCALE", "Units"]
 
@@ -24,6 +27,7 @@ class Units:
     - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
     - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
     - `noise`: the most probable σ of a linear model, in units of `y_scale`; 1 for the others.
+    - `location`: prior means of the coefficients, in the user's units.
     """
 
     center: np.ndarray
@@ -32,14 +36,33 @@ class Units:
     y_scale: float
     intercept: float
     noise: float = 1.0
+    location: np.ndarray | None = None
 
     @classmethod
-    def of(cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool) -> "Units":
+    def of(
+        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, centred: bool | None = None
+    ) -> "Units":
         """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
-        center, scale = _standard(X, intercept)
+        center, scale = _standard(X, intercept if centred is None else centred)
         scale = np.where(two_values(X), (X.max(axis=0) - X.min(axis=0)) / 2, scale)
         y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept)
         return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
+
+    def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
+        """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
+        scale, location, intercept, y_center = self.scale.copy(), np.zeros(len(names)), self.intercept, self.y_center
+        for j, name in enumerate(names):
+            if name in priors:
+                scale[j], location[j] = self.y_scale * prior_scale / priors[name].scale, priors[name].location
+        if "intercept" in priors and intercept:
+            intercept = priors["intercept"].scale / (prior_scale * self.y_scale)
+            y_center = priors["intercept"].location
+        moved = location if np.any(location) else None
+        return dataclasses.replace(self, scale=scale, location=moved, intercept=intercept, y_center=y_center)
+
+    def known(self, X: np.ndarray) -> np.ndarray | float:
+        """The part of the linear predictors, in the user's units, that the priors' means make."""
+        return self.y_center + (0.0 if self.location is None else (X - self.center) @ self.location)
 
     def rows(self, X: np.ndarray) -> np.ndarray:
         """Standardised rows, the intercept's column first."""
@@ -52,11 +75,11 @@ class Units:
         """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
         p = len(self.scale)
         one = np.diag(self.y_scale / self.scale)
-        offset = np.zeros(p)
+        offset = np.zeros(p) if self.location is None else self.location
         if self.intercept:
             one = np.block([[np.zeros((1, 1)), np.zeros((1, p))], [np.zeros((p, 1)), one]])
             one[0] = np.concatenate([[self.y_scale * self.intercept], -self.y_scale * self.center / self.scale])
-            offset = np.concatenate([[self.y_center], offset])
+            offset = np.concatenate([[self.y_center - offset @ self.center], offset])
         return np.kron(basis, one), np.tile(offset, len(basis))
 
 

@@ -2,12 +2,13 @@
 
 Input: a model and its data. Output: U, ∇U and, for sums over data, the terms that a mini-batch needs. Known structure is
 available as `gaussian()`, `separable()` and `design`; closed forms and fused engines use it. `base` defines the interface,
-`densities` holds targets given by a formula, `regressions` those given by a design matrix, `separable` those with a user's own
-scalar nonlinearity.
+`densities` holds targets given by a formula, `regressions` those given by a design matrix, `mixed` those with further parameters
+and groups, `separable` those with a user's own scalar nonlinearity.
 """
 
 from gyromc.targets.base import SumOverData, Target
 from gyromc.targets.densities import CosinePerturbed, FiniteSum, LogDensity, Quadratic
+from gyromc.targets.mixed import Group, MixedRegression
 from gyromc.targets.regressions import (
     GeneralizedLinear,
     LinearRegression,
@@ -21,9 +22,11 @@ __all__ = [
     "CosinePerturbed",
     "FiniteSum",
     "GeneralizedLinear",
+    "Group",
     "LinearRegression",
     "LogDensity",
     "LogisticRegression",
+    "MixedRegression",
     "PoissonRegression",
     "Quadratic",
     "Separable",

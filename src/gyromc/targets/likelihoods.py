@@ -16,19 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-__all__ = ["Bernoulli", "Canonical", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts"]
+__all__ = ["Bernoulli", "Canonical", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts", "library"]
 
 Values = Any  # a NumPy or a JAX array
 
 
-def _library(t) -> Any:
+def library(t) -> Any:
     """NumPy for NumPy arrays, JAX for everything else."""
     return np if isinstance(t, np.ndarray | np.generic) else jnp
 
 
 def sigmoid(t):
     """1/(1 + e⁻ᵗ)."""
-    return special.expit(t) if _library(t) is np else jax.nn.sigmoid(t)
+    return special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
+
+
+def log_sigmoid(t):
+    """-log(1 + e⁻ᵗ)."""
+    return special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,24 @@ class Likelihood(abc.ABC):
     def basis(self) -> np.ndarray:
         """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Names of what is given for every row, before the further parameters."""
+        return ()
+
+    @property
+    def auxiliary(self) -> tuple[str, ...]:
+        """Names of further parameters, in the order in which they are `given`."""
+        return ()
+
+    def natural(self, u: Values) -> tuple[Values, ...]:
+        """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
+        return ()
+
+    def in_units(self, given: tuple[Values, ...], y_scale: float) -> tuple[Values, ...]:
+        """The further parameters for y in the user's units, from those for y/y_scale."""
+        return given
 
     @property
     def discrete(self) -> bool:
@@ -106,19 +129,19 @@ class Normal(Canonical):
     def loss(self, t, y, *given):
         if not given:
             return 0.5 * (t - y) ** 2
-        return 0.5 * ((t - y) / given[0]) ** 2 + _library(t).log(given[0])
+        return 0.5 * ((t - y) / given[0]) ** 2 + library(t).log(given[0])
 
     def slope(self, t, y):
         return t - y
 
     def curvature(self, t):
-        return _library(t).ones_like(t)
+        return library(t).ones_like(t)
 
     def mean(self, t, *given):
         return t
 
     def variance(self, mean, *given):
-        one = _library(mean).ones_like(mean)
+        one = library(mean).ones_like(mean)
         return one * given[0] ** 2 if given else one
 
     def sample(self, rng, t, *given):
@@ -136,7 +159,7 @@ class Bernoulli(Canonical):
     """P(y = 1) = 1/(1 + e⁻ᵗ)."""
 
     def loss(self, t, y, *given):
-        return _library(t).logaddexp(0.0, t) - y * t
+        return library(t).logaddexp(0.0, t) - y * t
 
     def slope(self, t, y):
         return sigmoid(t) - y
@@ -162,16 +185,16 @@ class Poisson(Canonical):
     """y ~ Poisson(eᵗ)."""
 
     def loss(self, t, y, *given):
-        return _library(t).exp(t) - y * t
+        return library(t).exp(t) - y * t
 
     def slope(self, t, y):
-        return _library(t).exp(t) - y
+        return library(t).exp(t) - y
 
     def curvature(self, t):
-        return _library(t).exp(t)
+        return library(t).exp(t)
 
     def mean(self, t, *given):
-        return _library(t).exp(t)
+        return library(t).exp(t)
 
     def variance(self, mean, *given):
         return mean
@@ -210,14 +233,14 @@ class Categorical(Canonical):
 
     def loss(self, t, y, *given):
         weights = t @ self._basis(t).T
-        library = _library(t)
-        label = library.broadcast_to(library.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
-        own = library.take_along_axis(weights, label, axis=-1)[..., 0]
-        total = special.logsumexp(weights, axis=-1) if library is np else jax.nn.logsumexp(weights, axis=-1)
+        numpy = library(t)
+        label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
+        own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
+        total = special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
         return total - own
 
     def slope(self, t, y):
-        hit = y[:, None] == _library(t).arange(self.num_classes)
+        hit = y[:, None] == library(t).arange(self.num_classes)
         return (self.mean(t) - hit) @ self._basis(t)
 
     def curvature(self, t):
@@ -227,7 +250,7 @@ class Categorical(Canonical):
 
     def mean(self, t, *given):
         weights = t @ self._basis(t).T
-        if _library(t) is jnp:
+        if library(t) is jnp:
             return jax.nn.softmax(weights, axis=-1)
         columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
         p = np.exp(columns - functools.reduce(np.maximum, columns))

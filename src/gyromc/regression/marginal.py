@@ -1,0 +1,204 @@
+"""Linear regression with groups: coefficients and deviations integrated out, what is left drawn by importance sampling.
+
+A `MixedRegression` with normal noise in, draws out. Given σ and the groups' standard deviations and correlations, φ, coefficients
+and deviations are Gaussian: with W the columns and the groups' designs, R the root of their prior covariance, A = I + RᵀWᵀWR/σ²,
+and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ, standard normal a priori, are drawn
+from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and spreads of the coefficients given each φ are exact.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+from scipy import linalg, optimize, special
+
+from gyromc.targets.mixed import MixedRegression
+
+__all__ = ["Marginal", "Weighted"]
+
+FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
+ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept
+STEP = 1e-2  # of difference quotients of log p(φ | y)
+LEAST_CURVATURE = 0.2  # of -log p(φ | y), whose prior has 1
+HEALTHY = 0.1  # share of the draws that their weights must leave
+AT_ONCE = 1_000_000  # entries of matrices held at a time
+MOST_SIZE = 600  # coefficients and deviations, beyond which a Cholesky factor for every φ takes too long
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weighted:
+    """What weighted draws of φ say.
+
+    **Attributes:**
+
+    - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means.
+    - `phi`, `v`: draws of equal weight of φ and of coefficients and deviations, φ by systematic resampling.
+    - `worth`: the share of the weighted draws that their weights leave.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    std_error: np.ndarray
+    phi: np.ndarray
+    v: np.ndarray
+    worth: float
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the weights are even enough."""
+        return self.worth >= HEALTHY
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Marginal:
+    """p(φ | y) of a linear regression with groups.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.marginal import Marginal
+    from gyromc.targets.families import NormalNoise
+    from gyromc.targets.mixed import Group, MixedRegression
+    group = Group(np.ones((6, 1)), [0, 0, 1, 1, 2, 2], 3, [1.0])
+    y = np.array([0.1, 0.2, 1.0, 1.1, -1.0, -1.2])
+    found = Marginal(MixedRegression(np.ones((6, 1)), y, NormalNoise(), 2.5, groups=(group,)))
+    assert np.isfinite(found.log_densities(np.zeros((1, 2)))[0])
+    ```
+    """
+
+    target: MixedRegression
+
+    @property
+    def dim(self) -> int:
+        """How many numbers φ has: one for σ, and those of the groups' standard deviations and correlations."""
+        return 1 + sum(sum(group.sizes[:2]) for group in self.target.groups)
+
+    @property
+    def size(self) -> int:
+        """How many coefficients and deviations there are."""
+        return self.target.num_coefficients + sum(group.sizes[2] for group in self.target.groups)
+
+    @functools.cached_property
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, float, float]:
+        """WᵀW, Wᵀy, yᵀy and the number of rows, weighted."""
+        target, n = self.target, self.target.num_data
+        parts = [target.X]
+        for group in target.groups:
+            k = group.Z.shape[1]
+            dense = np.zeros((n, group.num_levels, k))
+            dense[np.arange(n), group.index] = group.Z
+            parts.append(dense.reshape(n, -1))
+        W, y, w = np.concatenate(parts, axis=1), target.y - target.offset, target.weights
+        return W.T @ (w[:, None] * W), W.T @ (w * y), float(w @ y**2), float(w.sum())
+
+    def _root(self, phi: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """σ, and the Cholesky factor of the covariance of a level's deviations for each group, at every row of φ."""
+        roots, first = [], 1
+        for group in self.target.groups:
+            a, b = first + group.sizes[0], first + sum(group.sizes[:2])
+            roots.append(group.spreads(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b]))
+            first = b
+        return np.asarray(self.target.likelihood.natural(phi[:, :1])[0]), roots
+
+    def _rooted(self, M: np.ndarray, roots: list[np.ndarray], rows: str = "bij,blin->bljn") -> np.ndarray:
+        """RᵀM for matrices with a row for each coefficient and deviation: points × rows × columns."""
+        p, M = self.target.num_coefficients, np.broadcast_to(M, (len(roots[0]), *M.shape[-2:]))
+        parts, first = [M[:, :p] * float(self.target.prior_precision) ** -0.5], p
+        for group, root in zip(self.target.groups, roots, strict=True):
+            block = M[:, first : first + group.sizes[2]].reshape(len(M), group.num_levels, root.shape[-1], -1)
+            parts.append(np.einsum(rows, root, block).reshape(len(M), -1, M.shape[2]))
+            first += group.sizes[2]
+        return np.concatenate(parts, axis=1)
+
+    def _factored(self, phi: np.ndarray):
+        """σ, the roots, the Cholesky factor L of A and L⁻¹RᵀWᵀy/σ², at every row of φ."""
+        sigma, roots = self._root(phi)
+        G, h, _, _ = self._sums
+        A = self._rooted(np.swapaxes(self._rooted(G, roots), 1, 2), roots) / sigma[:, None, None] ** 2
+        A[:, np.arange(len(G)), np.arange(len(G))] += 1
+        L = np.linalg.cholesky(A)
+        g = np.linalg.solve(L, self._rooted(h[:, None], roots))[..., 0] / sigma[:, None] ** 2
+        return sigma, roots, L, g
+
+    def _parts(self, phi: np.ndarray) -> list[np.ndarray]:
+        at_once = max(1, AT_ONCE // self.size**2)
+        return [phi[first : first + at_once] for first in range(0, len(phi), at_once)]
+
+    def log_densities(self, phi: np.ndarray) -> np.ndarray:
+        """log p(φ | y) up to a constant, at every row of φ."""
+        _, _, squares, count = self._sums
+        found = []
+        for part in self._parts(phi):
+            sigma, _, L, g = self._factored(part)
+            log_root = np.sum(np.log(np.einsum("bii->bi", L)), axis=1)
+            evidence = -count * np.log(sigma) - 0.5 * squares / sigma**2 - log_root + 0.5 * np.sum(g**2, axis=1)
+            found.append(evidence - 0.5 * np.sum(part**2, axis=1))
+        return np.concatenate(found)
+
+    def given(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the coefficients and deviations given every row of φ, and roots of their covariances."""
+        _, roots, L, g = self._factored(phi)
+        inverse = np.swapaxes(np.linalg.inv(L), 1, 2)
+        back = self._rooted(
+            np.concatenate([inverse, inverse @ g[..., None]], axis=2), roots, "bji,blin->bljn"
+        )  # R times
+        return back[..., -1], back[..., :-1]
+
+    def sample(self, T: np.ndarray, count: int, seed: int = 0) -> Weighted:
+        """The coefficients Tβ and so many draws."""
+        rng, p = np.random.default_rng(seed), T.shape[1]
+        phi, weights = self._weighted(rng)
+        ends = np.cumsum(weights)
+        picked = np.minimum(np.searchsorted(ends, (np.arange(count) + rng.random()) / count), len(ends) - 1)
+        order, times = rng.permutation(count), np.bincount(picked, minlength=len(phi))
+        means, inside, v, done, seen = [], [], np.empty((count, self.size)), 0, 0
+        for part in self._parts(phi):
+            mean, root = self.given(part)
+            means.append(mean[:, :p] @ T.T)
+            inside.append(np.sum((T @ root[:, :p]) ** 2, axis=2))
+            own = np.repeat(np.arange(len(part)), times[seen : seen + len(part)])
+            noise = rng.standard_normal((len(own), self.size, 1))
+            v[order[done : done + len(own)]] = mean[own] + (root[own] @ noise)[..., 0]
+            done, seen = done + len(own), seen + len(part)
+        mean = weights @ np.concatenate(means)
+        away = np.concatenate(means) - mean
+        sd, error = np.sqrt(weights @ (np.concatenate(inside) + away**2)), np.sqrt(weights**2 @ away**2)
+        drawn = np.empty((count, self.dim))
+        drawn[order] = phi[picked]
+        return Weighted(mean, sd, error, drawn, v, float(1 / np.sum(weights**2) / ROUNDS[-1]))
+
+    def _weighted(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of φ with weights that sum to one, proposed from what the round before has found."""
+        center, precision = self._approximation()
+        phi, weights = np.zeros((0, self.dim)), np.zeros(0)
+        for count in ROUNDS:
+            phi, log_proposal = _proposed(center, precision, count, rng)
+            weights = special.softmax(self.log_densities(phi) - log_proposal)
+            center = weights @ phi
+            away, effective = phi - center, 1 / np.sum(weights**2)
+            covariance = (away.T * weights) @ away
+            mixed = (effective * covariance + self.dim * np.linalg.inv(precision)) / (effective + self.dim)
+            precision = np.linalg.inv(mixed)
+        kept = weights > 1e-6 / len(weights)
+        return phi[kept], weights[kept] / weights[kept].sum()
+
+    def _approximation(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mode of p(φ | y) and minus the second derivatives of its logarithm there."""
+        steps = STEP * np.eye(self.dim)
+
+        def value_and_slope(x):
+            values = -self.log_densities(np.concatenate([x[None], x + steps, x - steps]))
+            return values[0], (values[1 : self.dim + 1] - values[self.dim + 1 :]) / (2 * STEP)
+
+        mode = optimize.minimize(value_and_slope, np.zeros(self.dim), jac=True, method="BFGS", options={"gtol": 1e-3}).x
+        slopes = [value_and_slope(mode + step)[1] - value_and_slope(mode - step)[1] for step in steps]
+        H = np.array(slopes) / (2 * STEP)
+        values, basis = np.linalg.eigh((H + H.T) / 2)
+        return mode, (basis * np.maximum(values, LEAST_CURVATURE)) @ basis.T
+
+
+def _proposed(center: np.ndarray, precision: np.ndarray, count: int, rng) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of a t-distribution, and its log density there up to a constant."""
+    d = len(center)
+    x = WIDER * rng.standard_normal((count, d)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
+    phi = center + linalg.solve_triangular(np.linalg.cholesky(precision).T, x.T, lower=False).T
+    return phi, -(FREEDOM + d) / 2 * np.log1p(np.sum(x**2, axis=1) / WIDER**2 / FREEDOM)

@@ -1,0 +1,254 @@
+"""Regressions with further parameters and groups: U(θ) = Σ_i w_i loss(t_i, y_i, …) + |θ|²/2 in scaled coordinates.
+
+Input: a design matrix, responses, a `Likelihood`, known parts of the linear predictors (offset), weights of rows and `Group`s,
+whose levels have deviations of their own (random intercepts and slopes). Output: U, and the sums over rows that a mini-batch
+needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters,
+as standard normal numbers; and for each group the numbers that make its standard deviations, its correlations and the deviations
+of its levels, all standard normal a priori (non-centred). Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
+"""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from gyromc.checks import numbers, positive, require
+from gyromc.evaluation import POTENTIAL, over_rows, spend
+from gyromc.targets.base import SumOverData
+from gyromc.targets.families import exponential
+from gyromc.targets.likelihoods import Likelihood, library
+
+__all__ = ["Group", "MixedRegression"]
+
+LKJ = 2.0  # correlations: density ∝ det^(LKJ - 1) of the correlation matrix, nearly
+MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
+
+
+class Group(eqx.Module):
+    """A grouping of the rows whose levels have deviations: t_i gets Σ_c Z_ic b_{index_i, c}.
+
+    The deviations b of a level are N(0, S R S): standard deviations S, exponential a priori with the means `scale`, and a
+    correlation matrix R. Fisher's z of each partial correlation is normal, with the variance it has under LKJ(2).
+
+    **Arguments:**
+
+    - `Z`: rows × k: ones for a random intercept, a column for a random slope.
+    - `index`: the level of every row, from 0.
+    - `num_levels`: how many levels there are.
+    - `scale`: k prior means of the standard deviations.
+    """
+
+    Z: np.ndarray
+    index: np.ndarray
+    scale: np.ndarray
+    num_levels: int = eqx.field(static=True)
+
+    def __init__(self, Z, index, num_levels: int, scale):
+        self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
+        self.num_levels = num_levels
+        fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
+        require(
+            fits, f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}."
+        )
+        inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
+        require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many numbers of θ make the standard deviations, the correlations and the deviations."""
+        k = self.Z.shape[1]
+        return k, k * (k - 1) // 2, k * self.num_levels
+
+    def spreads(self, u):
+        """The standard deviations: … × k."""
+        return exponential(u) * self.scale
+
+    def correlation_root(self, u):
+        """The Cholesky factor of the correlation matrix, from partial correlations: … × k × k."""
+        xp, k = library(u), self.Z.shape[1]
+        r, first = {}, 0
+        for j in range(k - 1):  # the partial correlations given the first j columns
+            spread = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
+            for i in range(j + 1, k):
+                r[i, j] = xp.tanh(spread * u[..., first])
+                first += 1
+        zero, rows = xp.zeros_like(u[..., 0]) if k > 1 else None, []
+        for i in range(k):
+            left, row = 1.0, []
+            for j in range(i):
+                row.append(r[i, j] * left)
+                left = left * xp.sqrt(1 - r[i, j] ** 2)
+            row.append(left if i else xp.ones_like(zero) if k > 1 else None)
+            rows.append(xp.stack([*row, *[zero] * (k - 1 - i)], axis=-1) if k > 1 else None)
+        return xp.stack(rows, axis=-2) if k > 1 else xp.ones((*u.shape[:-1], 1, 1), u.dtype)
+
+    def deviations(self, u_spread, u_correlation, z):
+        """b: … × levels × k."""
+        spreads, root = self.spreads(u_spread), self.correlation_root(u_correlation)
+        z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
+        return z @ library(z).swapaxes(spreads[..., :, None] * root, -1, -2)
+
+
+class MixedRegression(SumOverData):
+    """A regression with any `Likelihood`, its further parameters, an offset, weights and groups.
+
+    **Arguments:**
+
+    - `X`, `y`: as for all regressions; `X` may have no columns.
+    - `likelihood`: the law of y given its linear predictors.
+    - `prior_scale`: of the coefficients.
+    - `offset`: a known part of each linear predictor; `weights`: how much each row counts.
+    - `known`: what the likelihood is given for every row, such as trials.
+    - `groups`: `Group`s.
+
+    ```python
+    import numpy as np
+    from gyromc.targets import MixedRegression
+    from gyromc.targets.families import NegativeBinomial
+    target = MixedRegression([[1.0], [1.0], [1.0]], [0, 3, 1], NegativeBinomial(), prior_scale=2.0)
+    assert target.dim == 2 and np.isfinite(target.potentials(np.zeros((1, 2)))[0])
+    ```
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    offset: np.ndarray
+    weights: np.ndarray
+    known: tuple[np.ndarray, ...]
+    groups: tuple[Group, ...]
+    prior_precision: np.ndarray
+    likelihood: Likelihood = eqx.field(static=True)
+
+    def __init__(
+        self,
+        X,
+        y,
+        likelihood: Likelihood,
+        prior_scale: float = 1.0,
+        *,
+        offset=None,
+        weights=None,
+        known: tuple = (),
+        groups: tuple[Group, ...] = (),
+    ):
+        self.X, self.y = numbers(X, "X"), numbers(y, "y")
+        require(self.X.ndim == 2, f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.")
+        rows = self.X.shape[:1]
+        self.offset = np.zeros(rows) if offset is None else numbers(offset, "offset")
+        self.weights = np.ones(rows) if weights is None else numbers(weights, "weights")
+        self.known, self.groups, self.likelihood = tuple(numbers(k, "known") for k in known), tuple(groups), likelihood
+        for name, value in (("y", self.y), ("offset", self.offset), ("weights", self.weights)):
+            require(
+                value.shape == rows,
+                f"`{name}` must have one entry per row of `X` ({rows[0]}): got shape {value.shape}.",
+            )
+        for group in self.groups:
+            require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
+        several = likelihood.outputs > 1 and bool(self.groups)
+        require(not several, "Groups are for models with one linear predictor per row.")
+        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+
+    @property
+    def num_data(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def design(self) -> tuple[np.ndarray, np.ndarray]:
+        """(X, y)."""
+        return self.X, self.y
+
+    @property
+    def num_coefficients(self) -> int:
+        """How many entries of θ are coefficients of columns; they come first."""
+        return self.likelihood.outputs * self.X.shape[1]
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        sizes = [
+            self.num_coefficients,
+            len(self.likelihood.auxiliary),
+            *(n for group in self.groups for n in group.sizes),
+        ]
+        return np.cumsum(sizes)
+
+    @property
+    def dim(self) -> int:
+        return int(self._ends[-1])
+
+    def parts(self, theta) -> list[Any]:
+        """θ cut into coefficients, further parameters, and for each group its three pieces: … × size each."""
+        return [theta[..., a:b] for a, b in zip([0, *self._ends[:-1]], self._ends, strict=True)]
+
+    def given(self, theta) -> tuple[Any, ...]:
+        """The likelihood's further parameters on their own scale, each of shape …."""
+        return self.likelihood.natural(self.parts(theta)[1])
+
+    def deviations(self, theta) -> list[Any]:
+        """The deviations of the levels of each group: … × levels × k."""
+        parts = self.parts(theta)[2:]
+        return [group.deviations(*parts[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups)]
+
+    def _losses(self, theta, rows):
+        """loss_i for the data given: X, y, offset, weights, known, Z and index of the groups."""
+        X, y, offset, weights, known, groups = rows
+        beta, q = self.parts(theta)[0], self.likelihood.outputs
+        t = X @ beta + offset if q == 1 else X @ beta.reshape(q, -1).T
+        for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
+            t = t + jnp.sum(Z * b[index], axis=-1)
+        return weights * self.likelihood.loss(t, y, *known, *self.given(theta))
+
+    def _rows(self, index=None):
+        whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
+        return jax.tree.map(jnp.asarray if index is None else lambda x: jnp.asarray(x)[index], whole)
+
+    def _prior(self, params):
+        first = params[: self.num_coefficients]
+        return 0.5 * self.prior_precision * jnp.vdot(first, first) + 0.5 * jnp.sum(params[self.num_coefficients :] ** 2)
+
+    def potential(self, params):
+        return jnp.sum(self._losses(params, self._rows())) + self._prior(params)
+
+    def batch_gradient(self, params, index):
+        return jax.grad(lambda theta: jnp.sum(self._losses(theta, self._rows(index))))(params)
+
+    def prior_gradient(self, params):
+        return jax.grad(self._prior)(params)
+
+    def log_likelihoods(self, params):
+        unweighted = eqx.tree_at(lambda target: target.weights, self, jnp.ones_like(jnp.asarray(self.weights)))
+        constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
+        return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
+
+    def potentials(self, rows):
+        spend(POTENTIAL * len(rows))
+        return over_rows(_potential, rows, self, chunk=self._chunk(1))
+
+    def gradients(self, rows):
+        spend(len(rows))
+        return over_rows(_gradient, rows, self, chunk=self._chunk(2))
+
+    def hessians(self, rows, chunk=512):
+        spend(np.size(rows))
+        return over_rows(_hessian, rows, self, chunk=min(chunk, self._chunk(self.dim)))
+
+    def _chunk(self, cost: int) -> int:
+        """How many points are evaluated at once, a power of two."""
+        most = max(1, MOST_AT_ONCE // (cost * self.num_data * self.likelihood.outputs))
+        return min(2**15, 1 << (most.bit_length() - 1))
+
+
+def _potential(target, theta):
+    return target.potential(theta)
+
+
+def _gradient(target, theta):
+    return target.gradient(theta)
+
+
+def _hessian(target, theta):
+    return jax.hessian(target.potential)(theta)
