@@ -74,11 +74,8 @@ def test_at_most_one_right_model_in_twenty_is_called_wrong(family, n):
     wrong, p = alarms(family, 200, n)
     print(f"{family}, {n} rows: {wrong} of 200 called wrong")
     assert wrong <= 10
-    for (
-        aspect,
-        values,
-    ) in p.items():  # each test by itself: P(p < 0.05) is at most 0.05, within three errors of its estimate
-        assert np.mean(np.array(values) < 0.05) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200), aspect
+    for aspect, values in p.items():  # each by itself: P(p < 0.05) ≤ 0.05, within four errors, for some fifty tests
+        assert np.mean(np.array(values) < 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200), aspect
 
 
 def verdicts(found):
