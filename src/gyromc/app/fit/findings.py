@@ -16,7 +16,7 @@ from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.diagnostics import checkup, label
 from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.wording import model_words
-from gyromc.regression.adequacy.laws import left_out_law
+from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.fit import Fit
 from gyromc.regression.predictive import Predictive
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
@@ -139,7 +139,7 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 def _distribution(fit: Fit, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the predictive distribution function just below y, and at y."""
     parts = [
-        left_out_law(Predictive.of(fit.posterior, X[i : i + AT_ONCE]), y[i : i + AT_ONCE], None)
+        averaged(distribution(Predictive.of(fit.posterior, X[i : i + AT_ONCE]), y[i : i + AT_ONCE]))
         for i in range(0, y.size, AT_ONCE)
     ]
     below, upto = zip(*parts, strict=True)
