@@ -14,7 +14,7 @@ from scipy import linalg, optimize, special
 
 from gyromc.targets.mixed import MixedRegression
 
-__all__ = ["Marginal", "Weighted"]
+__all__ = ["FREEDOM", "WIDER", "Marginal", "Weighted", "proposed"]
 
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
 ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept
@@ -171,7 +171,7 @@ class Marginal:
         center, precision = self._approximation()
         phi, weights = np.zeros((0, self.dim)), np.zeros(0)
         for count in ROUNDS:
-            phi, log_proposal = _proposed(center, precision, count, rng)
+            phi, log_proposal = proposed(center, precision, count, rng)
             weights = special.softmax(self.log_densities(phi) - log_proposal)
             center = weights @ phi
             away, effective = phi - center, 1 / np.sum(weights**2)
@@ -196,7 +196,7 @@ class Marginal:
         return mode, (basis * np.maximum(values, LEAST_CURVATURE)) @ basis.T
 
 
-def _proposed(center: np.ndarray, precision: np.ndarray, count: int, rng) -> tuple[np.ndarray, np.ndarray]:
+def proposed(center: np.ndarray, precision: np.ndarray, count: int, rng) -> tuple[np.ndarray, np.ndarray]:
     """Draws of a t-distribution, and its log density there up to a constant."""
     d = len(center)
     x = WIDER * rng.standard_normal((count, d)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))

@@ -1,7 +1,8 @@
 """Draws of regressions with further parameters or groups.
 
 A `Posed` regression with a `MixedRegression` in, a `Sampled` posterior out. Linear models with groups are integrated over
-coefficients and deviations (`marginal`); for the others `gyromc.tune` chooses a sampler, and chains are run.
+coefficients and deviations (`marginal`); the others are drawn by nested importance sampling (`nested`). Where its weights are too
+uneven, and for several linear predictors per row, `gyromc.tune` chooses a sampler, and chains are run.
 """
 
 import math
@@ -13,6 +14,7 @@ from gyromc.checks import require_memory
 from gyromc.regression.chains import run_plan, tuned_plan
 from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.marginal import MOST_SIZE, Marginal
+from gyromc.regression.nested import Nested
 from gyromc.regression.posing import Posed
 from gyromc.regression.sampled import Sampled
 from gyromc.regression.terms import GroupTerm
@@ -47,6 +49,11 @@ def sample_mixed(
             found = _integrated(marginal, posed, groups, (num_chains, math.ceil(num_draws / num_chains)), seed)
             if found is not None:
                 return found
+    nested = Nested(target)
+    if nested.possible:
+        found = _nested(nested, posed, groups, relative_error, (num_chains, math.ceil(num_draws / num_chains)), seed)
+        if found is not None:
+            return found
     return _chains(posed, names, relative_error, engine, progress, num_chains, num_draws, seed, groups)
 
 
@@ -85,6 +92,34 @@ def _integrated(
     )
 
 
+def _nested(
+    nested: Nested, posed: Posed, groups: Sequence[GroupTerm], relative_error: float, shape: tuple[int, int], seed: int
+) -> Sampled | None:
+    """A model whose coefficients and deviations are nearly Gaussian given the rest; None where the weights are too uneven."""
+    found = nested.sample(relative_error, seed, least=shape[0] * shape[1])
+    if not found.trusted:
+        return None
+    weighted = _of_theta(posed, groups, found.theta)
+    theta = found.draws(np.random.default_rng(seed + 1), shape[0] * shape[1]).reshape(*shape, -1)
+    posterior = _of_theta(posed, groups, theta)
+    mean, error = found.average(weighted.coefficients())
+    nothing = np.zeros(len(_hyper(nested.target)))
+    averages = {name: found.average(draws) for name, (draws, _) in _beside(weighted, groups, nothing).items()}
+    reason = (
+        f"Independent draws by importance sampling, worth {100 * found.worth:.0f} % of their number: {nested.dim} from a "
+        f"t-distribution, and {nested.size} coefficients and deviations given these from a Gaussian at their mode. No chain was run."
+    )
+    return Sampled(
+        posterior=posterior,
+        reason=reason,
+        mean=mean,
+        std_error=error,
+        bias=np.zeros(len(mean)),
+        beside=_beside(posterior, groups, nothing),
+        averages={name: (float(m), float(e)) for name, (m, e) in averages.items()},
+    )
+
+
 def _chains(posed, names, relative_error, engine, progress, num_chains, num_draws, seed, groups) -> Sampled:
     """Any other model, by chains."""
     target, units = posed.target, posed.units
@@ -98,12 +133,7 @@ def _chains(posed, names, relative_error, engine, progress, num_chains, num_draw
     T_all = np.array(list(directions.values()))
     tuned, run = run_plan(tuned, T_all, np.zeros(len(T_all)), relative_error, engine, progress)
     theta = np.asarray(run.draws, float)
-    parts = target.parts(theta)[2:]
-    pieces = []
-    for i, (group, b) in enumerate(zip(target.groups, target.deviations(theta), strict=True)):
-        u, c = parts[3 * i], parts[3 * i + 1]
-        pieces.append((b, group.spreads(u)[..., None] * group.correlation_root(c)))
-    posterior = _posterior(posed, groups, theta[..., :p], target.given(theta), pieces)
+    posterior = _of_theta(posed, groups, theta)
     relative = np.array([tuned.bias[f"θ{i}"] / max(theta[..., i].std(), 1e-300) for i in hyper])
     return Sampled(
         posterior=posterior,
@@ -125,6 +155,17 @@ def _hyper(target: MixedRegression) -> list[int]:
         found += range(first, first + sum(group.sizes[:2]))
         first += sum(group.sizes)
     return found
+
+
+def _of_theta(posed: Posed, groups: Sequence[GroupTerm], theta: np.ndarray) -> Draws:
+    """Draws of θ, … × … × dim, in the user's units."""
+    target = posed.target
+    assert isinstance(target, MixedRegression)
+    parts, pieces = target.parts(theta), []
+    for i, (group, b) in enumerate(zip(target.groups, target.deviations(theta), strict=True)):
+        u, c = parts[2 + 3 * i], parts[3 + 3 * i]
+        pieces.append((b, group.spreads(u)[..., None] * group.correlation_root(c)))
+    return _posterior(posed, groups, parts[0], target.given(theta), pieces)
 
 
 def _posterior(posed: Posed, groups: Sequence[GroupTerm], theta, given, pieces) -> Draws:

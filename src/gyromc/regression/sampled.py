@@ -22,6 +22,7 @@ class Sampled:
     - `mean`, `std_error`, `bias` (estimated, not subtracted): of each coefficient.
     - `exact`: spreads and quantiles of the coefficients and of σ where they are known without draws.
     - `beside`: the further parameters, by name, as draws and the size of their bias in standard deviations.
+    - `averages`: their means with standard errors where these are known better than from the draws.
     """
 
     posterior: Draws
@@ -33,6 +34,7 @@ class Sampled:
     run: Run | None = None
     exact: Integrated | None = None
     beside: dict[str, tuple[np.ndarray, float]] = dataclasses.field(default_factory=dict)
+    averages: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     @property
     def noise_scale(self) -> float | None:

@@ -44,9 +44,9 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
         return (Coefficient("sigma", None, mean, sd, low, high, std_error=0.0, bias=0.0),)
     found = []
     for i, (name, (draws, bias)) in enumerate(sampled.beside.items()):
+        mean, error = sampled.averages.get(name) or sampled.posterior.average(draws)
         if isinstance(problem.likelihood, Ordinal) and problem.classes is not None and i < len(problem.classes) - 1:
             name = f"{problem.classes[i]} | {problem.classes[i + 1]}"
-        mean, error = sampled.posterior.average(draws)
         sd, (low, high) = float(draws.std()), np.quantile(draws, ends, method="hazen")
         found.append(Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), bias * sd))
     return tuple(found)

@@ -1,0 +1,259 @@
+"""Families with further parameters, groups, offsets, weights and priors: against posteriors written down anew with SciPy, against
+each other, and what every error message says."""
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+import gyromc as gm
+from gyromc.regression.fit import GroupTerm, Prior, fit
+from gyromc.regression.marginal import Marginal
+from gyromc.regression.nested import Nested
+from gyromc.targets.families import NegativeBinomial, NormalNoise
+from gyromc.targets.mixed import Group, MixedRegression
+
+ROWS = 40
+TRIALS = np.tile([4.0, 9.0, 15.0, 2.0], ROWS // 4)
+
+
+def column(seed=0):
+    x = np.random.default_rng(seed).standard_normal(ROWS)
+    return (x - x.mean()) / x.std()
+
+
+def negative_binomial(y, t, u):  # u: log of 1/√shape
+    s = np.exp(-2 * u[:, :1])
+    return stats.nbinom.logpmf(y, s, s / (s + np.exp(t))).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def gamma(y, t, u):
+    s = np.exp(-2 * u[:, :1])
+    return stats.gamma.logpdf(y, s, scale=np.exp(t) / s).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def beta_binomial(y, t, u):
+    k, p = np.exp(-2 * u[:, :1]), special.expit(t)
+    return stats.betabinom.logpmf(y, TRIALS, k * p, k * (1 - p)).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def student(y, t, u):  # u: log σ and log(ν - 2)
+    sd = y.std()
+    prior = stats.expon.logpdf(np.exp(u[:, 0]) / sd) + u[:, 0] + stats.norm.logpdf(u[:, 1], 2.73, 0.8)
+    return stats.t.logpdf(y, 2 + np.exp(u[:, 1:]), t, np.exp(u[:, :1])).sum(axis=1) + prior
+
+
+def ordinal(y, t, u):  # u: first cutpoint and log of the distance to the second
+    cuts = np.stack([u[:, 0], u[:, 0] + np.exp(u[:, 1])], axis=1)
+    upto = special.expit(cuts[:, None, :] - t[..., None])
+    chances = np.concatenate([upto[..., :1], np.diff(upto, axis=-1), 1 - upto[..., 1:]], axis=-1)
+    own = chances[:, np.arange(len(y)), y.astype(int)]
+    prior = np.sum(special.log_expit(cuts) + special.log_expit(-cuts), axis=1) + u[:, 1]
+    return np.log(np.maximum(own, 1e-300)).sum(axis=1) + prior
+
+
+FAMILIES = {
+    "negative-binomial": (negative_binomial, 1, lambda rng, t: rng.negative_binomial(2, 2 / (2 + np.exp(t)))),
+    "gamma": (gamma, 1, lambda rng, t: rng.gamma(3, np.exp(t) / 3)),
+    "beta-binomial": (
+        beta_binomial,
+        1,
+        lambda rng, t: rng.binomial(TRIALS.astype(int), rng.beta(3 * special.expit(t), 3 * special.expit(-t))),
+    ),
+    "student-t": (student, 2, lambda rng, t: t + 0.5 * rng.standard_t(4, len(t))),
+    "ordinal": (
+        ordinal,
+        2,
+        lambda rng, t: (t + rng.logistic(size=len(t)) > -0.5) + 1.0 * (t + rng.logistic(size=len(t)) > 1.0),
+    ),
+}
+
+
+def reference(family, x, y, count=20_000):
+    """Mean, sd and standard error of the slope, by importance sampling of a log posterior that uses nothing of the package."""
+    log_likelihood, extra, _ = FAMILIES[family]
+    unit = y.std() if family == "student-t" else 1.0
+    center = y.mean() if family == "student-t" else 0.0
+    intercept = family != "ordinal"
+
+    def log_posterior(theta):
+        t = theta[:, :1] * x + (theta[:, 1:2] if intercept else 0.0)
+        prior = stats.norm.logpdf(theta[:, 0], 0, 2.5 * unit)
+        if intercept:
+            prior = prior + stats.norm.logpdf(theta[:, 1], center, 10 * unit)
+        return log_likelihood(y, t, theta[:, 1 + intercept :]) + prior
+
+    d = 1 + intercept + extra
+    start = np.zeros(d)
+    start[1] = center if intercept else -0.5
+    mode = optimize.minimize(
+        lambda v: -log_posterior(v[None])[0], start, method="Nelder-Mead", options={"maxiter": 4000}
+    ).x
+    steps = 0.05 * np.eye(d)
+    f = lambda v: -log_posterior(v[None])[0]
+    H = [[(f(mode + a + b) - f(mode + a - b) - f(mode - a + b) + f(mode - a - b)) / 0.01 for b in steps] for a in steps]
+    law = stats.multivariate_t(mode, 1.3 * np.linalg.inv(H), df=6, seed=np.random.default_rng(0))
+    theta = law.rvs(count)
+    w = special.softmax(log_posterior(theta) - law.logpdf(theta))
+    mean = w @ theta[:, 0]
+    away = theta[:, 0] - mean
+    assert 1 / np.sum(w**2) > 0.1 * count
+    return mean, np.sqrt(w @ away**2), np.sqrt(w**2 @ away**2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slopes_against_a_posterior_written_anew(family):
+    x = column()
+    y = np.asarray(FAMILIES[family][2](np.random.default_rng(1), 0.4 + 0.7 * x), float)
+    beside = {"trials": TRIALS} if family == "beta-binomial" else {}
+    found = fit(x[:, None], y, family, num_draws=4096, **beside)
+    mean, sd, error = reference(family, x, y)
+    c = found["x0"]
+    assert c.std_error < 0.03 * c.sd
+    assert abs(c.mean - mean) < 4 * np.hypot(c.std_error, error)
+    assert abs(c.sd / sd - 1) < 0.06
+    assert np.all(np.isfinite(found.predict(x[:5, None], **({"trials": TRIALS[:5]} if beside else {})).sd))
+
+
+@pytest.mark.slow
+def test_chains_agree_with_importance_sampling():
+    """The same target by `gyromc.tune` and chains."""
+    x = column()
+    y = np.random.default_rng(1).negative_binomial(2, 2 / (2 + np.exp(0.4 + 0.7 * x))).astype(float)
+    target = MixedRegression(np.column_stack([np.ones(ROWS), x]), y, NegativeBinomial(), 2.5)
+    nested = Nested(target).sample(0.02)
+    mean, error = nested.average(nested.theta)
+    observables = {f"{i}": gm.observables.linear(e) for i, e in enumerate(np.eye(3))}
+    found = gm.estimate(gm.run(gm.tune(target, observables=observables, error=0.03).plan))
+    for i in range(3):
+        assert (
+            abs(found.mean[f"{i}"] - mean[i])
+            < 4 * np.hypot(error[i], found.std_error[f"{i}"]) + 0.03 * nested.theta[..., i].std()
+        )
+
+
+def grouped(seed=2, levels=8):
+    rng = np.random.default_rng(seed)
+    index, x = np.arange(ROWS) % levels, column(seed)
+    b = rng.standard_normal((levels, 2)) @ [[0.8, 0.2], [0.0, 0.4]]
+    Z = np.column_stack([np.ones(ROWS), x])
+    t = 0.3 + 0.5 * x + np.sum(Z * b[index], axis=1)
+    return x, Z, index, t, rng
+
+
+def test_the_evidence_of_a_linear_model_with_groups():
+    """p(y | φ) against the density of y with its covariance matrix."""
+    _, Z, index, t, rng = grouped()
+    y = t + 0.5 * rng.standard_normal(ROWS)
+    weights = np.ones(ROWS)
+    target = MixedRegression(Z, y, NormalNoise(), 2.5, weights=weights, groups=(Group(Z, index, 8, [1.0, 0.7]),))
+    phi = rng.standard_normal((5, 4))
+    exact = []
+    for p in phi:
+        sigma, sd = -special.log_ndtr(-p[0]), -special.log_ndtr(-p[1:3]) * [1.0, 0.7]
+        rho = np.tanh(np.sqrt(special.polygamma(1, 2.0) / 2) * p[3])
+        S = np.array([[sd[0] ** 2, rho * sd[0] * sd[1]], [rho * sd[0] * sd[1], sd[1] ** 2]])
+        C = sigma**2 * np.eye(ROWS) + 6.25 * Z @ Z.T + (Z @ S @ Z.T) * (index[:, None] == index)
+        exact.append(stats.multivariate_normal(np.zeros(ROWS), C).logpdf(y) - 0.5 * p @ p)
+    found = Marginal(target).log_densities(phi)
+    np.testing.assert_allclose(found - found[0], np.array(exact) - exact[0], atol=1e-8)
+
+
+def test_two_ways_to_a_linear_model_with_groups():
+    _, Z, index, t, rng = grouped()
+    y = t + 0.5 * rng.standard_normal(ROWS)
+    target = MixedRegression(Z, y, NormalNoise(), 2.5, groups=(Group(Z, index, 8, [1.0, 1.0]),))
+    one, two = Marginal(target).sample(np.eye(2), 4096), Nested(target).sample(0.02)
+    assert one.trusted
+    assert two.trusted
+    mean, error = two.average(two.theta[..., :2])
+    assert np.all(np.abs(one.mean - mean) < 4 * np.hypot(one.std_error, error))
+    sd = np.sqrt(two.average((two.theta[..., :2] - mean) ** 2)[0])
+    assert np.all(np.abs(one.sd / sd - 1) < 0.08)
+
+
+@pytest.mark.parametrize("family", ["linear", "poisson", "logistic"])
+def test_groups(family):
+    x, _, index, t, rng = grouped(levels=8)
+    draw = {"linear": lambda: t + 0.5 * rng.standard_normal(ROWS), "poisson": lambda: rng.poisson(np.exp(t)),
+            "logistic": lambda: rng.random(ROWS) < special.expit(t)}  # fmt: skip
+    term = GroupTerm("who", ("intercept",), np.ones((ROWS, 1)), index, [f"p{i}" for i in range(8)])
+    found = fit(x[:, None], draw[family](), family, groups=[term], names=["x"])
+    assert {"intercept", "x", "sd(intercept | who)"} <= set(found)
+    assert found.run is None
+    assert found["sd(intercept | who)"].low > 0
+    who = found.groups["who"]
+    assert who.mean.shape == (8, 1)
+    assert np.all(who.sd < 3 * found["sd(intercept | who)"].mean)
+    new = GroupTerm("who", ("intercept",), np.ones((2, 1)), [0, 1], ["p3", "stranger"])
+    prediction = found.predict([[0.0], [0.0]], groups=[new])
+    assert prediction.spread[1] > prediction.spread[0]  # nothing is known of a stranger
+    with pytest.raises(gm.InvalidInput, match="no term for the group 'who'"):
+        found.predict([[0.0]])
+
+
+def test_weights_count_rows():
+    x = column()
+    y = np.random.default_rng(3).poisson(np.exp(0.5 * x)).astype(float)
+    twice = np.where(np.arange(ROWS) < 10, 2.0, 1.0)
+    again = np.concatenate([np.arange(ROWS), np.arange(10)])
+    X = np.column_stack([x, -x])[:, :1]
+    priors = {"x0": 2.0, "intercept": 3.0}  # in the user's units: the repeated rows would change the standardised ones
+    for family, response in (("poisson", y), ("linear", x + y)):
+        one = fit(X, response, family, weights=twice, priors=priors, effort=0.01)
+        two = fit(X[again], response[again], family, priors=priors, effort=0.01)
+        for a, b in zip(one.coefficients, two.coefficients, strict=True):
+            center = (
+                0.05 if a.name == "intercept" or family == "linear" else 0.0
+            )  # the prior of the intercept is at the means
+            assert abs(a.mean - b.mean) < 4 * np.hypot(a.error, b.error) + (0.02 + center) * a.sd
+            assert abs(a.sd / b.sd - 1) < 0.08
+
+
+def test_offsets_are_known_parts():
+    x = column()
+    exposure = np.exp(np.random.default_rng(5).standard_normal(ROWS))
+    y = np.random.default_rng(3).poisson(exposure * np.exp(1 + 0.5 * x)).astype(float)
+    found = fit(x[:, None], y, "poisson", offset=np.log(exposure))
+    assert abs(found["x0"].mean - 0.5) < 4 * found["x0"].sd
+    assert abs(found["intercept"].mean - 1) < 4 * found["intercept"].sd
+    one, two = found.predict([[0.0]], offset=[0.0]).mean, found.predict([[0.0]], offset=[np.log(10.0)]).mean
+    assert two[0] == pytest.approx(10 * one[0])
+    moved = fit(x[:, None], 3 * x + y, "linear", offset=3 * x)
+    np.testing.assert_allclose(moved["x0"].mean, fit(x[:, None], y, "linear")["x0"].mean, atol=0.1 * moved["x0"].sd)
+
+
+@pytest.mark.parametrize("family", ["linear", "poisson"])
+def test_narrow_priors_decide(family):
+    x = column()
+    y = np.random.default_rng(3).poisson(np.exp(1 + 0.2 * x)).astype(float)
+    found = fit(
+        x[:, None], y, family, names=["dose"], priors={"dose": Prior(1e-3, location=0.7), "intercept": (2.0, 1e-3)}
+    )
+    assert found["dose"].mean == pytest.approx(0.7, abs=0.004)
+    assert found["dose"].sd == pytest.approx(1e-3, rel=0.1)
+    assert found["intercept"].mean == pytest.approx(2.0, abs=0.004)
+    t = found.posterior.predictors([[1.0]])[0]
+    assert t.mean() == pytest.approx(2.7, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"family": "beta-binomial"}, "needs `trials`"),
+        ({"trials": [3, 3, 3]}, "`trials` is for the family beta-binomial: got it with linear"),
+        ({"family": "beta-binomial", "y": [1, 4, 1], "trials": [3, 3, 3]}, "row 1 has 3"),
+        ({"family": "gamma", "y": [1.0, 0.0, 2.0]}, "must be positive for the family gamma: row 1 has 0"),
+        ({"family": "negative-binomial", "y": [1.0, 0.5, 2.0]}, "must hold counts"),
+        ({"family": "ordinal", "y": [0, 0, 0]}, "at least two classes"),
+        ({"weights": [1, 1]}, "`weights` must have one entry per row"),
+        ({"weights": [1, -1, 1]}, "`weights` must not be negative"),
+        ({"priors": {"x9": 1.0}}, "no column or group 'x9'"),
+        ({"priors": {"x0": 0.0}}, "must be positive"),
+        ({"family": "poisson", "model": "poisson"}, "older name of `family`"),
+        ({"family": "softmax", "y": [0, 1, 2], "offset": [0, 0, 0]}, "not available for the family softmax"),
+        ({"groups": [3]}, "values of `GroupTerm`"),
+    ],
+)
+def test_bad_arguments(arguments, says):
+    with pytest.raises(gm.InvalidInput, match=says):
+        fit(**{"X": [[1.0], [2.0], [4.0]], "y": [1.0, 2.0, 3.0], **arguments})
