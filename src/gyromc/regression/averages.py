@@ -1,8 +1,8 @@
 """Predictions of many rows at once: averages over draws of the mean and the variance of y, quickly.
 
 Input: draws of a posterior and rows. Output: for each row the mean of E[y | x, θ], its Monte Carlo error, its posterior standard
-deviation, and the standard deviation of y about it. Where E[y | x, θ] is the linear predictor, all four follow from the mean and the
-covariance of the draws. Otherwise the rows go through in parts that fit the processor's cache, in single precision, whose error
+deviation, and the standard deviation of y about it. Where E[y | x, θ] is the linear predictor, all four follow from the mean and
+the covariance of the draws. Otherwise the rows go through in parts that fit the cache, in single precision, whose error
 (about 10⁻⁶ of a value) is far below the Monte Carlo error.
 """
 
