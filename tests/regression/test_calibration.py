@@ -89,17 +89,14 @@ def chain_places(family, simulations, seed):
     rng, found, X = np.random.default_rng(seed), [], design()
     classes = 3 if family == "softmax" else 2
     for _ in range(simulations):
-        while True:
-            if family == "softmax":
-                W = rng.standard_normal((classes, 2)) * [SCALE / np.sqrt(2), SCALE / np.sqrt(2)]
-                W -= W.mean(axis=0)
-                y = np.argmax(X @ W.T + rng.gumbel(size=(ROWS, classes)), axis=1)
-                truth = W.ravel()
-            else:
-                truth = SCALE * rng.standard_normal(2)
-                t = X @ truth
-                y = rng.poisson(np.exp(t)) if family == "poisson" else rng.random(ROWS) < 1 / (1 + np.exp(-t))
-            break
+        if family == "softmax":
+            W = SCALE / np.sqrt(2) * rng.standard_normal((classes, 2))
+            W -= W.mean(axis=0)
+            y, truth = np.argmax(X @ W.T + rng.gumbel(size=(ROWS, classes)), axis=1), W.ravel()
+        else:
+            truth = SCALE * rng.standard_normal(2)
+            t = X @ truth
+            y = rng.poisson(np.exp(t)) if family == "poisson" else rng.random(ROWS) < 1 / (1 + np.exp(-t))
         names = [str(c) for c in range(classes)] if family == "softmax" else None
         if family != "poisson" and len(np.unique(y)) < 2:
             continue  # refused; so rare with 24 rows that uniformity is not disturbed

@@ -191,6 +191,58 @@ def test_groups(family):
         found.predict([[0.0]])
 
 
+def nuts(x, Z, index, y, family):
+    """Draws of intercept, slope, two standard deviations and their correlation, by NumPyro."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    unit, center = (y.std(), y.mean()) if family == "linear" else (1.0, 0.0)
+    spread = np.array([1.0, Z[:, 1].std()])
+
+    def model():
+        intercept = numpyro.sample("intercept", dist.Normal(center, 10.0 * unit))
+        slope = numpyro.sample("slope", dist.Normal(0.0, 2.5 * unit))
+        sd = numpyro.sample("sd", dist.Exponential(jnp.asarray(spread / unit)).to_event(1))
+        fisher = numpyro.sample("fisher", dist.Normal(0.0, float(np.sqrt(special.polygamma(1, 2.0) / 2))))
+        r = jnp.tanh(fisher)
+        z = numpyro.sample("z", dist.Normal(jnp.zeros((8, 2)), 1.0).to_event(2))
+        b = jnp.stack([sd[0] * z[:, 0], sd[1] * (r * z[:, 0] + jnp.sqrt(1 - r**2) * z[:, 1])], axis=1)
+        t = intercept + slope * x + jnp.sum(Z * b[index], axis=1)
+        if family == "poisson":
+            numpyro.sample("y", dist.Poisson(jnp.exp(t)), obs=y)
+        else:
+            numpyro.sample("y", dist.Normal(t, numpyro.sample("sigma", dist.Exponential(1 / unit))), obs=y)
+
+    kernel = NUTS(model, target_accept_prob=0.95)
+    mcmc = MCMC(kernel, num_warmup=1000, num_samples=3000, num_chains=2, chain_method="vectorized", progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    found = {name: np.asarray(v, float) for name, v in mcmc.get_samples(group_by_chain=True).items()}
+    sd = found["sd"]
+    return [found["intercept"], found["slope"], sd[..., 0], sd[..., 1], np.tanh(found["fisher"])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["linear", "poisson"])
+def test_random_slopes_agree_with_nuts(family):
+    from numpyro.diagnostics import effective_sample_size
+
+    x, Z, index, t, rng = grouped()
+    y = t + 0.5 * rng.standard_normal(ROWS) if family == "linear" else rng.poisson(np.exp(t)).astype(float)
+    term = GroupTerm("who", ("intercept", "x"), Z, index, [f"p{i}" for i in range(8)])
+    found = fit(x[:, None], y, family, groups=[term], names=["x"], effort=0.01)
+    names = "intercept", "x", "sd(intercept | who)", "sd(x | who)", "cor(intercept, x | who)"
+    z = []
+    for name, draws in zip(names, nuts(x, Z, index, y, family), strict=True):
+        error = draws.std() / np.sqrt(effective_sample_size(draws))
+        z.append((found[name].mean - draws.mean()) / np.hypot(found[name].error, error))
+        assert abs(found[name].sd / draws.std() - 1) < 0.12, name
+    print(family, np.round(z, 2))
+    assert np.abs(z).max() < 4
+
+
 def test_weights_count_rows():
     x = column()
     y = np.random.default_rng(3).poisson(np.exp(0.5 * x)).astype(float)

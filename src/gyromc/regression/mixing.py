@@ -107,7 +107,7 @@ def _nested(
     averages = {name: found.average(draws) for name, (draws, _) in _beside(weighted, groups, nothing).items()}
     reason = (
         f"Independent draws by importance sampling, worth {100 * found.worth:.0f} % of their number: {nested.dim} from a "
-        f"t-distribution, and {nested.size} coefficients and deviations given these from a Gaussian at their mode. No chain was run."
+        f"t-distribution, and {nested.size} coefficients and deviations given these from a Gaussian at their mode; no chain."
     )
     return Sampled(
         posterior=posterior,

@@ -41,6 +41,13 @@ class Group(eqx.Module):
     - `index`: the level of every row, from 0.
     - `num_levels`: how many levels there are.
     - `scale`: k prior means of the standard deviations.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    group = gm.targets.Group(np.ones((4, 1)), [0, 0, 1, 1], num_levels=2, scale=[1.0])
+    assert group.sizes == (1, 0, 2)
+    ```
     """
 
     Z: np.ndarray
