@@ -1,7 +1,7 @@
 """Bayesian regressions as scikit-learn estimators.
 
-Arrays or data frames in, as scikit-learn passes them; out estimators for pipelines, grid searches and cross-validation, pickled
-as plain arrays. The computation is in `gyromc.regression`.
+Arrays, sparse matrices or data frames in, as scikit-learn passes them; out estimators for pipelines, grid searches and
+cross-validation, pickled as plain arrays. The computation is in `gyromc.regression`.
 """
 
 from pathlib import Path
@@ -10,98 +10,33 @@ from typing import Any
 import numpy as np
 
 from gyromc import __version__
-from gyromc.archive import Archive, unpack, write_archive
+from gyromc.archive import Archive, unpack
 from gyromc.checks import positive, require
 from gyromc.errors import InvalidInput
-from gyromc.records import Renamed
-from gyromc.regression.draws import Draws, Predictions
-from gyromc.regression.fit import check_dynamics, relative_error
-from gyromc.regression.posing import Posed, pose
-from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.sampled import Sampled
 from gyromc.regression.stored import POSTERIOR_CLASSES
 from gyromc.regression.sums import RowSums
-from gyromc.targets.likelihoods import Bernoulli, Categorical
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+    from gyromc.interop.estimators import STACKED, BayesianEstimator
 except ImportError as error:
     raise ImportError(
         "`gyromc.interop.sklearn` needs scikit-learn. Install it with: pip install 'gyromc[sklearn]'"
     ) from error
 
-__all__ = ["BayesianLinearRegression", "BayesianLogisticRegression"]
+__all__ = [
+    "BayesianLinearRegression",
+    "BayesianLogisticRegression",
+    "BayesianNegativeBinomialRegression",
+    "BayesianPoissonRegression",
+]
 
 
-KIND = "estimator"
-
-
-class _BayesianRegression(BaseEstimator):
-    """What both estimators share: their parameters, the fit and what is read off it."""
-
-    posterior_: Draws
-    coef_: np.ndarray
-    intercept_: np.ndarray
-
-    def __init__(
-        self,
-        *,
-        prior_scale: float = 2.5,
-        fit_intercept: bool = True,
-        effort: str | float = "quick",
-        num_draws: int = 2048,
-        dynamics: str | None = None,
-        random_state: Any = 0,
-    ):
-        self.prior_scale = prior_scale
-        self.fit_intercept = fit_intercept
-        self.effort = effort
-        self.num_draws = num_draws
-        self.dynamics = dynamics
-        self.random_state = random_state
-
-    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> Sampled:
-        """Sample the posterior, store it as arrays with `coef_` and the like, and return it; `shape` is that of the outputs."""
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
-        names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
-        check_dynamics(self.dynamics, stacklevel=4)  # the caller of `fit`
-        found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
-        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, found.warnings
-        self.n_iter_ = 1 if found.run is None else found.run.steps_done + found.run.plan.burn_in
-        spreads = found.posterior.spreads() if found.exact is None else found.exact.moments()[1]
-        columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
-        for name, values in columns.items():
-            table = values.reshape(*shape, -1)
-            intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
-            setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
-            setattr(self, f"intercept_{name}", intercept)
-        return found
-
-    coef_mc_error_ = Renamed("coef_std_error_")
-
-    def save(self, path: str | Path) -> None:
-        """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
-
-        A generator as `random_state` is not kept: the estimator that is read has None in its place.
-        """
-        check_is_fitted(self)
-        parameters = self.get_params(deep=False)
-        if not isinstance(parameters["random_state"], int | np.integer | None):
-            parameters["random_state"] = None
-        fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
-        content = {"estimator": type(self).__name__, "parameters": parameters, "fitted": fitted}
-        write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
-
-    def predictions(self, X) -> Predictions:
-        """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""
-        check_is_fitted(self)
-        return self.posterior_.predict(validate_data(self, X, reset=False, dtype=np.float64))
-
-
-class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
+class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
@@ -131,23 +66,45 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
     ```
     """
 
-    def fit(self, X, y):
-        """Sample the posterior of the coefficients given the rows of X and their responses y."""
-        return self._add(X, y, fresh=True)
+    def fit(self, X, y, sample_weight=None):
+        """Sample the posterior of the coefficients given the rows of X and their responses y; a row of weight w counts as w rows.
 
-    def partial_fit(self, X, y):
+        With several columns in y each has a posterior of its own, and `coef_` a row for each.
+        """
+        return self._add(X, y, sample_weight, fresh=True)
+
+    def partial_fit(self, X, y, sample_weight=None):
         """Go on with more rows: the posterior given all rows so far, the same as if they had come at once.
 
         What is kept of earlier rows has the size of XᵀX, so memory does not grow; the draws are made anew.
         """
-        return self._add(X, y, fresh=not hasattr(self, "sums_"))
+        return self._add(X, y, sample_weight, fresh=not hasattr(self, "sums_"))
 
-    def _add(self, X, y, fresh: bool):
-        rows: Any = validate_data(self, X, y, reset=fresh, dtype=np.float64, y_numeric=True)
-        before = RowSums.empty(rows[0].shape[1]) if fresh else self.sums_
-        self.sums_ = before.add(rows[0], np.asarray(rows[1], float))
-        posed = self.sums_.pose(positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept))
-        self.noise_scale_ = self._sample(posed, ()).noise_scale
+    def __sklearn_tags__(self):
+        """Several responses are taken."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _add(self, X, y, sample_weight, fresh: bool):
+        X, y, weights = self._rows(X, y, sample_weight, reset=fresh, y_numeric=True, multi_output=True)
+        columns = np.asarray(y, float).reshape(len(y), -1).T
+        before = (RowSums.empty(X.shape[1]),) * len(columns) if fresh else self.sums_
+        require(
+            len(before) == len(columns),
+            f"`y` must have {len(before)} columns, as in the rows before: got {len(columns)}.",
+        )
+        self.sums_ = tuple(sums.add(X, column, weights) for sums, column in zip(before, columns, strict=True))
+        scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        found = []
+        for sums in self.sums_:
+            noise = self._sample(sums.pose(scale, intercept), ()).noise_scale
+            found.append({"noise_scale_": noise, **{n: getattr(self, n) for n in (*STACKED, "posterior_")}})
+        self.noise_scale_ = found[0]["noise_scale_"]
+        if np.ndim(y) == 2:
+            for name in ("noise_scale_", *STACKED):
+                setattr(self, name, np.stack([output[name] for output in found]))
+            self.posterior_ = tuple(output["posterior_"] for output in found)
         return self
 
     def predict(self, X, return_std: bool = False):
@@ -159,13 +116,16 @@ class BayesianLinearRegression(RegressorMixin, _BayesianRegression):
         return (found.mean, found.sd) if return_std else found.mean
 
 
-class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
+class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     """Bayesian logistic regression, for two classes or more (softmax): probabilities averaged over the posterior.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column, N(0, 10²) for the intercept; for
     more than two classes that is the prior of the difference between any two.
 
-    **Arguments:** as for `BayesianLinearRegression`.
+    **Arguments:** as for `BayesianLinearRegression`, and
+
+    - `class_weight`: `"balanced"`, or a weight by class: rows count as if there were so many more of them. That changes the
+      posterior: probabilities are then those of a population with other shares.
 
     **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
     more than two (rows that sum to zero); `intercept_`, `intercept_std_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
@@ -179,20 +139,48 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
     ```
     """
 
-    def fit(self, X, y):
-        """Sample the posterior of the coefficients given the rows of X and their classes y."""
-        rows: Any = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(rows[1])
-        self.classes_, code = np.unique(rows[1], return_inverse=True)
+    def __init__(
+        self,
+        *,
+        prior_scale: float = 2.5,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        effort: str | float = "quick",
+        num_draws: int = 2048,
+        dynamics: str | None = None,
+        random_state: Any = 0,
+    ):
+        super().__init__(
+            prior_scale=prior_scale,
+            fit_intercept=fit_intercept,
+            effort=effort,
+            num_draws=num_draws,
+            dynamics=dynamics,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X, y, sample_weight=None):
+        """Sample the posterior of the coefficients given the rows of X and their classes y; weight w counts as w rows."""
+        X, y, weights = self._rows(X, y, sample_weight)
+        check_classification_targets(y)
+        self.classes_, code = np.unique(y, return_inverse=True)
         count = len(self.classes_)
         require(
             count > 1,
             f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
             "Add rows of another class.",
         )
-        likelihood, scale = Bernoulli() if count == 2 else Categorical(count), positive(self.prior_scale, "prior_scale")
-        posed = pose(rows[0], code.astype(float), likelihood, scale, bool(self.fit_intercept))
-        self._sample(posed, (1 if count == 2 else count,))
+        if self.class_weight is not None:
+            of_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            weights = of_class[code] * (1.0 if weights is None else weights)
+        require(
+            weights is None or count == 2 or np.all(weights == np.round(weights)),
+            "Weights that are no whole numbers are for two classes: with more, use whole `sample_weight` or none.",
+        )
+        self._fit_family(
+            X, code.astype(float), "logistic" if count == 2 else "softmax", weights, (1 if count == 2 else count,)
+        )
         return self
 
     def predict_proba(self, X, return_std: bool = False):
@@ -209,7 +197,7 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
 
     def predict_log_proba(self, X):
         """The logarithms of `predict_proba`."""
-        return np.log(self.predict_proba(X))
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
 
     def decision_function(self, X):
         """A score per row, positive for the second class, or one per class: the log odds, or logarithms, of `predict_proba`."""
@@ -227,7 +215,92 @@ class BayesianLogisticRegression(ClassifierMixin, _BayesianRegression):
         return (labels, spread[np.arange(len(best)), best]) if return_std else labels
 
 
-ESTIMATORS = {known.__name__: known for known in (BayesianLinearRegression, BayesianLogisticRegression)}
+class _BayesianCounts(RegressorMixin, BayesianEstimator):
+    """What estimators of counts share."""
+
+    _family = ""
+
+    def fit(self, X, y, sample_weight=None):
+        """Sample the posterior of the coefficients given the rows of X and their counts y; a row of weight w counts as w rows."""
+        X, y, weights = self._rows(X, y, sample_weight, y_numeric=True)
+        y = np.asarray(y, float)
+        odd = (y < 0) | (y != np.round(y))
+        require(not odd.any(), f"`y` must hold counts (0, 1, 2, …): got {y[odd][:1]}.")
+        self.auxiliary_ = {
+            name: float(np.mean(values))
+            for name, values in self._given(self._fit_family(X, y, self._family, weights, ()))
+        }
+        return self
+
+    def _given(self, found: Sampled) -> Any:
+        return zip(("shape",), found.posterior.given, strict=False)
+
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of the count at each row of X.
+
+        With `return_std` (mean, standard deviation), the predictive standard deviation of one count.
+        """
+        found = self.predictions(X)
+        return (found.mean, found.sd) if return_std else found.mean
+
+    def __sklearn_tags__(self):
+        """Only counts are taken."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        tags.regressor_tags.poor_score = True  # of responses that are no counts of a logarithmic mean
+        return tags
+
+
+class BayesianPoissonRegression(_BayesianCounts):
+    """Bayesian Poisson regression: y is a count with the expectation exp(Xβ + β₀).
+
+    **Arguments:** as for `BayesianLinearRegression`.
+
+    **Attributes:** as for `BayesianLinearRegression`, on the scale of the logarithm; no `noise_scale_`.
+
+    ```python
+    import numpy as np
+    from gyromc.sklearn import BayesianPoissonRegression
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 1))
+    model = BayesianPoissonRegression().fit(X, rng.poisson(np.exp(1 + 0.5 * X[:, 0])))
+    assert abs(model.coef_[0] - 0.5) < 4 * model.coef_std_[0]
+    ```
+    """
+
+    _family = "poisson"
+
+
+class BayesianNegativeBinomialRegression(_BayesianCounts):
+    """Bayesian negative binomial regression: a count with the expectation μ = exp(Xβ + β₀) and the variance μ + μ²/shape.
+
+    **Arguments:** as for `BayesianLinearRegression`.
+
+    **Attributes:** as for `BayesianPoissonRegression`, and `auxiliary_`, the posterior mean of `shape`.
+
+    ```python
+    import numpy as np
+    from gyromc.sklearn import BayesianNegativeBinomialRegression
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 1))
+    y = rng.poisson(np.exp(1 + 0.5 * X[:, 0]) * rng.gamma(2, 1 / 2, 300))
+    model = BayesianNegativeBinomialRegression().fit(X, y)
+    assert 1 < model.auxiliary_["shape"] < 4
+    ```
+    """
+
+    _family = "negative-binomial"
+
+
+ESTIMATORS = {
+    known.__name__: known
+    for known in (
+        BayesianLinearRegression,
+        BayesianLogisticRegression,
+        BayesianPoissonRegression,
+        BayesianNegativeBinomialRegression,
+    )
+}
 
 
 def restored(archive: Archive, path: str | Path) -> Any:

@@ -6,7 +6,9 @@ arrays, so that it can be pickled.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -14,9 +16,11 @@ from scipy import special
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.records import Renamed
+from gyromc.regression.averages import Averages, against_first, averages, class_averages, in_parts, linear_averages
 from gyromc.regression.terms import GroupTerm
 from gyromc.regression.units import Units
-from gyromc.targets.likelihoods import Likelihood
+from gyromc.targets.families import StudentT
+from gyromc.targets.likelihoods import Categorical, Likelihood, Normal
 
 __all__ = ["Draws", "GroupDraws", "Predictions"]
 
@@ -84,20 +88,33 @@ class GroupDraws:
         found = [covariance[..., i, j] / (sd[..., i] * sd[..., j]) for i, j in pairs]
         return np.concatenate([sd, *(c[..., None] for c in found)], axis=-1)
 
-    def at(self, term: GroupTerm, rows: slice) -> np.ndarray:
-        """What the group adds to the linear predictors of new rows: chains × draws × rows.
-
-        A level that was not fitted has deviations of its own, drawn from their law: the same for all its rows.
+    def placed(self, term: GroupTerm) -> "PlacedGroup":
+        """The group for new rows. A level that was not fitted has deviations of its own, drawn from their law: the same for all
+        its rows.
         """
-        place, Z = term.places(self.levels), term.Z[rows]
-        new = sorted({level for level, p in zip(term.index, place, strict=True) if p < 0})
-        b = self.deviations
-        if new:
+        place, b = term.places(self.levels), self.deviations
+        new, of_new = np.unique(term.index[place < 0], return_inverse=True)
+        if new.size:
             noise = np.random.default_rng(0).standard_normal((*b.shape[:2], len(new), b.shape[3]))
             b = np.concatenate([b, noise @ np.swapaxes(self.root, -1, -2)], axis=2)
-            fresh = {level: len(self.levels) + i for i, level in enumerate(new)}
-            place = np.array([p if p >= 0 else fresh[level] for level, p in zip(term.index, place, strict=True)])
-        return np.sum(b[:, :, place[rows]] * Z, axis=-1)
+            place = place.copy()
+            place[place < 0] = len(self.levels) + of_new
+        return PlacedGroup(b, place, term.Z)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacedGroup:
+    """A group for some rows: `deviations` of levels, the `place` of each row among these, and the columns `Z` that deviate."""
+
+    deviations: np.ndarray
+    place: np.ndarray
+    Z: np.ndarray
+
+    def at(self, rows: slice, dtype: Any) -> np.ndarray:
+        """What the group adds to the linear predictors: chains × draws × rows."""
+        b = self.deviations.astype(dtype, copy=False)
+        place, Z = self.place[rows], self.Z[rows].astype(dtype, copy=False)
+        return functools.reduce(np.add, [b[:, :, place, k] * Z[:, k] for k in range(Z.shape[1])])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,12 +183,22 @@ class Draws:
     def predict(self, X, **beside) -> Predictions:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
         X = self._columns(X)
-        parts = [self._predict(*self._predictors(X, rows, **beside)) for rows in self._chunks(len(X))]
-        return Predictions(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        beside = self._read(len(X), **beside)
+        measured = isinstance(self.likelihood, Normal | StudentT)
+        if measured and not self.groups:
+            return Predictions(*self._linear(X, **beside))
+        draws = self if measured else self.single()  # a mean of 10⁶ with a spread of 1 needs double precision
+        if isinstance(self.likelihood, Categorical):
+            odds, chains = against_first(self.theta, self.likelihood.basis), len(self.theta)
+            part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
+        else:
+            part = lambda rows: averages(self.likelihood, *draws._predictors(X, rows, **beside))
+        return Predictions(*in_parts(part, len(X), self.count * self.likelihood.outputs))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
         X, found = self._columns(X), []
+        beside = self._read(len(X), **beside)
         for rows in self._chunks(len(X)):
             t, given = self._predictors(X, rows, **beside)
             densities = self.likelihood.log_density(t, y[rows], *given)
@@ -192,7 +219,35 @@ class Draws:
           deviation drawn from the law of the levels.
         """
         X = self._columns(X)
-        return self._predictors(X, slice(0, len(X)), offset=offset, trials=trials, groups=groups)
+        beside = self._read(len(X), offset=offset, trials=trials, groups=groups)
+        return self._predictors(X, slice(0, len(X)), **beside)
+
+    def single(self) -> "Draws":
+        """The same draws in single precision."""
+        groups = tuple(
+            dataclasses.replace(g, deviations=np.float32(g.deviations), root=np.float32(g.root)) for g in self.groups
+        )
+        given = tuple(np.float32(g) for g in self.given)
+        return dataclasses.replace(self, theta=np.float32(self.theta), given=given, groups=groups)
+
+    def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Averages:
+        """Predictions where the mean is the linear predictor, in closed form."""
+        before = self.units.known(X) + (0.0 if offset is None else offset)
+        given = tuple(g[..., None] for g in self.given)
+        variance = self.likelihood.variance(np.zeros((*self.theta.shape[:2], 1)), *given)
+        return linear_averages(self.theta, self.units.rows(X), before, self.units.y_scale, float(variance.mean()))
+
+    def _read(self, num_rows: int, offset=None, trials=None, groups=()) -> dict[str, Any]:
+        """What belongs to the rows beside X, checked, with groups placed."""
+        require(
+            trials is not None or not self.likelihood.known,
+            "The family beta-binomial needs `trials`, one number for each row of `X`.",
+        )
+        return {
+            "offset": None if offset is None else _of_rows(offset, "offset", num_rows),
+            "trials": None if trials is None else _of_rows(trials, "trials", num_rows),
+            "groups": tuple(group.placed(_term_of(group, groups, num_rows)) for group in self.groups),
+        }
 
     def _columns(self, X) -> np.ndarray:
         X = numbers(X, "X")
@@ -209,28 +264,19 @@ class Draws:
     def _predictors(
         self, X: np.ndarray, rows: slice, offset=None, trials=None, groups=()
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """(t, given) at some of the rows."""
-        Z = self.units.rows(X[rows])
+        """(t, given) at some of the rows, in the precision of `theta`."""
+        dtype = self.theta.dtype
+        Z = self.units.rows(X[rows]).astype(dtype, copy=False)
         if self.likelihood.outputs > 1:
             blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
             return np.swapaxes(blocks @ Z.T, -1, -2), ()
-        t = self.units.known(X[rows]) + self.units.y_scale * (self.theta @ Z.T)
-        if offset is not None:
-            t = t + _of_rows(offset, "offset", len(X))[rows]
-        known = ()
-        if self.likelihood.known:
-            require(trials is not None, "The family beta-binomial needs `trials`, one number for each row of `X`.")
-            known = (_of_rows(trials, "trials", len(X))[rows],)
-        for group in self.groups:
-            t = t + group.at(_term_of(group, groups, len(X)), rows)
+        before = self.units.known(X[rows]) + (0.0 if offset is None else offset[rows])
+        t = dtype.type(self.units.y_scale) * (self.theta @ Z.T)
+        t += np.asarray(before, dtype)
+        for group in groups:
+            t += group.at(rows, dtype)
+        known = () if trials is None else (trials[rows].astype(dtype, copy=False),)
         return t, (*known, *(g[..., None] for g in self.given))
-
-    def _predict(self, t: np.ndarray, given: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        means = self.likelihood.mean(t, *given)
-        mean, error = self.average(means)
-        variance = np.maximum(0.0, self.average((means - mean) ** 2)[0])
-        noise = self.average(self.likelihood.variance(means, *given))[0]
-        return mean, error, np.sqrt(variance), np.sqrt(noise)
 
 
 def _of_rows(values, name: str, num_rows: int) -> np.ndarray:

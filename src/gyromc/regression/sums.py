@@ -25,12 +25,12 @@ class RowSums:
     **Attributes:**
 
     - `R`: at most (p+2) × (p+2), upper triangular.
-    - `count`: the number of rows.
+    - `count`: the number of rows, or the sum of their weights.
     - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
     """
 
     R: np.ndarray
-    count: int
+    count: float
     ends: np.ndarray
     two: np.ndarray
 
@@ -39,14 +39,16 @@ class RowSums:
         """No rows yet."""
         return cls(np.zeros((0, num_columns + 2)), 0, np.zeros((0, num_columns)), np.ones(num_columns, bool))
 
-    def add(self, X: np.ndarray, y: np.ndarray) -> "RowSums":
-        """With some more rows."""
+    def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
+        """With some more rows; a row of weight w counts as w rows."""
         rows = np.column_stack([np.ones(len(y)), X, y])
+        if weights is not None:
+            rows = rows * np.sqrt(weights)[:, None]
         R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
         entries = np.concatenate([self.ends, X])
         ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
         only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
-        return RowSums(R, self.count + len(y), ends, self.two & only)
+        return RowSums(R, self.count + (len(y) if weights is None else float(weights.sum())), ends, self.two & only)
 
     def pose(self, prior_scale: float, intercept: bool) -> Posed:
         """The regression in standardised coordinates, and the way back to the user's."""
