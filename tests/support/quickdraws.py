@@ -4,28 +4,45 @@ import numpy as np
 
 from gyromc.regression.draws import Draws
 from gyromc.regression.fit import fit
-from gyromc.regression.posing import pose
+from gyromc.regression.posing import pose_problem
+from gyromc.regression.reading import Problem
+from gyromc.targets.families import Ordinal
 from gyromc.targets.likelihoods import Normal
+from gyromc.targets.mixed import MixedRegression
 
 
-def quick_draws(X, y, likelihood, rng, num_draws=1024):
+def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
     """A `Draws` of the posterior that `fit` samples, with 64 chains."""
     if isinstance(likelihood, Normal):
-        return fit(X, y, seed=int(rng.integers(2**31)), num_draws=num_draws).posterior
-    posed = pose(X, y, likelihood, 2.5, True)
-    target, theta = posed.target, posed.target.start_point()
-    for _ in range(100):
-        step = np.linalg.solve(target.mean_hessian(theta[None]), target.gradients(theta[None])[0])
-        now, size = target.potentials(theta[None])[0], 1.0
-        while target.potentials((theta - size * step)[None])[0] > now + 1e-9 and size > 1e-6:
-            size /= 2
-        theta = theta - size * step
-        if np.abs(step).max() < 1e-9:
-            break
-    root = np.linalg.cholesky(np.linalg.inv(target.mean_hessian(theta[None])))
+        return fit(X, y, "linear", seed=int(rng.integers(2**31)), num_draws=num_draws).posterior
+    names, intercept = tuple(f"x{j}" for j in range(X.shape[1])), not isinstance(likelihood, Ordinal)
+    known = () if trials is None else (trials,)
+    posed = pose_problem(Problem("", likelihood, X, y, names, None, intercept, 2.5, {}, known=known))
+    theta, curvature = _mode(posed.target)
+    root = np.linalg.cholesky(np.linalg.inv(curvature))
     away = rng.standard_normal((4 * num_draws, theta.size))
     candidates = theta + away @ root.T
-    logs = -target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
+    logs = -posed.target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
     weights = np.exp(logs - logs.max())
-    chosen = rng.choice(len(weights), num_draws, p=weights / weights.sum())
-    return Draws(likelihood, posed.units, candidates[chosen].reshape(64, -1, theta.size))
+    chosen = candidates[rng.choice(len(weights), num_draws, p=weights / weights.sum())].reshape(64, -1, theta.size)
+    if not isinstance(posed.target, MixedRegression):
+        return Draws(likelihood, posed.units, chosen)
+    given = likelihood.in_units(posed.target.given(chosen), posed.units.y_scale)
+    return Draws(likelihood, posed.units, chosen[..., : posed.target.num_coefficients], given)
+
+
+def _mode(target):
+    """The mode and the curvature there, by damped Newton steps."""
+    mixed = isinstance(target, MixedRegression)
+    theta = np.zeros(target.dim) if mixed else target.start_point()
+    for _ in range(100):
+        H = np.asarray(target.hessians(theta[None]))[0]
+        lowest = np.linalg.eigvalsh(H)[0]
+        H = H + max(0.0, 0.1 - lowest) * np.eye(len(H))
+        step, now, size = np.linalg.solve(H, target.gradients(theta[None])[0]), target.potentials(theta[None])[0], 1.0
+        while not target.potentials((theta - size * step)[None])[0] <= now + 1e-9 and size > 1e-6:
+            size /= 2
+        theta = theta - size * step
+        if np.abs(step).max() < 1e-7:
+            break
+    return theta, H

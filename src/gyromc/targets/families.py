@@ -240,8 +240,19 @@ class BetaBinomial(Likelihood):
         return rng.binomial(n.astype(int), p).astype(float)
 
     def cdf(self, y, t, *given):
+        """Σ_{j ≤ y} p(j), each term from the next by their ratio; where y > n/2, 1 less the terms above."""
         n, k = given
-        return stats.betabinom.cdf(y, n, k * sigmoid(t), k * sigmoid(-t))
+        y, n = np.floor(np.minimum(y, n)), np.asarray(n, float)
+        a, b, upper = k * sigmoid(t), k * sigmoid(-t), y > n / 2
+        term = np.exp(self.log_density(t, np.clip(y, 0, n), *given))
+        total = np.where(upper, 0.0, term)
+        j = np.where(upper, y, n - y)  # of the failures where terms are summed downwards
+        first, second = np.where(upper, a, b), np.where(upper, b, a)
+        for _ in range(int(np.max(np.minimum(y, n - y), initial=0.0))):
+            left = np.maximum(n - j, 0.0)
+            term = term * left / (j + 1) * (first + j) / np.maximum(second + left - 1, 1e-300)
+            total, j = total + term, j + 1
+        return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
 
     def constant(self, y, *given):
         n = given[0]

@@ -18,7 +18,7 @@ from gyromc.app.fit.encoding import Encoding
 from gyromc.app.fit.response import COUNTS
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.wording import model_words
-from gyromc.regression.adequacy.laws import left_out_law
+from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.predictive import Predictive
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
@@ -149,7 +149,7 @@ def _distribution(fit: Fit, rows: DesignRows, y: np.ndarray) -> tuple[np.ndarray
     parts = []
     for chosen in np.array_split(np.arange(y.size), -(-y.size // AT_ONCE)):
         part = rows.take(chosen)
-        parts.append(left_out_law(Predictive.of(fit.posterior, part.X, **part.beside()), y[chosen], None))
+        parts.append(averaged(distribution(Predictive.of(fit.posterior, part.X, **part.beside()), y[chosen])))
     below, upto = zip(*parts, strict=True)
     return np.concatenate(below), np.concatenate(upto)
 

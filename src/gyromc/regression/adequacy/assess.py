@@ -147,8 +147,9 @@ def _law_checks(
     if law.kind is ResponseKind.CLASSES:
         chances = laws.class_tails(law, y, left_out.log_weights)
         return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
-    below, upto = laws.left_out_law(law, y, left_out.log_weights)
-    return [*found, laws.calibration(below, upto, rng), laws.outliers(laws.tails(below, upto))]
+    parts = laws.distribution(law, y)
+    calibration = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
+    return [*found, calibration, laws.outliers(laws.tails(*laws.averaged(parts)))]
 
 
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:

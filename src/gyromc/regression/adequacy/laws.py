@@ -1,8 +1,8 @@
 """Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
 
-A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Rows are judged by their law with the row itself left
-out, where the weights of `loo` are given; held-out rows by the law as it is. Laws of counts have jumps: a distribution function
-is taken just below y and at it.
+A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Calibration is judged by the law with each row left
+out. Outliers among numbers and counts are judged by the law as it is: a row may already have widened its tails, and is called an
+outlier only if the model cannot make it fit. Laws of counts have jumps: a distribution function is taken just below y and at it.
 """
 
 import math
@@ -16,13 +16,14 @@ from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.predictive import Predictive, ResponseKind
 
 __all__ = [
+    "averaged",
     "calibration",
     "class_calibration",
     "class_tails",
     "coverage",
     "dispersion",
+    "distribution",
     "influence",
-    "left_out_law",
     "outliers",
     "tails",
 ]
@@ -62,13 +63,25 @@ def _least(repeated: np.ndarray) -> float:
     return 2 / (repeated.size + 1)
 
 
-def left_out_law(law: Predictive, y: np.ndarray, log_weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The distribution function just below y, and at it, with each row left out; equal for a continuous law."""
-    weights = np.full(law.t.shape[:2], 1 / law.num_draws) if log_weights is None else np.exp(log_weights)
-    at = law.cdf(y)
+def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    """P(Y_i ≤ y_i | θ_s), and P(Y_i = y_i | θ_s) where y has jumps, else 0: S × n."""
+    return law.cdf(y), np.exp(law.log_density(y)) if law.likelihood.discrete else 0.0
+
+
+def averaged(
+    parts: tuple[np.ndarray, np.ndarray | float], log_weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The distribution function just below y, and at it, averaged over draws; equal for a continuous law.
+
+    **Arguments:**
+
+    - `parts`: of `distribution`; `log_weights`: of `loo`, for the law with each row left out; None for the law as it is.
+    """
+    at, jump = parts
+    weights = 1 / len(at) if log_weights is None else np.exp(log_weights)
     upto = np.sum(weights * at, axis=0)
-    jump = np.sum(weights * np.exp(law.log_density(y)), axis=0) if law.likelihood.discrete else 0.0
-    return np.clip(upto - jump, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
+    below = upto - (np.sum(weights * jump, axis=0) if isinstance(jump, np.ndarray) else 0.0)
+    return np.clip(below, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
 
 
 def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:

@@ -84,8 +84,8 @@ def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
     ```
     """
     weights, k = smoothed(-log_density)
-    elpd = special.logsumexp(weights + log_density, axis=0)
-    full = special.logsumexp(log_density, axis=0) - math.log(len(log_density))
+    elpd = np.asarray(special.logsumexp(weights + log_density, axis=0))
+    full = np.asarray(special.logsumexp(log_density, axis=0)) - math.log(len(log_density))
     return Loo(elpd, full - elpd, k, weights, scale)
 
 
@@ -112,5 +112,5 @@ class Waic:
 def waic(log_density: np.ndarray, scale: float = 1.0) -> Waic:
     """WAIC from log p(y_i | θ_s), draws × rows; arguments as for `loo`."""
     p = log_density.var(axis=0, ddof=1)
-    rows = special.logsumexp(log_density, axis=0) - math.log(len(log_density)) - p
+    rows = np.asarray(special.logsumexp(log_density, axis=0)) - math.log(len(log_density)) - p
     return Waic(scale * float(rows.sum()), scale * math.sqrt(rows.size * float(np.var(rows))), scale * float(p.sum()))
