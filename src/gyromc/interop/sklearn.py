@@ -174,10 +174,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         if self.class_weight is not None:
             of_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             weights = of_class[code] * (1.0 if weights is None else weights)
-        require(
-            weights is None or count == 2 or np.all(weights == np.round(weights)),
-            "Weights that are no whole numbers are for two classes: with more, use whole `sample_weight` or none.",
-        )
         self._fit_family(
             X, code.astype(float), "logistic" if count == 2 else "softmax", weights, (1 if count == 2 else count,)
         )

@@ -91,6 +91,7 @@ def class_averages(odds: list[np.ndarray], chains: int, rows: np.ndarray) -> Ave
         power *= total
     found = [_moments(p.reshape(chains, -1, len(rows))) for p in (total, *powers)]
     mean, error, variance = (np.stack(columns, axis=-1) for columns in zip(*found, strict=True))
+    mean /= mean.sum(axis=-1, keepdims=True)  # single precision leaves a sum of 1 to 10⁻⁷
     return mean, error, np.sqrt(variance), np.sqrt(_of_indicator(mean, variance))
 
 

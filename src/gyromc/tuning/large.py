@@ -157,6 +157,10 @@ def large_plan(
         return _Search(model, observables, oracle, gradients, num_chains, seed, chosen, free_batches).plan()
 
 
+def _rows(model: Model, oracle: Oracle) -> int:
+    return oracle.evaluations(model.flat_target)
+
+
 class _Spending:
     """A budget in gradients of the given oracle, and what was spent of it; `weight` is what one of the present oracle costs."""
 
@@ -269,10 +273,10 @@ class _Search(_Spending):
         found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
         if self.free:
             most = (
-                self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight
+                self.budget / LEAST_GRADIENTS * _rows(self.model, self.oracle) / self.weight
             )  # as many gradients must remain
             before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
-            self.weight *= self._rows(self.oracle) / self._rows(before)
+            self.weight *= _rows(self.model, self.oracle) / _rows(self.model, before)
         return found if share == self.weight else self._shape(points, part, 0.5)
 
     def _shape(self, points, part: str, of_allowed: float) -> Shape:
@@ -281,9 +285,6 @@ class _Search(_Spending):
         self.pay(found.cost)
         return found
 
-    def _rows(self, oracle: Oracle) -> int:
-        return oracle.evaluations(self.model.flat_target)
-
     def hot(self, theta: np.ndarray, center) -> bool:
         """Whether some array of parameters is spread more widely than the law allows: by a fifth and by 4 standard errors."""
         self.pay(VIRIALS * len(theta))
@@ -291,8 +292,9 @@ class _Search(_Spending):
         points, key = jnp.asarray(theta, self.dtype), jax.random.key(self.seed + 1)
         found, error = temperatures(gradients, points, center, key, VIRIALS, self.groups)
         self.temperature = float(np.average(found, weights=self.groups))
-        blatant = not np.all(found < BLATANT)  # or not a number: chains far away have large errors too
-        return blatant or bool(np.any(found - 1 > HOT + 4 * error))
+        return not np.all(
+            (found < BLATANT) & (found - 1 <= HOT + 4 * error)
+        )  # not a number: far away, where errors are large
 
     def dynamics(self, shape: Shape, numbers: Numbers) -> dict[str, Any]:
         """Dynamics, scheme and oracle as fields of a plan."""
