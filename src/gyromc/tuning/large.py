@@ -157,6 +157,11 @@ def large_plan(
         return _Search(model, observables, oracle, gradients, num_chains, seed, chosen, free_batches).plan()
 
 
+def _repeated(theta, chains: int):
+    """One point for every chain, so that what is compiled for it serves for many points."""
+    return jnp.broadcast_to(theta, (chains, len(theta)))
+
+
 def _rows(model: Model, oracle: Oracle) -> int:
     return oracle.evaluations(model.flat_target)
 
@@ -211,7 +216,7 @@ class _Search(_Spending):
         began = time.perf_counter()
         mode = self.descended()
         h = with_squares(self.observables, self.model.unravel, mode)
-        shape = self.shape(self.repeated(mode), "mode")
+        shape = self.shape(_repeated(mode, self.chains), "mode")
         hot = lambda theta: self.hot(theta, mode)
         points = self.warm(shape, np.asarray(mode), h, hot)
         shape, numbers = self.steady(self.shape(jnp.asarray(points, self.dtype), "shape"), points, h, hot)
@@ -241,17 +246,13 @@ class _Search(_Spending):
         target, oracle = cast((self.model.flat_target, oracle), jnp.dtype(self.dtype))
         return Gradients(target, oracle, self.model.dim)
 
-    def repeated(self, theta):
-        """One point for every chain, so that what is compiled for it serves for many points."""
-        return jnp.broadcast_to(theta, (self.chains, self.model.dim))
-
     def descended(self):
         """A point near a mode; a control variate without center is anchored there."""
         anchored = isinstance(self.oracle, ControlVariate) and self.oracle.center is None
         first = Minibatch(self.oracle.size, self.oracle.replace) if anchored else self.oracle  # type: ignore[attr-defined]  # a batch
         gradients = self.stochastic(first if anchored else first.prepared(self.model))
         start = jnp.asarray(self.model.start, self.dtype)
-        found, cost = measured(gradients, self.repeated(start), self.allowed("start"), next(self.keys))
+        found, cost = measured(gradients, _repeated(start, self.chains), self.allowed("start"), next(self.keys))
         scale = jnp.asarray(1 / np.sqrt(shrunk(found, self.groups)), self.dtype)
         start = start + NUDGE * scale * jax.random.normal(next(self.keys), start.shape, self.dtype)
         steps = max(1, min(self.allowed("descent"), LONGEST))
