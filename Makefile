@@ -20,7 +20,7 @@ reproduce: $(READY)  ## environment, then all twelve experiments (quick profile)
 	$(BIN)/gyromc reproduce --profile quick
 
 test: $(READY)  ## environment, then the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # two workers on two cores: one thread each
 
 test-slow: $(READY)  ## the long statistical studies
 	$(BIN)/python -m pytest -n 2 -m slow
