@@ -47,7 +47,7 @@ def _what_stays_is_not_searched_for_garbage():
 
 @pytest.fixture(scope="module")
 def compiled_quickly():
-    """XLA without most of its optimisations, for modules whose programs run for a moment; the numbers differ by rounding alone."""
+    """XLA without most of its optimisations, for programs that run for a moment; the numbers differ by rounding alone."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
