@@ -23,14 +23,6 @@ SLOW_TO_COMPILE = [label for label in measure.COMPETITORS if label.startswith(("
 HIERARCHIES = (hierarchies.eight_schools, hierarchies.radon, hierarchies.autoregression)
 
 
-@pytest.fixture(scope="module")
-def compiled_quickly():
-    """Programs that run once for a moment are not worth optimising."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # --- exact answers
 
 

@@ -117,7 +117,8 @@ def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, gyromc_says):
     (tmp_path / "file").write_text("")
     assert "--out" in gyromc_says("reproduce", "nld-quadratic", "--out", tmp_path / "file")
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "os.environ.pop('JAX_COMPILATION_CACHE_DIR', None)\n"  # JAX would write there, and complain
         "sys.argv[1:1] = ['reproduce', 'nld-quadratic', '--engine', 'scan', '--out']\n"  # Numba would write its own cache
         "from gyromc.app.cli import main; main()"
     )
