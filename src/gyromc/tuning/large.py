@@ -268,11 +268,11 @@ class _Search(_Spending):
         """The shape of the law over the points, paid for; where batches are free, with the batches that suit it."""
         found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
         if self.free:
-            most = (
-                self.budget / LEAST_GRADIENTS * self._rows(self.oracle) / self.weight
-            )  # as many gradients must remain
-            before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
-            self.weight *= self._rows(self.oracle) / self._rows(before)
+            target = self.model.flat_target
+            before = self.oracle.evaluations(target)
+            most = self.budget / LEAST_GRADIENTS * before / self.weight  # so that enough gradients remain
+            self.oracle = suited(found, self.oracle, target, most)
+            self.weight *= self.oracle.evaluations(target) / before
         return found if share == self.weight else self._shape(points, part, 0.5)
 
     def _shape(self, points, part: str, of_allowed: float) -> Shape:
@@ -280,9 +280,6 @@ class _Search(_Spending):
         found = shape_at(gradients, points, allowed, next(self.keys), self.groups, part == "shape")
         self.pay(found.cost)
         return found
-
-    def _rows(self, oracle: Oracle) -> int:
-        return oracle.evaluations(self.model.flat_target)
 
     def hot(self, theta: np.ndarray, center) -> bool:
         """Whether some array of parameters is spread more widely than the law allows: by a fifth and by 4 standard errors."""
@@ -361,11 +358,7 @@ class _Search(_Spending):
         check = check_step(make, numbers.eta, steps, allowed, hot)
         self.pay(allowed if check is None else check.gradients)
         if check is None:
-            raise InvalidInput(
-                f"No plan can be chosen: chains diverge at the step sizes {numbers.eta:.3g}, {numbers.eta / 2:.3g} and "
-                f"{numbers.eta / 4:.3g}, where the curvature allows {shape.step_limit:.3g}. The law may have tails "
-                "much steeper than its bulk: choose other coordinates, or give a small `step_size` in `gm.Plan`."
-            )
+            raise InvalidInput(_diverged(numbers.eta, shape.step_limit))
         times = numbers.eta * steps / numbers.relaxation
         held = numbers.eta * self.calls(self.budget - self.spent) / self.num_chains / numbers.relaxation
         self.notes += notes_on(check, numbers, times, held, self.temperature)
@@ -387,3 +380,11 @@ class _Search(_Spending):
             start=StartRows(theta, self.model.unravel),
             **self.dynamics(shape, numbers),
         )
+
+
+def _diverged(eta: float, limit: float) -> str:
+    return (
+        f"No plan can be chosen: chains diverge at the step sizes {eta:.3g}, {eta / 2:.3g} and {eta / 4:.3g}, where the "
+        f"curvature allows {limit:.3g}. The law may have tails much steeper than its bulk: choose other coordinates, or give "
+        "a small `step_size` in `gm.Plan`."
+    )
