@@ -157,15 +157,6 @@ def large_plan(
         return _Search(model, observables, oracle, gradients, num_chains, seed, chosen, free_batches).plan()
 
 
-def _repeated(theta, chains: int):
-    """One point for every chain, so that what is compiled for it serves for many points."""
-    return jnp.broadcast_to(theta, (chains, len(theta)))
-
-
-def _rows(model: Model, oracle: Oracle) -> int:
-    return oracle.evaluations(model.flat_target)
-
-
 class _Spending:
     """A budget in gradients of the given oracle, and what was spent of it; `weight` is what one of the present oracle costs."""
 
@@ -216,7 +207,7 @@ class _Search(_Spending):
         began = time.perf_counter()
         mode = self.descended()
         h = with_squares(self.observables, self.model.unravel, mode)
-        shape = self.shape(_repeated(mode, self.chains), "mode")
+        shape = self.shape(self.repeated(mode), "mode")
         hot = lambda theta: self.hot(theta, mode)
         points = self.warm(shape, np.asarray(mode), h, hot)
         shape, numbers = self.steady(self.shape(jnp.asarray(points, self.dtype), "shape"), points, h, hot)
@@ -246,13 +237,17 @@ class _Search(_Spending):
         target, oracle = cast((self.model.flat_target, oracle), jnp.dtype(self.dtype))
         return Gradients(target, oracle, self.model.dim)
 
+    def repeated(self, theta):
+        """One point for every chain, so that what is compiled for it serves for many points."""
+        return jnp.broadcast_to(theta, (self.chains, self.model.dim))
+
     def descended(self):
         """A point near a mode; a control variate without center is anchored there."""
         anchored = isinstance(self.oracle, ControlVariate) and self.oracle.center is None
         first = Minibatch(self.oracle.size, self.oracle.replace) if anchored else self.oracle  # type: ignore[attr-defined]  # a batch
         gradients = self.stochastic(first if anchored else first.prepared(self.model))
         start = jnp.asarray(self.model.start, self.dtype)
-        found, cost = measured(gradients, _repeated(start, self.chains), self.allowed("start"), next(self.keys))
+        found, cost = measured(gradients, self.repeated(start), self.allowed("start"), next(self.keys))
         scale = jnp.asarray(1 / np.sqrt(shrunk(found, self.groups)), self.dtype)
         start = start + NUDGE * scale * jax.random.normal(next(self.keys), start.shape, self.dtype)
         steps = max(1, min(self.allowed("descent"), LONGEST))
@@ -273,11 +268,11 @@ class _Search(_Spending):
         """The shape of the law over the points, paid for; where batches are free, with the batches that suit it."""
         found, share = self._shape(points, part, 0.5 if self.free else 1.0), self.weight
         if self.free:
-            most = (
-                self.budget / LEAST_GRADIENTS * _rows(self.model, self.oracle) / self.weight
-            )  # as many gradients must remain
-            before, self.oracle = self.oracle, suited(found, self.oracle, self.model.flat_target, most)
-            self.weight *= _rows(self.model, self.oracle) / _rows(self.model, before)
+            target = self.model.flat_target
+            before = self.oracle.evaluations(target)
+            most = self.budget / LEAST_GRADIENTS * before / self.weight  # so that enough gradients remain
+            self.oracle = suited(found, self.oracle, target, most)
+            self.weight *= self.oracle.evaluations(target) / before
         return found if share == self.weight else self._shape(points, part, 0.5)
 
     def _shape(self, points, part: str, of_allowed: float) -> Shape:
@@ -293,9 +288,8 @@ class _Search(_Spending):
         points, key = jnp.asarray(theta, self.dtype), jax.random.key(self.seed + 1)
         found, error = temperatures(gradients, points, center, key, VIRIALS, self.groups)
         self.temperature = float(np.average(found, weights=self.groups))
-        return not np.all(
-            (found < BLATANT) & (found - 1 <= HOT + 4 * error)
-        )  # not a number: far away, where errors are large
+        blatant = not np.all(found < BLATANT)  # or not a number: chains far away have large errors too
+        return blatant or bool(np.any(found - 1 > HOT + 4 * error))
 
     def dynamics(self, shape: Shape, numbers: Numbers) -> dict[str, Any]:
         """Dynamics, scheme and oracle as fields of a plan."""
@@ -364,11 +358,7 @@ class _Search(_Spending):
         check = check_step(make, numbers.eta, steps, allowed, hot)
         self.pay(allowed if check is None else check.gradients)
         if check is None:
-            raise InvalidInput(
-                f"No plan can be chosen: chains diverge at the step sizes {numbers.eta:.3g}, {numbers.eta / 2:.3g} and "
-                f"{numbers.eta / 4:.3g}, where the curvature allows {shape.step_limit:.3g}. The law may have tails "
-                "much steeper than its bulk: choose other coordinates, or give a small `step_size` in `gm.Plan`."
-            )
+            raise InvalidInput(_diverged(numbers.eta, shape.step_limit))
         times = numbers.eta * steps / numbers.relaxation
         held = numbers.eta * self.calls(self.budget - self.spent) / self.num_chains / numbers.relaxation
         self.notes += notes_on(check, numbers, times, held, self.temperature)
@@ -390,3 +380,11 @@ class _Search(_Spending):
             start=StartRows(theta, self.model.unravel),
             **self.dynamics(shape, numbers),
         )
+
+
+def _diverged(eta: float, limit: float) -> str:
+    return (
+        f"No plan can be chosen: chains diverge at the step sizes {eta:.3g}, {eta / 2:.3g} and {eta / 4:.3g}, where the "
+        f"curvature allows {limit:.3g}. The law may have tails much steeper than its bulk: choose other coordinates, or give "
+        "a small `step_size` in `gm.Plan`."
+    )
