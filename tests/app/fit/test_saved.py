@@ -20,6 +20,7 @@ FORMULAS = {
     "logistic": "k ~ x + C(code) + poly(z, 2)",
     "softmax": "a ~ x + scale(z)",
     "poisson": "n ~ log(t) + a:x",
+    "negative-binomial": "n ~ x + (1 + z | code) + offset(log(t))",
 }
 
 

@@ -23,7 +23,7 @@ from gyromc.app.saving import require_file
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.files import results_folder
 from gyromc.show.interruption import Interruption, interruptible
-from gyromc.show.numbers import counted
+from gyromc.show.numbers import counted, listed
 from gyromc.show.progress import Progress, progress
 
 __all__ = ["Request", "study"]
@@ -112,6 +112,12 @@ def _findings(
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     results = findings.results(fit, encoding, table, X, request.prior_scale)
+    asked = [f"{name} N({p.location:g}, {p.scale:g}²)" for name, p in prepared.priors.items() if name in encoding.names]
+    asked += [
+        f"{name} exponential with mean {p.scale:g}" for name, p in prepared.priors.items() if name not in encoding.names
+    ]
+    if asked:
+        results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
     watch.stage("checking the model")
     results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside())
     model = FittedModel.of(fit, encoding, _about(request, prepared))
