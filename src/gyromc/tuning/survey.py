@@ -121,12 +121,17 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
         )  # of a skewed posterior, a better proposal than the mode
     found = _importance(model, modes, points, rng)
     if found.trusted:
-        return dataclasses.replace(found, doubts=doubts)
-    why = (
-        *doubts,
-        f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number: the "
-        "posterior is far from Gaussian. Its width was found by a short run.",
+        found = dataclasses.replace(found, doubts=doubts)
+        return (
+            found
+            if found.steepest < VARIES
+            else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
+        )
+    draws = (
+        f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number"
     )
+    reason = draws if found.worth < ENOUGH else "The curvature at the mode does not show the width of the posterior"
+    why = (*doubts, f"{reason}: the posterior is far from Gaussian. Its width was found by a short run.")
     if isinstance(target, WithLikelihood):
         said = (
             *why[:-1],
@@ -151,13 +156,14 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     """The best of a few rounds of importance sampling, each proposing from the fit to the one before."""
     proposals, shares = list(modes), model.modes.shares
     best: Survey | None = None
+    narrowed = False  # then a part of the law that is narrower still can be missing, as the neck of a funnel
     for k in range(MOST_ROUNDS):
         theta, log_density = _proposed(proposals, shares, points, rng)
         with np.errstate(all="ignore"):
             exponents = -model.flat_target.potentials(theta) - log_density
         tempered, power = _tempered(exponents)
         if power < 1.0 and k + 1 < MOST_ROUNDS:  # far too wide: narrower, before any gradient is computed
-            proposals, shares = [_center(theta, tempered)], np.ones(1)
+            proposals, shares, narrowed = [_center(theta, tempered)], np.ones(1), True
             continue
         weights = special.softmax(np.where(np.isfinite(exponents), exponents, -np.inf))
         worth = 1 / float(np.sum(weights**2)) / len(weights)
@@ -169,7 +175,7 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     assert best is not None
     count = best.worth * len(best.weights)
     good = best.worth >= ENOUGH and count >= LEAST and float(best.weights.max()) <= max(LARGEST, 4 / count)
-    return dataclasses.replace(best, trusted=good)
+    return dataclasses.replace(best, trusted=good and not narrowed)
 
 
 def _tempered(exponents: np.ndarray) -> tuple[np.ndarray, float]:
