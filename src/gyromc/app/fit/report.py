@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.app.fit.quotable import effect_cells, effect_table
 from gyromc.app.fit.robustness import robust_table
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds, number, plus_minus
@@ -44,6 +45,7 @@ def render(results: Mapping[str, Any]) -> str:
         results=results,
         pictures=pictures(dict(results)),
         quoted=quoted(results["adequacy"]),
+        effects=effect_cells(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
         zip=zip,
         cell=cell,
@@ -64,6 +66,8 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
         parts.insert(2, robust_table(results))
     if results.get("parameters"):
         parts.insert(2, _parameters(results["parameters"]))
+    if results.get("effects"):
+        parts.insert(2, effect_table(results["effects"]))
     for table in [*parts, _quoted(results["adequacy"]), _checks(results), _model_checks(results["adequacy"])]:
         yield table
         yield ""

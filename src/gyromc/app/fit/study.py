@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.app.fit.preparation import Prepared, prepare
+from gyromc.app.fit.quotable import effect_findings
 from gyromc.app.fit.report import FILES, write
 from gyromc.app.fit.request import Request
 from gyromc.app.fit.robustness import robust_findings, with_robust
@@ -118,6 +119,7 @@ def _findings(
     ]
     if asked:
         results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
+    results["effects"] = effect_findings(fit, encoding, X, prepared.rows.beside())
     watch.stage("checking the model")
     results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside())
     model = FittedModel.of(fit, encoding, _about(request, prepared))

@@ -1,0 +1,165 @@
+"""What a fit says in the words people quote: odds and rate ratios, average changes of E[y], and contrasts between levels.
+
+Input: a fit, its rows and the column of the file that each column of X comes from. Output: a list of `Effect`. A ratio is
+exp of a coefficient, or of a difference of two; a change is E[y | x'] - E[y | x], averaged over rows, x' with one thing changed.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.fitted import Fit
+from gyromc.regression.predictive import Predictive
+
+__all__ = ["RATIOS", "Effect", "changeable", "effects"]
+
+RATIOS = {
+    "logistic": "odds ratio",
+    "beta-binomial": "odds ratio",
+    "ordinal": "odds ratio of a higher class",
+    "poisson": "rate ratio",
+    "negative-binomial": "rate ratio",
+    "gamma": "ratio of means",
+}
+"""What exp of a coefficient is, by model; the others have no such ratio."""
+CHANGES = {"logistic", "beta-binomial", "poisson", "negative-binomial", "gamma"}  # E[y] is not linear in x
+DIFFERENCES = {"linear", "student-t"}  # E[y] is: a coefficient is the change
+MOST_ROWS, MOST_DRAWS = 500, 500  # of averages over rows
+MOST_CONTRASTS = 15  # between the levels of one column
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """What goes with one change of the columns.
+
+    - `name`: the change: `age + 1`, `sex: m against f`.
+    - `ratio`, `ratio_interval`: the median of exp of the coefficient and its interval; None where the model has no ratios.
+    - `change`, `change_interval`: the mean of the average change of E[y] and its interval; None for more than two classes.
+    """
+
+    name: str
+    ratio: float | None = None
+    ratio_interval: tuple[float, float] | None = None
+    change: float | None = None
+    change_interval: tuple[float, float] | None = None
+
+
+def effects(
+    fit: Fit,
+    X: np.ndarray,
+    sources: Sequence[str],
+    references: Mapping[str, str] | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> list[Effect]:
+    """The effects of all columns that can be changed alone; those in interactions or curves are left out.
+
+    **Arguments:**
+
+    - `X`: the rows of the fit; `sources`: for each of its columns, where it comes from.
+    - `references`: the level without a column of its own, by source.
+    - `beside`: what `Draws.predictors` takes beside X, one entry per row.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.effects import effects
+    from gyromc.regression.fit import fit
+    X = np.column_stack([np.linspace(-2, 2, 40), np.arange(40) % 2])
+    y = np.random.default_rng(0).poisson(np.exp(0.5 + 0.4 * X[:, 1]))
+    found = effects(fit(X, y, "poisson", effort="quick", names=["dose", "sex[m]"]), X, ["dose", "sex"], {"sex": "f"})
+    assert [effect.name for effect in found] == ["dose + 1", "sex: m against f"]
+    ```
+    """
+    if fit.model not in {*RATIOS, *DIFFERENCES}:
+        return []
+    place = {c.name: k for k, c in enumerate(fit.coefficients)}
+    draws = fit.posterior.coefficients().reshape(-1, len(place))
+    picked = np.unique(np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(int))
+    study = _Study(fit, X[picked], {} if beside is None else _rows_of(beside, picked))
+    found = []
+    for source, columns in changeable(fit.names, sources, X).items():
+        moves = _moves(source, columns, fit.names, X, (references or {}).get(source, "the reference"))
+        for name, to, start in moves:
+            if fit.model in DIFFERENCES and (to is None or start is None):
+                continue  # the coefficient says it
+            along = sum(s * draws[:, place[fit.names[j]]] for j, s in ((to, 1.0), (start, -1.0)) if j is not None)
+            found.append(study.effect(name, along, columns, to, start))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Study:
+    fit: Fit
+    X: np.ndarray
+    beside: dict[str, Any]
+
+    def effect(self, name: str, along: Any, columns: list[int], to: int | None, start: int | None) -> Effect:
+        """The effect of a move with these draws of its coefficient; `columns` are all of its source."""
+        model = self.fit.model
+        tails = [(1 - self.fit.level) / 2, 0.5, (1 + self.fit.level) / 2]
+        low, middle, high = np.quantile(along, tails, method="hazen")
+        if model in DIFFERENCES:
+            return Effect(name, change=float(np.mean(along)), change_interval=(float(low), float(high)))
+        ratio = Effect(name, float(np.exp(middle)), (float(np.exp(low)), float(np.exp(high))))
+        if model not in CHANGES:
+            return ratio
+        change = (self._mean(columns, to) - self._mean(columns, start)).mean(axis=1)
+        low, _, high = np.quantile(change, tails, method="hazen")
+        return dataclasses.replace(ratio, change=float(change.mean()), change_interval=(float(low), float(high)))
+
+    def _mean(self, columns: list[int], to: int | None) -> np.ndarray:
+        """E[y], draws × rows, with a level switched on, or a number increased by 1; None: with none of them, or as it is."""
+        X = self.X.copy()
+        if _levels(self.X[:, columns]):
+            X[:, columns] = 0.0
+            if to is not None:
+                X[:, to] = 1.0
+        elif to is not None:
+            X[:, to] += 1.0
+        return Predictive.of(self.fit.posterior, X, MOST_DRAWS, **self.beside).mean
+
+
+def changeable(names: Sequence[str], sources: Sequence[str], X: np.ndarray) -> dict[str, list[int]]:
+    """The columns of each source that can be changed alone: levels, or one number; not part of a product or a curve."""
+    found: dict[str, list[int]] = {}
+    for j, source in enumerate(sources):
+        found.setdefault(source, []).append(j)
+    products = {part for source in found if ":" in source for part in source.split(":")}
+    plain = lambda s, columns: len(columns) == 1 and (names[columns[0]] == s or _levels(X[:, columns]))
+    return {
+        s: columns
+        for s, columns in found.items()
+        if ":" not in s and s not in products and (plain(s, columns) or (len(columns) > 1 and _levels(X[:, columns])))
+    }
+
+
+def _levels(X: np.ndarray) -> bool:
+    """Whether columns are indicators of levels: 0 or 1, at most one of them 1 in a row."""
+    return bool(np.all((X == 0) | (X == 1)) and np.all(X.sum(axis=1) <= 1))
+
+
+def _moves(
+    source: str, columns: list[int], names: Sequence[str], X: np.ndarray, reference: str
+) -> list[tuple[str, int | None, int | None]]:
+    """Each change of a source: its name, the column switched on, and the one switched off."""
+    if not _levels(X[:, columns]):
+        return [(f"{source} + 1", columns[0], None)]
+    if names[columns[0]] == source:  # a column of 0 and 1
+        return [(f"{source}: 1 against 0", columns[0], None)]
+    level = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
+    moves: list[tuple[str, int | None, int | None]] = [
+        (f"{source}: {level[j]} against {reference}", j, None) for j in columns
+    ]
+    pairs = list(itertools.combinations(columns, 2))[:MOST_CONTRASTS]
+    return [*moves, *((f"{source}: {level[b]} against {level[a]}", b, a) for a, b in pairs)]
+
+
+def _rows_of(beside: Mapping[str, Any], picked: np.ndarray) -> dict[str, Any]:
+    """What stands beside X, at some of the rows."""
+    cut = lambda group: dataclasses.replace(group, Z=group.Z[picked], index=group.index[picked])
+    return {
+        name: tuple(map(cut, value)) if name == "groups" else np.asarray(value)[picked]
+        for name, value in beside.items()
+    }
