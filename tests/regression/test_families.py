@@ -191,6 +191,27 @@ def test_groups(family):
         found.predict([[0.0]])
 
 
+def test_large_counts_of_few_rows():
+    """Newton's method begins far from counts of thousands, and a tangent of e^t there says nothing about the mode."""
+    x, _, index, t, rng = grouped()
+    y = rng.poisson(np.exp(7 + t)).astype(float)
+    term = GroupTerm("who", ("intercept",), np.ones((ROWS, 1)), index, [f"p{i}" for i in range(8)])
+    for family in ("poisson", "negative-binomial"):
+        found = fit(x[:, None], y, family, groups=[term])
+        assert found.run is None
+        assert abs(found["intercept"].mean - 7.3) < 4 * found["intercept"].sd
+
+
+@pytest.mark.slow  # tuning compiles
+def test_a_model_without_a_sampler_is_refused(monkeypatch):
+    x, _, index, t, rng = grouped()
+    monkeypatch.setattr("gyromc.regression.mixing.Nested.possible", False)
+    monkeypatch.setattr("gyromc.regression.mixing.MOST_STEPS", 10)
+    term = GroupTerm("who", ("intercept",), np.ones((ROWS, 1)), index, [f"p{i}" for i in range(8)])
+    with pytest.raises(gm.InvalidInput, match="No sampler was found that suits this model"):
+        fit(x[:, None], rng.poisson(np.exp(t)), "poisson", groups=[term], effort="quick")
+
+
 def nuts(x, Z, index, y, family):
     """Draws of intercept, slope, two standard deviations and their correlation, by NumPyro."""
     import jax

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gyromc.checks import require_memory
+from gyromc.checks import require, require_memory
 from gyromc.regression.chains import run_plan, tuned_plan
 from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.marginal import MOST_SIZE, Marginal
@@ -23,6 +23,7 @@ from gyromc.targets.mixed import MixedRegression
 
 __all__ = ["sample_mixed"]
 
+MOST_STEPS = 2e7  # of all chains: minutes
 MOST_HYPER = 12  # standard deviations and correlations that importance sampling takes
 
 
@@ -130,6 +131,12 @@ def _chains(posed, names, relative_error, engine, progress, num_chains, num_draw
     hyper = _hyper(target)
     directions |= {f"θ{i}": np.eye(target.dim)[i] for i in hyper}
     tuned = tuned_plan(target, directions, relative_error, num_chains, num_draws, seed)
+    steps = tuned.plan.num_chains * tuned.plan.num_steps
+    require(
+        steps <= MOST_STEPS,
+        f"No sampler was found that suits this model: {steps:.2g} steps would be needed, and draws around the mode are too "
+        "uneven to be weighted. Take fewer levels or columns, narrower `priors`, or merge levels with few rows.",
+    )
     T_all = np.array(list(directions.values()))
     tuned, run = run_plan(tuned, T_all, np.zeros(len(T_all)), relative_error, engine, progress)
     theta = np.asarray(run.draws, float)

@@ -22,7 +22,9 @@ __all__ = ["Nested", "NestedDraws"]
 ROUNDS = (200, 400)  # draws of φ that the proposal is fitted to
 PAIRS = (1000, 20_000)  # fewest and most pairs of draws
 INNER = 40.0  # degrees of freedom of the proposal of v: nearly Gaussian, with tails
-STEPS = 5  # of Newton's method
+STEPS = 60  # of Newton's method, at most
+CLOSE = 1e-3  # distance to the mode, in standard deviations, at which it ends: the next step squares it
+REACH = 3.0  # by how much a step may change a linear predictor: beyond, e^t has nothing to do with its tangent
 STEP = 1e-3  # of difference quotients in the linear predictors
 SLOPE = 1e-2  # of difference quotients in φ
 LEAST_CURVATURE = 0.2  # of -log p(φ | y), whose prior has 1
@@ -154,10 +156,13 @@ class Nested:
             slope = np.clip((upper - lower) / (2 * STEP), -STEEPEST, STEEPEST)
             curvature = np.clip((upper - 2 * middle + lower) / STEP**2, -STEEPEST, STEEPEST)
             L = _cholesky(W, curvature)
-            if k == STEPS:
-                break
             g = np.einsum("bnp,bn->bp", W, slope) + v
-            step = np.linalg.solve(np.swapaxes(L, 1, 2), np.linalg.solve(L, g[..., None]))[..., 0]
+            half = np.linalg.solve(L, g[..., None])
+            if k == STEPS or np.all(np.sum(half**2, axis=(1, 2)) < CLOSE**2):
+                break
+            step = np.linalg.solve(np.swapaxes(L, 1, 2), half)[..., 0]
+            change = np.max(np.abs(np.einsum("bnp,bp->bn", W, step)), axis=1, keepdims=True)
+            step = step * np.minimum(1.0, REACH / np.maximum(change, 1e-300))
             for length in (1.0, 0.3, 0.1, 0.01):  # the longest that lowers U
                 moved = v - length * step
                 there = energy(moved)
@@ -231,8 +236,10 @@ class Nested:
             logs[rows] = -U - (log_inner + log_outer[rows])[:, None]
             theta[rows] = self._theta(some[:, None], v)
         weights = special.softmax(logs)
-        flat = Sample(theta.reshape(-1, theta.shape[-1]), weights.reshape(-1), 1 / float(np.sum(weights**2)), "nested")
-        return NestedDraws(theta, weights, flat.tail_index)
+        worth = 1 / float(np.sum(weights**2))
+        flat = Sample(theta.reshape(-1, theta.shape[-1]), weights.reshape(-1), worth, "nested")
+        even = worth >= HEALTHY * weights.size  # otherwise there may be no covariance to measure distances by
+        return NestedDraws(theta, weights, flat.tail_index if even else np.inf)
 
 
 def _cholesky(W: np.ndarray, curvature: np.ndarray) -> np.ndarray:
