@@ -88,3 +88,34 @@ def test_a_new_level_has_one_deviation_for_all_its_rows():
     assert t[..., 0].std() > t[..., 1].std() * 0.5
     own = draws.groups[0].deviations[:, :, 0, 0]  # of the level "a"
     np.testing.assert_allclose(t[..., 1], draws.theta @ draws.units.rows(X[:1])[0] + own)
+
+
+EXTREME = {
+    "poisson": (Poisson(), ()),
+    "negative-binomial": (NegativeBinomial(), (2.0,)),
+    "gamma": (Gamma(), (3.0,)),
+    "logistic": (Bernoulli(), ()),
+    "softmax": (Categorical(3), ()),
+    "softmax, five classes": (Categorical(5), ()),
+}
+
+
+@pytest.mark.parametrize("case", EXTREME)
+def test_linear_predictors_beyond_single_precision(case):
+    """Far new rows: eᵗ overflows in single precision, and several classes are far above the first."""
+    likelihood, given = EXTREME[case]
+    rng = np.random.default_rng(0)
+    units = Units(np.zeros(1), np.ones(1), 0.0, 1.0, 0.0)
+    theta = 1 + 0.05 * rng.standard_normal((CHAINS, DRAWS, likelihood.outputs))
+    draws = Draws(likelihood, units, theta, tuple(np.full((CHAINS, DRAWS), value) for value in given))
+    X = np.array([[-150.0], [-50.0], [1.0], [45.0], [60.0], [100.0], [150.0]])
+    t, known = draws.predictors(X)
+    means = likelihood.mean(t, *known)
+    found = draws.predict(X)
+    for quick in (found.mean, found.std_error, found.spread, found.noise):
+        assert np.isfinite(quick).all()
+    scale = np.abs(means.mean(axis=(0, 1))) + means.std(axis=(0, 1)) + (1e-3 if means.max() <= 1 else 0.0)
+    assert (
+        np.max(np.abs(found.mean - means.mean(axis=(0, 1))) / scale) < 3e-4
+    )  # t = 150 has an error of 10⁻⁵ in single precision
+    assert np.max(np.abs(found.spread - means.std(axis=(0, 1))) / scale) < 3e-4

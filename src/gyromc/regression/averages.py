@@ -3,9 +3,11 @@
 Input: draws of a posterior and rows. Output: for each row the mean of E[y | x, θ], its Monte Carlo error, its posterior standard
 deviation, and the standard deviation of y about it. Where E[y | x, θ] is the linear predictor, all four follow from the mean and
 the covariance of the draws. Otherwise the rows go through in parts that fit the cache, in single precision, whose error
-(about 10⁻⁶ of a value) is far below the Monte Carlo error.
+(about 10⁻⁶ of a value) is far below the Monte Carlo error. A part whose numbers are too large for that is computed again in
+double precision.
 """
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,11 +17,19 @@ import numpy as np
 from gyromc.engines.lanes import num_threads
 from gyromc.targets.likelihoods import Bernoulli, Likelihood, Poisson
 
-__all__ = ["AT_ONCE", "Averages", "against_first", "averages", "class_averages", "in_parts", "linear_averages"]
+__all__ = [
+    "AT_ONCE",
+    "Averages",
+    "against_first",
+    "averages",
+    "class_averages",
+    "finite",
+    "in_parts",
+    "linear_averages",
+]
 
 AT_ONCE = 2**19  # numbers of a part: 2 MiB in single precision
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least
-LARGEST = 80.0  # logarithms whose exponential is finite in single precision
 
 Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """mean, std_error, spread and noise, as in `Predictions`."""
@@ -61,14 +71,19 @@ def linear_averages(theta: np.ndarray, rows: np.ndarray, before: Any, scale: flo
 
 def averages(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...]) -> Averages:
     """Averages over draws of one part of the rows; `t`: chains × draws × rows, single precision, is overwritten."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         means = _sigmoid(t) if isinstance(likelihood, Bernoulli) else likelihood.mean(t, *given)
         known = isinstance(likelihood, Bernoulli | Poisson)
         noise = None if known else likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
-    mean, error, variance = _moments(means)
+        mean, error, variance = _moments(means)
     if noise is None:
         noise = mean if isinstance(likelihood, Poisson) else _of_indicator(mean, variance)
     return mean, error, np.sqrt(variance), np.sqrt(noise)
+
+
+def finite(found: Averages) -> bool:
+    """Whether all averages are finite: in single precision eᵗ is not from t = 88 on, and its square from 44 on."""
+    return all(bool(np.isfinite(values).all()) for values in found)
 
 
 def against_first(theta: np.ndarray, basis: np.ndarray) -> list[np.ndarray]:
@@ -79,17 +94,17 @@ def against_first(theta: np.ndarray, basis: np.ndarray) -> list[np.ndarray]:
 
 def class_averages(odds: list[np.ndarray], chains: int, rows: np.ndarray) -> Averages:
     """Averages of the probabilities of classes: each rows × classes. `odds`: from `against_first`; `rows`: single precision."""
-    powers = []
-    for weights in odds:
-        t = weights @ rows.T
-        powers.append(np.exp(np.minimum(t, LARGEST, out=t), out=t))
-    total = powers[0] + 1
-    for power in powers[1:]:
-        total += power
-    np.reciprocal(total, out=total)
+    powers = [weights @ rows.T for weights in odds]
+    largest = np.maximum(functools.reduce(np.maximum, powers), 0)  # 0: the first class
+    for t in powers:
+        t -= largest
+    powers.insert(0, np.negative(largest, out=largest))
+    for t in powers:
+        np.exp(t, out=t)
+    total = functools.reduce(np.add, powers)  # between 1 and the number of classes
     for power in powers:
-        power *= total
-    found = [_moments(p.reshape(chains, -1, len(rows))) for p in (total, *powers)]
+        power /= total
+    found = [_moments(p.reshape(chains, -1, len(rows))) for p in powers]
     mean, error, variance = (np.stack(columns, axis=-1) for columns in zip(*found, strict=True))
     mean /= mean.sum(axis=-1, keepdims=True)  # single precision leaves a sum of 1 to 10⁻⁷
     return mean, error, np.sqrt(variance), np.sqrt(_of_indicator(mean, variance))

@@ -16,7 +16,15 @@ from scipy import special
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.records import Renamed
-from gyromc.regression.averages import Averages, against_first, averages, class_averages, in_parts, linear_averages
+from gyromc.regression.averages import (
+    Averages,
+    against_first,
+    averages,
+    class_averages,
+    finite,
+    in_parts,
+    linear_averages,
+)
 from gyromc.regression.terms import GroupTerm
 from gyromc.regression.units import Units
 from gyromc.targets.families import StudentT
@@ -192,7 +200,7 @@ class Draws:
             odds, chains = against_first(self.theta, self.likelihood.basis), len(self.theta)
             part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
         else:
-            part = lambda rows: averages(self.likelihood, *draws._predictors(X, rows, **beside))
+            part = lambda rows: self._averages(draws, X, rows, beside)
         return Predictions(*in_parts(part, len(X), self.count * self.likelihood.outputs))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
@@ -229,6 +237,13 @@ class Draws:
         )
         given = tuple(np.float32(g) for g in self.given)
         return dataclasses.replace(self, theta=np.float32(self.theta), given=given, groups=groups)
+
+    def _averages(self, draws: "Draws", X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
+        """Averages of some rows over these draws; over the draws in double precision where the numbers are too large."""
+        found = averages(self.likelihood, *draws._predictors(X, rows, **beside))
+        if draws is self or finite(found):
+            return found
+        return averages(self.likelihood, *self._predictors(X, rows, **beside))
 
     def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Averages:
         """Predictions where the mean is the linear predictor, in closed form."""
