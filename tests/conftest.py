@@ -6,15 +6,15 @@ import shutil
 import signal
 import tempfile
 
+# The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. NumPy and SciPy read
+# this when they are imported, here, in the workers and in the processes that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 import pytest
 
 import gyromc as gm
 from support.browsing import browser  # noqa: F401  # a fixture
-
-# The matrices are small: several threads of BLAS cost more in waiting for each other than the work itself. SciPy, the workers and
-# the processes that tests start read this; NumPy does where it was not imported before.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_configure(config):
