@@ -237,7 +237,7 @@ ARGUMENTS = {
     "estimate run": (gm.estimate, "`Run`", ()),
     "fit X": (lambda v: fit(v, Y), "`X`", ()),
     "fit y": (lambda v: fit(X, v), "`y`", ()),
-    "fit model": (lambda v: fit(X, Y, v), "`model`", ()),
+    "fit model": (lambda v: fit(X, Y, v), "`family`", ("none",)),
     "fit prior_scale": (lambda v: fit(X, Y, prior_scale=v), "`prior_scale`", ()),
     "fit effort": (lambda v: fit(X, Y, effort=v), "`effort`", ()),
     "fit level": (lambda v: fit(X, Y, level=v), "`level`", ()),

@@ -106,7 +106,7 @@ def fit(
     problem = read(
         X,
         y,
-        family or model or "linear",
+        next((given for given in (family, model) if given is not None), "linear"),
         names=names,
         classes=classes,
         intercept=intercept,

@@ -76,8 +76,8 @@ class Nested:
     from gyromc.regression.nested import Nested
     from gyromc.targets.families import NegativeBinomial
     from gyromc.targets.mixed import MixedRegression
-    y = np.array([0.0, 3, 1, 7, 2, 0])
-    found = Nested(MixedRegression(np.ones((6, 1)), y, NegativeBinomial(), 2.5)).sample(0.05)
+    y = np.random.default_rng(0).negative_binomial(2, 0.3, 30).astype(float)
+    found = Nested(MixedRegression(np.ones((30, 1)), y, NegativeBinomial(), 2.5)).sample(0.05)
     assert found.trusted and found.theta.shape[2] == 2
     ```
     """

@@ -81,7 +81,9 @@ def _integrated(posed: Posed, num_chains: int, num_draws: int, seed: int) -> Sam
     scale = float(target.prior_precision) ** -0.5
     found = integrate(units.noise * target.X, units.noise * target.y, scale, T, posed.count)
     shape = num_chains, math.ceil(num_draws / num_chains)
-    require_memory(8 * math.prod(shape) * target.dim, f"{math.prod(shape):,} draws", "Take fewer.")
+    require_memory(
+        8 * math.prod(shape) * target.dim, f"{num_chains:,} chains with {shape[1]:,} draws each", "Take fewer."
+    )
     theta, sigma = found.draws(np.random.default_rng(seed), shape)
     nothing = np.zeros(len(T))
     return Sampled(

@@ -124,13 +124,13 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
         found = dataclasses.replace(found, doubts=doubts)
         return (
             found
-            if found.steepest < VARIES
+            if found.steepest < VARIES or isinstance(target, WithLikelihood)
             else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
         )
     draws = (
         f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number"
     )
-    reason = draws if found.worth < ENOUGH else "The curvature at the mode does not show the width of the posterior"
+    reason = draws if found.worth < GOOD else "The curvature at the mode does not show the width of the posterior"
     why = (*doubts, f"{reason}: the posterior is far from Gaussian. Its width was found by a short run.")
     if isinstance(target, WithLikelihood):
         said = (
@@ -156,6 +156,10 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     """The best of a few rounds of importance sampling, each proposing from the fit to the one before."""
     proposals, shares = list(modes), model.modes.shares
     best: Survey | None = None
+    fitted = 0
+    may_hide = not isinstance(
+        model.flat_target, WithLikelihood
+    )  # a convex potential has no narrow part that is hard to enter
     narrowed = False  # then a part of the law that is narrower still can be missing, as the neck of a funnel
     for k in range(MOST_ROUNDS):
         theta, log_density = _proposed(proposals, shares, points, rng)
@@ -169,13 +173,14 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
         worth = 1 / float(np.sum(weights**2)) / len(weights)
         if best is None or worth > best.worth:
             best = _fitted(model, theta, weights, worth)
-        if best.worth >= GOOD or len(proposals) > 1 or k + 1 >= ROUNDS:
+        fitted += 1
+        if best.worth >= GOOD or len(proposals) > 1 or fitted >= ROUNDS:
             break
         proposals, shares = [_center(best.theta, best.weights, _of(best))], np.ones(1)
     assert best is not None
     count = best.worth * len(best.weights)
     good = best.worth >= ENOUGH and count >= LEAST and float(best.weights.max()) <= max(LARGEST, 4 / count)
-    return dataclasses.replace(best, trusted=good and not narrowed)
+    return dataclasses.replace(best, trusted=good and not (narrowed and may_hide))
 
 
 def _tempered(exponents: np.ndarray) -> tuple[np.ndarray, float]:
