@@ -33,6 +33,7 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
         return known[1]
     if isinstance(target, WithLikelihood):
         part = some_rows(target)
+        assert isinstance(part, WithLikelihood)
         first = part.start_point() if part is target else find_mode(part, start)
         return newton(
             lambda x: float(target.potentials(x[None])[0]),
