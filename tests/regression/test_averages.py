@@ -62,6 +62,8 @@ def test_quick_averages_are_plain_averages(case, threads, monkeypatch):
     error = means.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(CHAINS)
     spread, noise = means.std(axis=(0, 1)), np.sqrt(draws.likelihood.variance(means, *given).mean(axis=(0, 1)))
     found = draws.predict(X, **beside)
+    if mean.ndim == 2:
+        assert np.max(np.abs(found.mean.sum(axis=1) - 1)) < 1e-12
     scale = 1e-5 * np.hypot(spread, noise) + (
         2e-7 if mean.max() <= 1 else 0.0
     )  # probabilities near 1 have seven digits

@@ -78,7 +78,12 @@ def averages(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...
         mean, error, variance = _moments(means)
     if noise is None:
         noise = mean if isinstance(likelihood, Poisson) else _of_indicator(mean, variance)
-    return mean, error, np.sqrt(variance), np.sqrt(noise)
+    return _summing_to_one(mean), error, np.sqrt(variance), np.sqrt(noise)
+
+
+def _summing_to_one(mean: np.ndarray) -> np.ndarray:
+    """Probabilities of classes, rows × classes, that sum to one in double precision; other means as they are."""
+    return mean / mean.sum(axis=1, keepdims=True) if mean.ndim == 2 else mean
 
 
 def finite(found: Averages) -> bool:
@@ -106,8 +111,7 @@ def class_averages(odds: list[np.ndarray], chains: int, rows: np.ndarray) -> Ave
         power /= total
     found = [_moments(p.reshape(chains, -1, len(rows))) for p in powers]
     mean, error, variance = (np.stack(columns, axis=-1) for columns in zip(*found, strict=True))
-    mean /= mean.sum(axis=-1, keepdims=True)  # single precision leaves a sum of 1 to 10⁻⁷
-    return mean, error, np.sqrt(variance), np.sqrt(_of_indicator(mean, variance))
+    return _summing_to_one(mean), error, np.sqrt(variance), np.sqrt(_of_indicator(mean, variance))
 
 
 def _of_indicator(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
