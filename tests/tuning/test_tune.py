@@ -5,11 +5,14 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import linalg
 
 import gyromc as gm
 from gyromc.datasets import heart_split
 from gyromc.evaluation import metered
+from gyromc.shape.gaussian import mean_curvature_fit, nearest_gaussian
 from gyromc.shape.importance import expectation
+from gyromc.shape.laplace import inverse_root
 from gyromc.tuning.survey import survey
 
 BIMODAL = gm.targets.LogDensity(
@@ -47,6 +50,22 @@ def test_survey_of_a_gaussian_is_exact_whatever_the_points():
     assert np.allclose(found.fit.precision, K, rtol=1e-6)
     assert np.allclose(found.fit.mean, mean, atol=1e-6)
     assert np.allclose(found.second, K, rtol=1e-6)
+
+
+def test_a_survey_with_few_points_for_its_parameters_still_whitens():
+    """Weights leave 160 of 512 points for 40 parameters: a covariance of these is off by factors of three and more."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 40))
+    y = rng.random(1000) < 1 / (1 + np.exp(-X @ rng.normal(size=40) / 4))
+    model = gm.Model(gm.targets.LogisticRegression(X, y))
+    found = survey(model, points=512)
+    exact = mean_curvature_fit(model.flat_target, nearest_gaussian(model.flat_target, model.laplace, 256), 256)
+    R = inverse_root(exact.precision)
+    ratios = np.linalg.eigvalsh(R.T @ found.fit.precision @ R)
+    assert found.trusted
+    assert 0.85 < ratios[0] < ratios[-1] < 1.15
+    assert np.abs(linalg.solve(R, found.fit.mean - exact.mean)).max() < 0.1
+    assert found.steepest < 1.2
 
 
 def test_tuned_plan_keeps_its_promise(heart):

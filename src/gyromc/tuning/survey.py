@@ -172,7 +172,7 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
         weights = special.softmax(np.where(np.isfinite(exponents), exponents, -np.inf))
         worth = 1 / float(np.sum(weights**2)) / len(weights)
         if best is None or worth > best.worth:
-            best = _fitted(model, theta, weights, worth)
+            best = _fitted(model, theta, weights, worth, None if len(proposals) > 1 else proposals[0].precision)
         fitted += 1
         if best.worth >= GOOD or len(proposals) > 1 or fitted >= ROUNDS:
             break
@@ -214,34 +214,52 @@ def _proposed(centers: list[Laplace], shares: np.ndarray, count: int, rng) -> tu
     return theta, special.logsumexp(logs, axis=0)
 
 
-def _fitted(model: Model, theta: np.ndarray, weights: np.ndarray, worth: float, run: bool = False) -> Survey:
-    """The survey that weighted points make: gradients, and the Gaussian fitted to them."""
+def _fitted(
+    model: Model,
+    theta: np.ndarray,
+    weights: np.ndarray,
+    worth: float,
+    before: np.ndarray | None = None,
+    run: bool = False,
+) -> Survey:
+    """The survey that weighted points make: gradients, and the Gaussian fitted to them; `before` is a precision to begin from."""
     kept = weights > NEAR / len(weights)
     theta, weights = theta[kept], weights[kept] / weights[kept].sum()
     gradients = model.flat_target.gradients(theta)
     finite = np.all(np.isfinite(gradients), axis=1)
     theta, weights, gradients = theta[finite], weights[finite] / weights[finite].sum(), gradients[finite]
-    mean, K, second = regressed(theta, gradients, weights, worth * len(weights))
+    mean, K, second = regressed(theta, gradients, weights, worth * len(weights), before)
     source = "a short run" if run else f"{len(theta)} points around the mode"
     return Survey(model, theta, weights, gradients, GaussianFit(mean, K, source), second, worth, trusted=run)
 
 
-def regressed(theta: np.ndarray, gradients: np.ndarray, weights: np.ndarray, worth: float):
-    """m, K and E[∇U∇Uᵀ] from the least-squares fit ∇U ≈ K(θ-m); from plain moments where points are few or K is not definite."""
+def regressed(
+    theta: np.ndarray, gradients: np.ndarray, weights: np.ndarray, worth: float, before: np.ndarray | None = None
+):
+    """m, K and E[∇U∇Uᵀ] from the least-squares fit ∇U ≈ K(θ-m); from plain moments where K is not definite.
+
+    Where points are few for the number of parameters, only the difference to a precision `before` is fitted, and shrunk.
+    """
     center = weights @ theta
     away, slope = theta - center, gradients - weights @ gradients
     covariance, d = (away.T * weights) @ away, theta.shape[1]
     second = (gradients.T * weights) @ gradients
-    shrunk = covariance + np.diag(np.diag(covariance)) * (d / max(worth, 1.0) + 1e-10)
-    if worth >= PER_PARAMETER * d:
-        K = np.linalg.lstsq(away * np.sqrt(weights)[:, None], slope * np.sqrt(weights)[:, None], rcond=None)[0].T
+    share = d / max(worth, 1.0)
+    shrunk = covariance + np.diag(np.diag(covariance)) * (share + 1e-10)
+    few = worth < PER_PARAMETER * d
+    if before is not None or not few:
+        K = np.zeros((d, d)) if before is None else before
+        root, rest = np.sqrt(weights)[:, None], slope - away @ K
+        rows, values = [away * root], [rest * root]
+        if few:  # as if so many more points had shown no difference
+            rows, values = [*rows, np.sqrt(share) * inverse_root(K).T], [*values, np.zeros((d, d))]
+        K = K + np.linalg.lstsq(np.concatenate(rows), np.concatenate(values), rcond=None)[0].T
         left = slope - away @ K.T
         K = (K + K.T) / 2
         rest = (left.T * weights) @ left
-        R = np.linalg.cholesky(shrunk)
-        seen = R.T @ K @ R
-        spectrum = np.linalg.eigvalsh(seen)
-        if spectrum[0] > 0.3 and spectrum[-1] < 3:  # the fit and the points' own covariance agree
+        R, wide = np.linalg.cholesky(shrunk), (1 + np.sqrt(share)) ** 2 if few else 1.0
+        spectrum = np.linalg.eigvalsh(R.T @ K @ R)
+        if spectrum[0] > 0.3 / wide and spectrum[-1] < 3 * wide:  # the fit and the points' own covariance agree
             return center - linalg.solve(K, weights @ gradients, assume_a="pos"), K, K + rest
     return center, np.linalg.inv(shrunk), second
 
@@ -266,7 +284,7 @@ def _settled(
             break
         theta = points[-len(theta) :]
         later = points[len(points) // 2 :]
-        found = _fitted(model, later, np.full(len(later), 1 / len(later)), 1.0, run=True)
+        found = _fitted(model, later, np.full(len(later), 1 / len(later)), 1.0, found.fit.precision, run=True)
     return dataclasses.replace(found, trusted=False, doubts=doubts)
 
 
