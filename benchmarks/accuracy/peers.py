@@ -45,7 +45,7 @@ INTEGRATION_STEPS = 10  # BlackJAX's SGHMC draws momenta anew after so many grad
 TUNED_OVER = 5000  # steps that MCLMC's tuning is told will follow; it makes a third of them itself
 PER_STEP = 2  # gradients of a step of MCLMC's integrator
 LEAVES, TOGETHER = 7, 20  # gradients of a usual trajectory of NUTS; draws in one call of the compiled function
-WARM_UP, MOST_DENSE = 1000, 1000  # draws of NUTS, the default of NumPyro; parameters for which its mass matrix is dense
+WARM_UP, MOST_DENSE = 1000, 500  # draws of NUTS, the default of NumPyro; parameters for which its mass matrix is dense
 MANY_ROWS, SHORT_WARM_UP = 100_000, 60  # with so many rows NUTS has this warm-up
 GAUSSIAN_DRAWS = 2**15  # for the Laplace approximation's expectation of what is no ridge function
 
@@ -213,7 +213,7 @@ def _warm_up(problem: Problem) -> int:
 
 
 def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int | None = None) -> list[Outcome]:
-    """NumPyro's NUTS with a dense mass matrix (up to 1000 parameters); gradients are the leapfrog steps it made."""
+    """NumPyro's NUTS, its mass matrix dense up to 500 parameters, then diagonal; gradients are the leapfrog steps it made."""
     from numpyro.infer import NUTS
 
     parts, before = max(2, budget // (LEAVES * TOGETHER)), -(-(warmup or _warm_up(problem)) // TOGETHER)

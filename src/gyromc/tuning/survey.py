@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg, special
 
+from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
@@ -32,9 +33,13 @@ CURVATURES, AVERAGED = 32, 64  # points for the mean curvature of a regression, 
 WEIGHED = 64  # points that get weights where there are many data
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
 PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
-CHAINS = 64  # of the run that settles what importance sampling cannot
+CHAINS = (16, 64)  # of the run that settles what importance sampling cannot: at least, at most
+PER_CHAIN = 16  # points of a survey that pay for one of them
 SETTLING = (0.3, 0.15)  # step sizes of its two halves, against the inverse of the largest curvature
 TIME = 12.0  # of each half, in units of the slowest relaxation
+MOST_STEPS = 120  # of each half
+DRIFT = 1.0  # mean gradient over a run where the fit is round, per parameter: beyond, chains move one way
+MOST_FITTED = 2048  # states that a Gaussian is fitted to
 FAR = 1e3  # standard deviations beyond which a chain has diverged
 NEAR = 1e-9
 Pilot = Callable[[], np.ndarray | None]
@@ -105,20 +110,18 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
     except (InvalidInput, np.linalg.LinAlgError) as error:
         center = Laplace(np.asarray(model.start, float), _curvature_at(model))
         why = (f"{str(error).split('. ')[0].rstrip('.')}.",)
-        return _piloted(model, pilot, why) or _settled(model, [center], center, seed, why)
+        return _piloted(model, pilot, why) or _stayed(_settled(model, [center], center, points, seed, why))
     if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
         return _of_curvature(model, points, rng)
     doubts = _of_modes(model)
     if model.dim > MOST_WEIGHTED:
-        found = _settled(model, list(modes), modes[0], seed, doubts)
+        found = _settled(model, list(modes), modes[0], points, seed, doubts)
         if found.steepest < VARIES:
             return found
         why = f"The curvature varies by {found.steepest:.2g} times."
         return _piloted(model, pilot, (*doubts, why)) or _doubted(found, why)
-    if isinstance(target, WithLikelihood):
-        modes = (
-            nearest_gaussian(target, modes[0], AVERAGED),
-        )  # of a skewed posterior, a better proposal than the mode
+    if isinstance(target, WithLikelihood):  # of a skewed posterior, a better proposal than the mode
+        modes = (nearest_gaussian(target, modes[0], AVERAGED),)
     found = _importance(model, modes, points, rng)
     if found.trusted:
         found = dataclasses.replace(found, doubts=doubts)
@@ -139,7 +142,7 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
         )
         return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
     center = _center(found.theta, found.weights, _of(found))
-    short_run = lambda: _settled(model, list(modes), center, seed, why, found.starts(CHAINS, seed))
+    short_run = lambda: _settled(model, list(modes), center, points, seed, why, found.starts(_chains(points), seed))
     return _piloted(model, pilot, why) or short_run()
 
 
@@ -157,9 +160,8 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     proposals, shares = list(modes), model.modes.shares
     best: Survey | None = None
     fitted = 0
-    may_hide = not isinstance(
-        model.flat_target, WithLikelihood
-    )  # a convex potential has no narrow part that is hard to enter
+    # a convex potential has no narrow part that is hard to enter
+    may_hide = not isinstance(model.flat_target, WithLikelihood)
     narrowed = False  # then a part of the law that is narrower still can be missing, as the neck of a funnel
     for k in range(MOST_ROUNDS):
         theta, log_density = _proposed(proposals, shares, points, rng)
@@ -268,13 +270,14 @@ def _settled(
     model: Model,
     modes: list[Laplace],
     center: Laplace,
+    budget: int,
     seed: int,
     doubts: tuple[str, ...],
     starts: np.ndarray | None = None,
 ) -> Survey:
     """Points of a short run of many chains, twice: with the scales it has, then with those that the first half found."""
     rng = np.random.default_rng(seed)
-    theta = _spread(modes, rng) if starts is None else starts
+    theta = _spread(modes, _chains(budget), rng) if starts is None else starts
     found = Survey(model, theta, np.full(len(theta), 1 / len(theta)), np.zeros_like(theta),
                    GaussianFit(center.mode, center.precision, "the mode"), center.precision, 1.0, False)  # fmt: skip
     for share in SETTLING:
@@ -284,8 +287,18 @@ def _settled(
             break
         theta = points[-len(theta) :]
         later = points[len(points) // 2 :]
+        later = later[:: -(-len(later) // MOST_FITTED)]
         found = _fitted(model, later, np.full(len(later), 1 / len(later)), 1.0, found.fit.precision, run=True)
     return dataclasses.replace(found, trusted=False, doubts=doubts)
+
+
+def _stayed(found: Survey) -> Survey:
+    """The survey of a run; `InvalidInput` where its chains move one way: under a proper law E ∇U = 0."""
+    drift = inverse_root(found.fit.precision).T @ (found.weights @ found.gradients)
+    remedy = "Check that every parameter has a proper prior, or pass a `start` near a mode."
+    steady = float(drift @ drift) < DRIFT**2 * found.model.dim
+    require(steady, f"{' '.join(found.doubts)} The chains of a short run keep moving one way. {remedy}")
+    return found
 
 
 def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray | None:
@@ -295,7 +308,7 @@ def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generat
     for _ in range(6):
         eta = share / found.steepest
         z, states, half = theta, [], rng.standard_normal(theta.shape)
-        for _ in range(int(np.ceil(TIME / share))):
+        for _ in range(min(MOST_STEPS, int(np.ceil(TIME / share)))):
             fresh = rng.standard_normal(theta.shape)
             with np.errstate(all="ignore"):
                 z = z - eta * target.gradients(z) @ (R @ R.T) + np.sqrt(eta / 2) * (half + fresh) @ R.T
@@ -361,12 +374,17 @@ def _center(theta: np.ndarray, weights: np.ndarray, before: Laplace | None = Non
     return Laplace(mean, np.linalg.inv(mixed + 1e-10 * np.diag(np.diag(mixed))))
 
 
-def _spread(modes: list[Laplace], rng: np.random.Generator) -> np.ndarray:
+def _chains(points: int) -> int:
+    """How many chains a short run has where a survey may have so many points."""
+    return int(np.clip(points // PER_CHAIN, *CHAINS))
+
+
+def _spread(modes: list[Laplace], count: int, rng: np.random.Generator) -> np.ndarray:
     parts = [
-        m.mode + rng.standard_normal((-(-CHAINS // len(modes)), len(m.mode))) @ inverse_root(m.precision).T
+        m.mode + rng.standard_normal((-(-count // len(modes)), len(m.mode))) @ inverse_root(m.precision).T
         for m in modes
     ]
-    return np.concatenate(parts)[:CHAINS]
+    return np.concatenate(parts)[:count]
 
 
 def _curvature_at(model: Model) -> np.ndarray:

@@ -17,7 +17,7 @@ from gyromc.checks import require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.diagnostics import HEAVY, heavy_tailed
-from gyromc.evaluation import metered
+from gyromc.evaluation import Meter, metered
 from gyromc.observables import linear, square
 from gyromc.oracles import Oracle
 from gyromc.plan import Plan
@@ -42,6 +42,7 @@ MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the
 POINTS = (512, 2048)  # of a survey
 LEAST_CHAINS, MOST_CHAINS = (16, 48), 256  # of a trial: where gradients are counted, and where an error must be known
 POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 2500  # of the budget in gradients
+SHARE = 0.1  # of the budget, beyond which no further family is tried
 FEW = 20_000  # gradients, below which rotations are tried only where they have something to gain
 UNKNOWN, LEAST_LEFT = (
     0.01,
@@ -99,7 +100,7 @@ def tune(
         base = _base(target_or_plan, observables, seed)
         if base.dim > MOST_DENSE:
             return _many(base, target_or_plan, budget, seed, oracle, num_chains)
-        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None))
+        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None), meter)
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
 
 
@@ -111,6 +112,7 @@ class _Tuning:
     budget: Budget
     read: list[Reading]
     ladders: list[Ladder]
+    untried: list[str]
     num_chains: int | None
 
     @classmethod
@@ -123,6 +125,7 @@ class _Tuning:
         num_chains: int | None,
         pilot: Pilot | None,
         say: Callable[[str], object],
+        meter: Meter,
     ) -> "_Tuning":
         points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
         found = survey(base.model, points, seed, pilot)
@@ -141,11 +144,18 @@ class _Tuning:
         base.model.remember(found.fit, around.base.oracle, moments)
         steps = budget.steps(weighed[0].cost)
         kept: list[Ladder] = []
+        untried: list[str] = []
+        last = 0.0  # gradients that the trials of a family cost
         for family in FAMILIES if not _exact(around) else FAMILIES[:1]:
+            before = meter.gradients
+            if kept and budget.gradients is not None and before + last > SHARE * budget.gradients:
+                untried.append(family.name)
+                continue
             if family.turn and (base.dim == 1 or (budget.guess < FEW and _independent(kept, steps))):
                 continue
             ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
             kept += [] if ladder is None else [ladder]
+            last = meter.gradients - before
             say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
         if not kept:
             euler = climb(EULER, around, steps)
@@ -155,7 +165,7 @@ class _Tuning:
             "No plan can be recommended: every sampler diverged at every step size that was tried. "
             f"{' '.join(found.doubts)} {REMEDY}".strip(),
         )
-        return cls(around, budget, weighed, kept, num_chains)
+        return cls(around, budget, weighed, kept, untried, num_chains)
 
     def chosen(self, steps: float) -> Ladder:
         """The ladder with the smallest error, an earlier family where a later one is hardly better."""
@@ -269,6 +279,7 @@ class _Tuning:
             f"{ladder.family.name}, whitened by {self.around.survey.fit.source}; gradients from {read.name}{rows}; step size "
             f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in, with the "
             "martingale control variate."
+            + (f" Not tried, because the budget is small: {'; '.join(self.untried)}." if self.untried else "")
         )
 
 
