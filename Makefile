@@ -48,7 +48,7 @@ coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of eac
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
 
 docs: $(READY)  ## run every example in the documentation
-	$(BIN)/python -m pytest tests/docs
+	$(BIN)/python -m pytest tests/docs -m ''
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv build dist results .pytest_cache .ruff_cache .hypothesis

@@ -9,6 +9,11 @@ import pytest
 
 from support.values import ROOT
 
+LONG = (
+    "numpyro.md",
+    "networks.md",
+    "large.large_plan",
+)  # a quarter of a minute each: `make docs` and `make test-slow` run them
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
@@ -30,7 +35,12 @@ def page_examples():
             yield pytest.param("\n".join(blocks), id=path.name)
 
 
-@pytest.mark.parametrize("code", [*docstring_examples(), *page_examples()])
+def examples():
+    for one in [*docstring_examples(), *page_examples()]:
+        yield pytest.param(*one.values, id=one.id, marks=[pytest.mark.slow] if one.id in LONG else [])
+
+
+@pytest.mark.parametrize("code", examples())
 def test_example(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})

@@ -59,12 +59,19 @@ NO_COUNTS = {
 }
 CHECKED = [
     pytest.param(BayesianLinearRegression, EXPECTED, id="linear"),
-    pytest.param(BayesianLogisticRegression, EXPECTED, id="logistic"),
+    pytest.param(BayesianLogisticRegression, EXPECTED, id="logistic", marks=pytest.mark.slow),
     pytest.param(BayesianPoissonRegression, EXPECTED | NO_COUNTS, id="poisson", marks=pytest.mark.slow),
     pytest.param(
         BayesianNegativeBinomialRegression, EXPECTED | NO_COUNTS, id="negative-binomial", marks=pytest.mark.slow
     ),
 ]
+
+
+def test_scikit_learns_checks_of_its_interface():
+    """Those without the ones that it calls legacy, which fit many times and are slow for a classifier."""
+    found = check_estimator(BayesianLogisticRegression(effort=0.2, num_draws=512), legacy=False, on_skip=None, on_fail=None)
+    assert len(found) >= 8
+    assert {r["status"] for r in found} == {"passed"}
 
 
 @pytest.mark.parametrize(("estimator", "expected"), CHECKED)
