@@ -33,13 +33,12 @@ CURVATURES, AVERAGED = 32, 64  # points for the mean curvature of a regression, 
 WEIGHED = 64  # points that get weights where there are many data
 VARIES = 4.0  # E[∇U∇Uᵀ] against the inverse covariance: beyond, the posterior is far from Gaussian
 PER_PARAMETER = 8  # points for each parameter, from which on gradients are fitted
-CHAINS = (16, 64)  # of the run that settles what importance sampling cannot: at least, at most
-PER_CHAIN = 16  # points of a survey that pay for one of them
+CHAINS = 64  # of the run that settles what importance sampling cannot
 SETTLING = (0.3, 0.15)  # step sizes of its two halves, against the inverse of the largest curvature
 TIME = 12.0  # of each half, in units of the slowest relaxation
 MOST_STEPS = 120  # of each half
 DRIFT = 1.0  # mean gradient over a run where the fit is round, per parameter: beyond, chains move one way
-MOST_FITTED = 2048  # states that a Gaussian is fitted to
+MOST_POINTS = 2048  # of a round, where a proposal far too wide calls for more of them
 FAR = 1e3  # standard deviations beyond which a chain has diverged
 NEAR = 1e-9
 Pilot = Callable[[], np.ndarray | None]
@@ -110,12 +109,12 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
     except (InvalidInput, np.linalg.LinAlgError) as error:
         center = Laplace(np.asarray(model.start, float), _curvature_at(model))
         why = (f"{str(error).split('. ')[0].rstrip('.')}.",)
-        return _piloted(model, pilot, why) or _stayed(_settled(model, [center], center, points, seed, why))
+        return _piloted(model, pilot, why) or _stayed(_settled(model, [center], center, seed, why))
     if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
         return _of_curvature(model, points, rng)
     doubts = _of_modes(model)
     if model.dim > MOST_WEIGHTED:
-        found = _settled(model, list(modes), modes[0], points, seed, doubts)
+        found = _settled(model, list(modes), modes[0], seed, doubts)
         if found.steepest < VARIES:
             return found
         why = f"The curvature varies by {found.steepest:.2g} times."
@@ -141,8 +140,9 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
             why[-1].replace("Its width was found by a short run.", "Its width is that of the mean curvature."),
         )
         return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
-    center = _center(found.theta, found.weights, _of(found))
-    short_run = lambda: _settled(model, list(modes), center, points, seed, why, found.starts(_chains(points), seed))
+    center = _of(found) if found.worth >= ENOUGH else _center(found.theta, found.weights, _of(found))
+    second = found.second if found.worth >= ENOUGH else None
+    short_run = lambda: _settled(model, list(modes), center, seed, why, found.starts(CHAINS, seed), second)
     return _piloted(model, pilot, why) or short_run()
 
 
@@ -151,7 +151,8 @@ def _piloted(model: Model, pilot: Pilot | None, doubts: tuple[str, ...]) -> Surv
     theta = None if pilot is None else pilot()
     if theta is None:
         return None
-    found = _fitted(model, theta, np.full(len(theta), 1 / len(theta)), 1.0, run=True)
+    equal = np.full(len(theta), 1 / len(theta))
+    found = _fitted(model, theta, equal, 1.0, walked=model.flat_target.gradients(theta))
     return dataclasses.replace(found, trusted=False, doubts=doubts)
 
 
@@ -170,6 +171,7 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
         tempered, power = _tempered(exponents)
         if power < 1.0 and k + 1 < MOST_ROUNDS:  # far too wide: narrower, before any gradient is computed
             proposals, shares, narrowed = [_center(theta, tempered)], np.ones(1), True
+            points = max(points, min(2 * points, MOST_POINTS))
             continue
         weights = special.softmax(np.where(np.isfinite(exponents), exponents, -np.inf))
         worth = 1 / float(np.sum(weights**2)) / len(weights)
@@ -222,12 +224,15 @@ def _fitted(
     weights: np.ndarray,
     worth: float,
     before: np.ndarray | None = None,
-    run: bool = False,
+    walked: np.ndarray | None = None,
 ) -> Survey:
-    """The survey that weighted points make: gradients, and the Gaussian fitted to them; `before` is a precision to begin from."""
+    """The survey that weighted points make, and the Gaussian fitted to gradients there.
+
+    `before` is a precision to begin from; `walked` are the gradients at the points of a run.
+    """
     kept = weights > NEAR / len(weights)
     theta, weights = theta[kept], weights[kept] / weights[kept].sum()
-    gradients = model.flat_target.gradients(theta)
+    gradients, run = model.flat_target.gradients(theta) if walked is None else walked, walked is not None
     finite = np.all(np.isfinite(gradients), axis=1)
     theta, weights, gradients = theta[finite], weights[finite] / weights[finite].sum(), gradients[finite]
     mean, K, second = regressed(theta, gradients, weights, worth * len(weights), before)
@@ -270,25 +275,25 @@ def _settled(
     model: Model,
     modes: list[Laplace],
     center: Laplace,
-    budget: int,
     seed: int,
     doubts: tuple[str, ...],
     starts: np.ndarray | None = None,
+    second: np.ndarray | None = None,
 ) -> Survey:
     """Points of a short run of many chains, twice: with the scales it has, then with those that the first half found."""
     rng = np.random.default_rng(seed)
-    theta = _spread(modes, _chains(budget), rng) if starts is None else starts
+    theta = _spread(modes, rng) if starts is None else starts
     found = Survey(model, theta, np.full(len(theta), 1 / len(theta)), np.zeros_like(theta),
-                   GaussianFit(center.mode, center.precision, "the mode"), center.precision, 1.0, False)  # fmt: skip
+                   GaussianFit(center.mode, center.precision, "the mode"),
+                   center.precision if second is None else second, 1.0, False)  # fmt: skip
     for share in SETTLING:
-        points = _walk(found, theta, share, rng)
-        if points is None:
+        walked = _walk(found, theta, share, rng)
+        if walked is None:
             doubts = (*doubts, "A short run of many chains diverged: no step size suits the whole posterior.")
             break
-        theta = points[-len(theta) :]
-        later = points[len(points) // 2 :]
-        later = later[:: -(-len(later) // MOST_FITTED)]
-        found = _fitted(model, later, np.full(len(later), 1 / len(later)), 1.0, found.fit.precision, run=True)
+        points, gradients = (x[len(x) // 2 :] for x in walked)
+        theta, equal = points[-len(theta) :], np.full(len(points), 1 / len(points))
+        found = _fitted(model, points, equal, 1.0, found.fit.precision, gradients)
     return dataclasses.replace(found, trusted=False, doubts=doubts)
 
 
@@ -301,24 +306,25 @@ def _stayed(found: Survey) -> Survey:
     return found
 
 
-def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray | None:
-    """States of chains with D = K⁻¹ by the Leimkuhler-Matthews step, all of them in rows; None where one diverged."""
+def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, ...] | None:
+    """States of chains with D = K⁻¹ by the Leimkuhler-Matthews step, in rows, and ∇U there; None where one diverged."""
     target, R = found.model.flat_target, inverse_root(found.fit.precision)
     K = found.fit.precision
     for _ in range(6):
         eta = share / found.steepest
-        z, states, half = theta, [], rng.standard_normal(theta.shape)
+        z, states, slopes, half = theta, [], [], rng.standard_normal(theta.shape)
         for _ in range(min(MOST_STEPS, int(np.ceil(TIME / share)))):
             fresh = rng.standard_normal(theta.shape)
             with np.errstate(all="ignore"):
-                z = z - eta * target.gradients(z) @ (R @ R.T) + np.sqrt(eta / 2) * (half + fresh) @ R.T
+                slope = target.gradients(z)
+                before, z = z, z - eta * slope @ (R @ R.T) + np.sqrt(eta / 2) * (half + fresh) @ R.T
                 away = np.einsum("si,ij,sj->s", z - found.fit.mean, K, z - found.fit.mean)
             half = fresh
             if not np.all(away < FAR**2):
                 break
-            states.append(z)
+            states, slopes = [*states, before], [*slopes, slope]
         else:
-            return np.concatenate(states)
+            return np.concatenate(states), np.concatenate(slopes)
         share /= 3
     return None
 
@@ -374,17 +380,12 @@ def _center(theta: np.ndarray, weights: np.ndarray, before: Laplace | None = Non
     return Laplace(mean, np.linalg.inv(mixed + 1e-10 * np.diag(np.diag(mixed))))
 
 
-def _chains(points: int) -> int:
-    """How many chains a short run has where a survey may have so many points."""
-    return int(np.clip(points // PER_CHAIN, *CHAINS))
-
-
-def _spread(modes: list[Laplace], count: int, rng: np.random.Generator) -> np.ndarray:
+def _spread(modes: list[Laplace], rng: np.random.Generator) -> np.ndarray:
     parts = [
-        m.mode + rng.standard_normal((-(-count // len(modes)), len(m.mode))) @ inverse_root(m.precision).T
+        m.mode + rng.standard_normal((-(-CHAINS // len(modes)), len(m.mode))) @ inverse_root(m.precision).T
         for m in modes
     ]
-    return np.concatenate(parts)[:count]
+    return np.concatenate(parts)[:CHAINS]
 
 
 def _curvature_at(model: Model) -> np.ndarray:
