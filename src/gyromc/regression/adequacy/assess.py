@@ -21,6 +21,7 @@ from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
 from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
 from gyromc.regression.draws import Draws
 from gyromc.regression.predictive import Predictive, ResponseKind
+from gyromc.targets.likelihoods import Normal
 
 __all__ = [
     "MOST_ROWS",
@@ -174,7 +175,9 @@ def _law_checks(
         return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
     parts = laws.distribution(law, y)
     calibration = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
-    return [*found, calibration, laws.outliers(laws.tails(*laws.averaged(parts)))]
+    normal = isinstance(law.likelihood, Normal)
+    chances = laws.deleted(outputs[0]) if normal else laws.tails(*laws.averaged(parts))
+    return [*found, calibration, laws.outliers(chances)]
 
 
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:
