@@ -104,7 +104,7 @@ def deleted(output: ModelResiduals) -> np.ndarray:
         return np.ones(output.values.size)
     squares = output.values**2 / np.maximum(inner, FOLLOWED)
     total = float(np.sum(output.values**2))
-    others = np.maximum(total - squares, 1e-12 * total) / freedom
+    others = np.maximum(total - squares, 1e-12 * total + 1e-300) / freedom  # all residuals may be zero
     return np.where(inner > FOLLOWED, 2 * stats.t.sf(np.sqrt(squares / others), freedom), 1.0)
 
 
