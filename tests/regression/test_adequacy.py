@@ -9,84 +9,9 @@ from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_o
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import chance, residuals
 from gyromc.regression.predictive import Predictive, ResponseKind
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
-from support.quickdraws import quick_draws
-
-FAMILIES = {"linear": Normal(), "logistic": Bernoulli(), "softmax": Categorical(3), "poisson": Poisson()}
-DISPERSED = {
-    "student-t": StudentT(),
-    "negative-binomial": NegativeBinomial(),
-    "gamma": Gamma(),
-    "ordinal": Ordinal(4),
-    "beta-binomial": BetaBinomial(),
-}
-EVERY = FAMILIES | DISPERSED
-TRIALS = 12.0
-
-
-def columns(rng, n):
-    """A normal, a skewed, a two-valued and a five-valued column, and one more normal."""
-    X = rng.normal(size=(n, 5))
-    X[:, 1], X[:, 2], X[:, 3] = rng.exponential(size=n), rng.integers(0, 2, n), rng.integers(0, 5, n)
-    return X
-
-
-def responses(family, X, rng):
-    """Responses as the family has them."""
-    Z = (X - X.mean(axis=0)) / X.std(axis=0)
-    t = Z @ rng.normal(0, 0.5, X.shape[1])
-    if family == "linear":
-        return 3 + 2 * t + rng.normal(size=len(X))
-    if family == "poisson":
-        return rng.poisson(np.exp(0.7 + 0.7 * t)).astype(float)
-    if family == "student-t":
-        return 3 + 2 * t + rng.standard_t(4, size=len(X))
-    if family == "negative-binomial":
-        return rng.negative_binomial(2, 2 / (2 + np.exp(0.7 + 0.7 * t))).astype(float)
-    if family == "gamma":
-        return rng.gamma(2.0, np.exp(0.7 * t) / 2)
-    if family == "ordinal":
-        return np.digitize(t + rng.logistic(size=len(X)), [-1.0, 0.3, 1.5]).astype(float)
-    p = 1 / (1 + np.exp(-t))
-    if family == "beta-binomial":
-        return rng.binomial(int(TRIALS), rng.beta(4 * p, 4 * (1 - p))).astype(float)
-    if family == "logistic":
-        return (rng.random(len(X)) < 1 / (1 + np.exp(-t))).astype(float)
-    p = np.exp(Z @ rng.normal(0, 0.5, (X.shape[1], 3)))
-    below = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)
-    return (rng.random((len(X), 1)) > below).sum(axis=1).astype(float)
-
-
-def assessed(family, X, y, rng, **options):
-    """The checks of a model, with the coverage of its intervals on a quarter of the rows."""
-    trials = np.full(len(X), TRIALS) if family == "beta-binomial" else None
-
-    def posterior(rows):
-        return quick_draws(X[rows], y[rows], EVERY[family], rng, trials=None if trials is None else trials[rows])
-
-    test = np.arange(len(X)) % 4 == 0
-    covered = held_out_coverage(posterior(~test), X[test], y[test], beside=_beside(trials, test))
-    further = [] if covered is None else [covered]
-    return assess(posterior(slice(None)), X, y, further=further, beside=_beside(trials, slice(None)), **options)
-
-
-def _beside(trials, rows):
-    return None if trials is None else {"trials": trials[rows]}
-
-
-def alarms(family, count, n):
-    """How many of so many right models are called wrong, and all p-values by aspect."""
-    wrong, p = 0, {}
-    for seed in range(count):
-        rng = np.random.default_rng([seed, n])
-        X = columns(rng, n)
-        found = assessed(family, X, responses(family, X, rng), rng)
-        wrong += found.judgement is ModelVerdict.MISFIT
-        for check in found.checks:
-            if check.p is not None:
-                p.setdefault(check.aspect, []).append(check.p)
-    return wrong, p
+from gyromc.targets.likelihoods import Normal, Poisson
+from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
+from simulated.quickdraws import quick_draws
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -98,7 +23,7 @@ def test_a_right_model_is_rarely_called_wrong(family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [40, 150])
-@pytest.mark.parametrize("family", EVERY)
+@pytest.mark.parametrize("family", [*EVERY, *GROUPED])
 def test_at_most_one_right_model_in_twenty_is_called_wrong(family, n):
     wrong, p = alarms(family, 200, n)
     print(f"{family}, {n} rows: {wrong} of 200 called wrong")
@@ -184,6 +109,27 @@ def test_heavy_tails_outliers_and_uneven_spread():
     assert wide.by_aspect[Aspect.SPREAD].details["where"] == "high"
     skewed = assessed("linear", X, 1 + X[:, 0] + rng.exponential(size=200) ** 1.5, rng)
     assert skewed.by_aspect[Aspect.CALIBRATION].verdict is ModelVerdict.MISFIT
+
+
+def test_chances_of_outliers_are_those_of_studentised_residuals():
+    """Against least squares without the row, and Anscombe's third data set: ten rows on a line, one off it."""
+    rng = np.random.default_rng(16)
+    X = rng.normal(size=(40, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=40)
+    law = Predictive.of(quick_draws(X, y, Normal(), rng, 2**14), X, 2**14)
+    chances = laws.deleted(residuals(law, y, law.replicate(rng))[0])
+    D = np.column_stack([np.ones(40), X])
+    for i in range(40):
+        others = np.arange(40) != i
+        b, (left,) = np.linalg.lstsq(D[others], y[others], rcond=None)[:2]
+        wider = 1 + D[i] @ np.linalg.solve(D[others].T @ D[others], D[i])
+        exact = 2 * stats.t.sf(abs(y[i] - D[i] @ b) / np.sqrt(left / 36 * wider), 36)
+        assert chances[i] == pytest.approx(exact, rel=0.1, abs=0.01)
+    x = np.array([10.0, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5])
+    y = np.array([7.46, 6.77, 12.74, 7.11, 7.81, 8.84, 6.08, 5.39, 8.15, 6.42, 5.73])
+    found = assess(quick_draws(x[:, None], y, Normal(), rng), x[:, None], y).by_aspect[Aspect.OUTLIERS]
+    assert found.details["rows"] == [2]
+    assert found.verdict is ModelVerdict.MISFIT
 
 
 def test_classes_that_come_more_often_than_predicted():
@@ -354,6 +300,40 @@ def test_large_data_are_judged_on_some_of_the_rows():
     assert found.num_rows == 20_000
     exact = stats.norm.logpdf(y, X @ [1.0, 0.5, 0.0], 1).sum()
     assert found.loo.elpd == pytest.approx(exact, abs=4 * found.loo.std_error)
+
+
+@pytest.mark.parametrize("family", ["linear", "poisson", "logistic"])
+def test_a_row_of_weight_three_is_three_observations(family):
+    rng = np.random.default_rng(14)
+    X = columns(rng, 60)
+    y, weights = responses(family, X, rng), rng.integers(0, 4, 60)
+    posterior = quick_draws(X, y, EVERY[family], rng)
+    every = np.repeat(np.arange(60), weights)
+    weighted, repeated = assess(posterior, X, y, weights=weights), assess(posterior, X[every], y[every])
+    assert weighted.num_rows == weights.sum()
+    np.testing.assert_array_equal(weighted.rows, every)
+    for ours, theirs in zip(weighted.checks, repeated.checks, strict=True):
+        assert (ours.aspect, ours.verdict, ours.p) == (theirs.aspect, theirs.verdict, theirs.p)
+        assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-9)
+    assert weighted.loo.elpd == repeated.loo.elpd
+    test = slice(0, 30)
+    every = np.repeat(np.arange(30), weights[test])
+    covered = held_out_coverage(posterior, X[test], y[test], weights=weights[test])
+    assert covered == held_out_coverage(posterior, X[every], y[every])
+
+
+def test_weights_that_are_not_whole_leave_the_law_unchecked_and_say_so():
+    rng = np.random.default_rng(15)
+    X = columns(rng, 100)
+    y = rng.negative_binomial(0.5, 0.1, 100).astype(float)
+    posterior, weights = quick_draws(X, y, Poisson(), rng), np.full(100, 1.5)
+    found = assess(posterior, X, y, weights=weights)
+    assert set(found.by_aspect) == {Aspect.WEIGHTS, Aspect.INFLUENCE, Aspect.SEPARATION, Aspect.COLLINEARITY}
+    assert found.by_aspect[Aspect.WEIGHTS].verdict is found.judgement is ModelVerdict.LOOK
+    assert held_out_coverage(posterior, X, y, weights=weights) is None
+    plain = assess(posterior, X, y)
+    assert found.deviance == pytest.approx(1.5 * plain.deviance)
+    assert found.r_squared == pytest.approx(plain.r_squared)  # equal weights
 
 
 LONGLEY = """60323 83.0 234289 2356 1590 107608 1947

@@ -7,6 +7,7 @@ from scipy import stats
 from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate, noise_scale
 from gyromc.regression.fit import fit
 from gyromc.regression.sums import RowSums
+from simulated.coverage import coverage
 
 
 def data(rows=12, columns=3, seed=0, sigma=1.0):
@@ -109,16 +110,6 @@ def test_rows_summed_up_are_the_same_regression():
     noise = posed.units.noise
     found = integrate(noise * posed.target.X, noise * posed.target.y, 2.5, T, posed.count)
     np.testing.assert_allclose(found.moments()[1], [c.sd for c in direct.coefficients], rtol=1e-6)
-
-
-def coverage(simulations, seed=0):
-    """How many of the 95 % intervals of 6 coefficients and an intercept hold the truth, n = 12."""
-    rng, held = np.random.default_rng(seed), []
-    for _ in range(simulations):
-        X, b = rng.standard_normal((12, 6)), rng.standard_normal(6)
-        found = fit(X, 1 + X @ b + rng.standard_normal(12), num_draws=2, num_chains=2)
-        held.append([c.low < v < c.high for c, v in zip(found.coefficients, [1, *b], strict=True)])
-    return np.array(held)
 
 
 @pytest.mark.slow

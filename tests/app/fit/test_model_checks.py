@@ -145,3 +145,16 @@ def test_options_are_replaced_in_commands():
     assert formula == "gyromc fit 'my data.csv' --model poisson --drop a --formula 'y ~ x'"
     checks = [{"verdict": "fine", "name": "a"}, {"verdict": "look", "name": "b"}]
     assert headline(checks) == "Nothing speaks against the model; worth a look: b."
+
+
+def test_weights_that_are_not_whole_are_said_to_leave_the_model_unchecked(tmp_path):
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=60).round(3)
+    y = (1 + x + rng.standard_t(1.5, 60)).round(3)
+    whole, _ = run(tmp_path, {"x": x, "y": y, "w": rng.integers(1, 4, 60)}, "-t", "y", "--weights", "w")
+    assert whole["adequacy"]["verdict"] == "misfit"
+    assert whole["adequacy"]["of_rows"] > 100  # observations
+    parts, shown = run(tmp_path, {"x": x, "y": y, "w": rng.uniform(1, 4, 60).round(2)}, "-t", "y", "--weights", "w")
+    assert parts["adequacy"]["headline"].startswith("The model was not checked: a weight is")
+    assert {"dispersion", "calibration", "coverage", "outliers"}.isdisjoint(by_name(parts))
+    assert "The model was not checked" in shown

@@ -22,9 +22,15 @@ __all__ = ["adequacy", "coverage"]
 ROWS_NAMED = 20
 
 
-def coverage(fit: Fit, X: np.ndarray, y: np.ndarray, beside: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside` as for `adequacy`."""
-    found = held_out_coverage(fit.posterior, X, y, beside)
+def coverage(
+    fit: Fit,
+    X: np.ndarray,
+    y: np.ndarray,
+    beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
+) -> dict[str, Any] | None:
+    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside`, `weights` as for `adequacy`."""
+    found = held_out_coverage(fit.posterior, X, y, beside, weights=weights)
     return None if found is None else {"share": found.statistic, "p": found.p, "large": found.large, **found.details}
 
 
@@ -37,14 +43,23 @@ def adequacy(
     held_out: dict[str, Any] | None,
     command: str,
     beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the part of fit.json on whether the model fits.
 
-    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name.
+    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many
+    observations each row stands for.
     """
     covered = [] if held_out is None else _covered(held_out.get("coverage"))
     found = assess(
-        fit.posterior, X, y, names=encoding.names, sources=_sources(encoding), further=covered, beside=beside
+        fit.posterior,
+        X,
+        y,
+        names=encoding.names,
+        sources=_sources(encoding),
+        further=covered,
+        beside=beside,
+        weights=weights,
     )
     setting = Setting(encoding, table.take(found.rows), command, bool(np.min(y) > 0) and not encoding.response.classes)
     checks = [_written(check, setting) for check in found.checks]
@@ -86,7 +101,7 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
         "sentence": advice.sentence,
         "remedy": advice.remedy if wrong else "",
         "command": advice.command if wrong else None,
-        "lines": setting.table.lines[rows[:ROWS_NAMED]].tolist() if rows else [],
+        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
     }
 
 

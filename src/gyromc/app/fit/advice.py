@@ -19,6 +19,7 @@ __all__ = ["NAMES", "Advice", "Setting", "advise", "headline", "option_added"]
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
 NAMES = {
+    Aspect.WEIGHTS: "weights",
     Aspect.SEPARATION: "separation",
     Aspect.DISPERSION: "dispersion",
     Aspect.CURVATURE: "straight lines",
@@ -60,7 +61,7 @@ class Setting:
 
     def places(self, rows: Sequence[int]) -> str:
         """The places in the file of some rows: "lines 17, 20 and 3 more"."""
-        lines = [str(self.table.lines[row]) for row in rows]
+        lines = list(dict.fromkeys(str(self.table.lines[row]) for row in rows))  # a row may stand for many observations
         return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
 
     def family(self, name: str) -> str:
@@ -115,6 +116,8 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
         first = wrong[0]["sentence"]
         names = f" Against it: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
         return f"The model does not fit: {first}{names}"
+    if any(check["name"] == NAMES[Aspect.WEIGHTS] for check in checks):
+        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == NAMES[Aspect.WEIGHTS])}"
     if look:
         return f"Nothing speaks against the model; worth a look: {', '.join(look)}."
     return f"Nothing speaks against the model, in {counted(len(checks), 'check')}."
@@ -139,6 +142,14 @@ def _quoted(name: str) -> str:
 
 def _found(check: ModelCheck) -> bool:
     return check.verdict is not ModelVerdict.FINE
+
+
+def _weights(check: ModelCheck, setting: Setting) -> Advice:
+    text = (
+        f"a weight is {number(check.statistic)}, which is no number of observations. How a row of that weight should vary is not "
+        "known: dispersion, curves, spread, calibration, coverage, outliers and interactions were not looked at."
+    )
+    return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
 
 def _separation(check: ModelCheck, setting: Setting) -> Advice:
@@ -290,6 +301,7 @@ def _source(encoding: Encoding, name: str) -> str:
 
 
 _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
+    Aspect.WEIGHTS: _weights,
     Aspect.SEPARATION: _separation,
     Aspect.DISPERSION: _dispersion,
     Aspect.CURVATURE: _curvature,

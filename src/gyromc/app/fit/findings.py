@@ -127,7 +127,7 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
         "baseline": f"{baseline} in the training rows",
         "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
         "calibration": calibration,
-        "coverage": coverage(fit, X, y, beside),
+        "coverage": coverage(fit, X, y, beside, rows.weights),
     }
 
 

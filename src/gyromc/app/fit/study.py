@@ -121,7 +121,9 @@ def _findings(
         results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
     results["effects"] = effect_findings(fit, encoding, X, prepared.rows.beside())
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside())
+    results["adequacy"] = adequacy(
+        fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside(), prepared.rows.weights
+    )
     model = FittedModel.of(fit, encoding, _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "times": spent}
     return {**results, **found}, tables, model

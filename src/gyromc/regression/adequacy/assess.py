@@ -2,6 +2,10 @@
 
 A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
 Bayesian R² and the deviance. Costly checks use at most `MOST_ROWS` rows, drawn at random: the time does not grow with the data.
+
+A row of weight 3 is three observations, for the fit and for the checks, which then look at observations in place of rows. A row
+of weight 2.5 is no number of observations, and nothing says how its response should vary: then the checks of that are not made,
+and one check says so. LOO and the deviance take its density to the power of its weight, as the fit does.
 """
 
 import dataclasses
@@ -17,8 +21,18 @@ from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
 from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
 from gyromc.regression.draws import Draws
 from gyromc.regression.predictive import Predictive, ResponseKind
+from gyromc.targets.likelihoods import Normal
 
-__all__ = ["MOST_ROWS", "Adequacy", "assess", "bayesian_r_squared", "chosen_rows", "held_out_coverage"]
+__all__ = [
+    "MOST_ROWS",
+    "Adequacy",
+    "assess",
+    "bayesian_r_squared",
+    "chosen_rows",
+    "cut",
+    "held_out_coverage",
+    "observations",
+]
 
 MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
 MOST_NUMBERS = 1_500_000  # draws × rows
@@ -34,7 +48,7 @@ class Adequacy:
     - `checks`: tuple of `ModelCheck`, in the order in which one would act on them; `judgement`: the gravest of theirs.
     - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
       -2 Σ log p(y_i | θ).
-    - `rows`: the rows that were looked at; `num_rows`: how many there are in all.
+    - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
     - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses, and responses
       drawn from the law; for figures.
     - `names`: of the columns of X.
@@ -75,6 +89,7 @@ def assess(
     sources: Sequence[str] | None = None,
     further: Sequence[ModelCheck] = (),
     beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
     seed: int = 0,
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
@@ -85,6 +100,7 @@ def assess(
     - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
     - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
     - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
+    - `weights`: how many observations each row stands for, as they were fitted.
     - `seed`: of the replicated responses and of the choice of rows.
 
     **Returns:** an `Adequacy`.
@@ -103,33 +119,33 @@ def assess(
     rng = np.random.default_rng([seed, 7])
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
     sources = names if sources is None else list(sources)
-    rows = chosen_rows(len(X), rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
+    counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    whole = _whole(counts)
+    rows, total = observations(counts, rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
     part, y_part = X[rows], np.asarray(y, float)[rows]
     most_draws = int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS))
-    law = Predictive.of(posterior, part, most_draws, **_cut(beside, rows))
+    law = Predictive.of(posterior, part, most_draws, **cut(beside, rows))
     replicates = law.replicate(rng)
-    log_density = law.log_density(y_part)
-    scale = len(X) / len(rows)
+    log_density = law.log_density(y_part) * (1.0 if whole else counts[rows])
+    scale = total / len(rows)
     left_out = loo(log_density, scale)
     outputs = residuals(law, y_part, replicates)
+    seen = counts > 0
     checks = [
-        *_law_checks(law, y_part, outputs, left_out, rng),
-        trends.curvature(outputs, part, names),
-        trends.interactions(outputs, part, names, sources),
-        trends.even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
+        *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
         laws.influence(left_out),
-        design.separation(X, np.asarray(y, float), names, law.kind),
-        design.collinearity(X, names, sources),
-        *further,
+        design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
+        design.collinearity(X[seen], names, sources, counts[seen]),
+        *(further if whole else ()),
     ]
     return Adequacy(
         checks=judged([check for check in checks if check is not None]),
         loo=left_out,
         waic=waic(log_density, scale),
-        r_squared=bayesian_r_squared(law),
+        r_squared=bayesian_r_squared(law, None if whole else counts[rows]),
         deviance=-2 * scale * log_density.sum(axis=1),
         rows=rows,
-        num_rows=len(X),
+        num_rows=total,
         law=law,
         outputs=outputs,
         X=part,
@@ -137,6 +153,16 @@ def assess(
         replicates=replicates,
         names=tuple(names),
     )
+
+
+def _checks_of_rows(law, X, y, outputs, left_out, names, sources, rng) -> list[ModelCheck | None]:
+    """The checks in which each row is one observation."""
+    return [
+        *_law_checks(law, y, outputs, left_out, rng),
+        trends.curvature(outputs, X, names),
+        trends.interactions(outputs, X, names, sources),
+        trends.even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
+    ]
 
 
 def _law_checks(
@@ -149,7 +175,9 @@ def _law_checks(
         return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
     parts = laws.distribution(law, y)
     calibration = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
-    return [*found, calibration, laws.outliers(laws.tails(*laws.averaged(parts)))]
+    normal = isinstance(law.likelihood, Normal)
+    chances = laws.deleted(outputs[0]) if normal else laws.tails(*laws.averaged(parts))
+    return [*found, calibration, laws.outliers(chances)]
 
 
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:
@@ -157,7 +185,38 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) 
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def _cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
+def observations(counts: np.ndarray, rng: np.random.Generator, most: int = MOST_ROWS) -> tuple[np.ndarray, int]:
+    """The rows of all observations, or of so many of them, and how many there are in all.
+
+    `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.adequacy.assess import observations
+    rows, total = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
+    assert rows.tolist() == [0, 0, 2] and total == 3
+    ```
+    """
+    times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
+    ends = np.cumsum(times)
+    total = int(ends[-1])
+    return np.searchsorted(ends, chosen_rows(total, rng, most), side="right"), total
+
+
+def _whole(counts: np.ndarray) -> bool:
+    """Whether every row stands for a whole number of observations."""
+    return bool(np.all(counts == np.round(counts)))
+
+
+def not_made(counts: np.ndarray) -> ModelCheck:
+    """The check that says that weights are not whole, and that there are no checks of how responses vary."""
+    row = int(np.argmax(np.abs(counts - np.round(counts))))
+    return ModelCheck(
+        Aspect.WEIGHTS, float(counts[row]), details={"row": row, "made": False}, verdict=ModelVerdict.LOOK
+    )
+
+
+def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
     """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
     found = {}
     for name, value in (beside or {}).items():
@@ -169,22 +228,37 @@ def _cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
 
 
 def held_out_coverage(
-    posterior: Draws, X: np.ndarray, y: np.ndarray, beside: Mapping[str, Any] | None = None, seed: int = 0
+    posterior: Draws,
+    X: np.ndarray,
+    y: np.ndarray,
+    beside: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    weights: np.ndarray | None = None,
 ) -> ModelCheck | None:
-    """How many rows that the fit has not seen lie in their 95 % predictive intervals; None for classes or too few rows."""
+    """How many rows that the fit has not seen lie in their 95 % predictive intervals.
+
+    None for classes, for too few rows and for `weights` that are not whole. Rows count as often as they stand for observations.
+    """
     rng = np.random.default_rng([seed, 8])
-    rows = chosen_rows(len(X), rng)
-    law = Predictive.of(posterior, X[rows], **_cut(beside, rows))
+    counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    if not _whole(counts) or counts.sum() == 0:
+        return None
+    rows = observations(counts, rng)[0]
+    law = Predictive.of(posterior, X[rows], **cut(beside, rows))
     return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
 
 
-def bayesian_r_squared(law: Predictive) -> np.ndarray:
+def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np.ndarray:
     """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019).
 
-    With more than two classes, both variances are summed over the classes.
+    With more than two classes, both variances are summed over the classes. `weights`: of the rows, which are equal without them.
     """
-    explained = law.mean.var(axis=1, ddof=1)
-    noise = law.variance.mean(axis=1)
+    w = np.ones(law.num_rows) if weights is None else np.asarray(weights, float)
+    unbiased = len(w) / (len(w) - 1) if len(w) > 1 else 1.0
+    over_rows = lambda values: np.moveaxis(values, 1, -1) @ (w / w.sum())
+    mean = over_rows(law.mean)
+    explained = unbiased * over_rows((law.mean - mean[:, None]) ** 2)
+    noise = over_rows(law.variance)
     if explained.ndim == 2:
         explained, noise = explained.sum(axis=1), noise.sum(axis=1)
     return explained / np.maximum(explained + noise, 1e-300)

@@ -19,6 +19,7 @@ CHANCE = 0.05  # of calling a correct model wrong, over all checks
 class Aspect(enum.Enum):
     """What is checked; in the order in which one would act on them."""
 
+    WEIGHTS = "weights"
     SEPARATION = "separation"
     DISPERSION = "dispersion"
     CURVATURE = "straight lines"

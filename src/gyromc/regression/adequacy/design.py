@@ -20,22 +20,25 @@ CLOSE = 1e-7
 NAMED = 4
 
 
-def collinearity(X: np.ndarray, names: Sequence[str], sources: Sequence[str]) -> ModelCheck | None:
-    """Columns that the others nearly determine; None with fewer than two.
+def collinearity(
+    X: np.ndarray, names: Sequence[str], sources: Sequence[str], weights: np.ndarray | None = None
+) -> ModelCheck | None:
+    """Columns that the others nearly determine; None with fewer than two. `weights`: of the rows, which are equal without them.
 
     The statistic is the largest variance inflation factor 1/(1 - R²), for the levels of one column together Fox and Monette's,
     per level. `details`: `columns` of the file above 10, the worst first; `condition`, the condition number of the standardised
     columns; `exact`, whether columns determine each other without an error.
     """
-    spread = X.std(axis=0)
-    kept = np.flatnonzero(spread > 0)
+    w = np.ones(len(X)) / len(X) if weights is None else weights / weights.sum()
+    away = X - w @ X
+    kept, spread = np.flatnonzero(X.std(axis=0) > 0), np.sqrt(w @ away**2)
     groups = {
         source: [i for i, j in enumerate(kept.tolist()) if sources[j] == source] for source in dict.fromkeys(sources)
     }
     groups = {source: places for source, places in groups.items() if places}
     if len(groups) < 2 or len(X) < 3:
         return None
-    Z = (X[:, kept] - X[:, kept].mean(axis=0)) / spread[kept] / np.sqrt(len(X))
+    Z = np.sqrt(w)[:, None] * away[:, kept] / spread[kept]
     values, vectors = np.linalg.eigh(Z.T @ Z)
     exact = bool(values[0] < 1e-12 * values[-1])
     condition = float(np.sqrt(values[-1] / max(values[0], 1e-300)))

@@ -1,8 +1,9 @@
 """Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
 
 A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Calibration is judged by the law with each row left
-out. Outliers among numbers and counts are judged by the law as it is: a row may already have widened its tails, and is called an
-outlier only if the model cannot make it fit. Laws of counts have jumps: a distribution function is taken just below y and at it.
+out. Outliers with normal noise are judged by the noise of the other rows: among few rows an outlier widens σ and hides itself.
+Other numbers and counts are judged by the law as it is: a row may already have widened its tails, and is called an outlier only
+if the model cannot make it fit. Laws of counts have jumps: a distribution function is taken just below y and at it.
 """
 
 import math
@@ -21,6 +22,7 @@ __all__ = [
     "class_calibration",
     "class_tails",
     "coverage",
+    "deleted",
     "dispersion",
     "distribution",
     "influence",
@@ -35,6 +37,7 @@ DEGREE = 4  # of the polynomials that see how far a law is from uniform
 LEVEL = 0.95  # of the predictive intervals that are checked
 MATTERS = 0.02  # difference of shares that matters
 MANY = 0.05  # share of the rows, from which outliers are a matter of the law and not of rows
+FOLLOWED = 0.02  # share of its noise that a row keeps in its residual, below which the fit goes through it
 GROUPS = 10  # of rows with like predicted probabilities
 
 
@@ -87,6 +90,22 @@ def averaged(
 def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:
     """How unlikely each response is: the chance of one at least as far out on its side, times two."""
     return np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
+
+
+def deleted(output: ModelResiduals) -> np.ndarray:
+    """How unlikely each residual of a model with normal noise is, σ² estimated from the other rows (externally studentised).
+
+    Var(e) = σ²(1 - H) where H is the hat matrix, also where priors and groups shrink; so e_i²/(1 - h_i) is what a row adds to the
+    sum of squares, and t_i has Student's law with n - Σh - 1 degrees of freedom. A row that the fit follows tells nothing: 1.
+    """
+    inner = 1 - output.leverages
+    freedom = output.values.size - float(output.leverages.sum()) - 1
+    if freedom < 1:
+        return np.ones(output.values.size)
+    squares = output.values**2 / np.maximum(inner, FOLLOWED)
+    total = float(np.sum(output.values**2))
+    others = np.maximum(total - squares, 1e-12 * total + 1e-300) / freedom  # all residuals may be zero
+    return np.where(inner > FOLLOWED, 2 * stats.t.sf(np.sqrt(squares / others), freedom), 1.0)
 
 
 def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ def figure_numbers(found: Adequacy) -> dict[str, Any]:
     classes = found.law.kind is ResponseKind.CLASSES
     fitted = found.outputs[0].fitted
     parts = {"predictive": _predictive(found), "residuals": _binned(found) if classes else _residuals(found, fitted)}
-    if not classes:
+    if not classes and Aspect.CALIBRATION in found.by_aspect:
         parts["pit"] = _pit(found.by_aspect[Aspect.CALIBRATION].details["values"])
     curve = found.by_aspect.get(Aspect.CURVATURE)
     if curve is not None and curve.verdict is not ModelVerdict.FINE:
