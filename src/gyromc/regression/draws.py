@@ -256,7 +256,7 @@ class Draws:
         """What belongs to the rows beside X, checked, with groups placed."""
         require(
             trials is not None or not self.likelihood.known,
-            "The family beta-binomial needs `trials`, one number for each row of `X`.",
+            "Counts of successes need `trials`, one number for each row of `X`.",
         )
         return {
             "offset": None if offset is None else _of_rows(offset, "offset", num_rows),

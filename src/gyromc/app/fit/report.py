@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.app.fit.choosing import family_cells, family_note, family_table
 from gyromc.app.fit.quotable import effect_cells, effect_table
 from gyromc.app.fit.robustness import robust_table
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
@@ -47,6 +48,7 @@ def render(results: Mapping[str, Any]) -> str:
         quoted=quoted(results["adequacy"]),
         effects=effect_cells(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
+        families=_families(results.get("families")),
         zip=zip,
         cell=cell,
         heading=heading,
@@ -59,6 +61,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     yield (
         f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"
     )
+    families = [family_table(results["families"])] if results.get("families") else []
     parts = [_columns(results), _coefficients(results), *map(_predictions, results["predictions"])]
     if results["held_out"] is not None:
         parts.append(_scores(results["held_out"]))
@@ -68,10 +71,21 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
         parts.insert(2, _parameters(results["parameters"]))
     if results.get("effects"):
         parts.insert(2, effect_table(results["effects"]))
-    for table in [*parts, _quoted(results["adequacy"]), _checks(results), _model_checks(results["adequacy"])]:
+    for table in [
+        *families,
+        *parts,
+        _quoted(results["adequacy"]),
+        _checks(results),
+        _model_checks(results["adequacy"]),
+    ]:
         yield table
         yield ""
     yield "\n".join(verdicts(results)) + "\n"
+
+
+def _families(found: Mapping[str, Any] | None) -> tuple[list[str], list[list[str]], str] | None:
+    """Return columns, rows and note of the table of families; None where none were compared."""
+    return None if found is None else (*family_cells(found), family_note(found))
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
