@@ -75,6 +75,20 @@ def test_the_simplest_unless_it_is_clearly_worse():
     assert rule(-10.0, 4.9) == "rich"
 
 
+def test_one_extreme_row_does_not_hide_what_the_others_say():
+    """Student-t noise: the farthest row makes difference and standard error about equal; without it the difference is clear."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(80, 1))
+    y = X[:, 0] + rng.standard_t(4, 80)
+    y[0] += 20
+    found = compare(X, y, ["linear", "student-t"])
+    linear = found.candidates[0]
+    assert -linear.difference < 2 * linear.difference_std_error
+    assert -linear.without_one[0] > 2 * linear.without_one[1]
+    assert found.chosen == "student-t"
+    assert "without one extreme row" in found.reason
+
+
 def test_what_cannot_be_fitted_is_said():
     X, y = counts(0.0, n=40)
     found = compare(X, y - 1, ["poisson", "linear"])

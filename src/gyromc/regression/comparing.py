@@ -40,6 +40,8 @@ class Candidate:
     - `elpd`, `std_error`, `p_loo`: expected log density of new rows, as many as there are; its standard error over rows; the
       effective number of parameters. None where it could not be fitted.
     - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
+    - `without_one`: the same two numbers without the row that speaks most for the best family. One extreme row makes the standard
+      error as large as the difference, and so hides what all other rows say.
     - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
     - `refused`: why it could not be fitted, else None.
     """
@@ -50,15 +52,17 @@ class Candidate:
     p_loo: float | None = None
     difference: float | None = None
     difference_std_error: float | None = None
+    without_one: tuple[float, float] | None = None
     heavy: int = 0
     refused: str | None = None
 
     @property
     def clearly_worse(self) -> bool:
-        """Whether elpd is lower than the best by more than 4, and by more than two standard errors."""
+        """Whether elpd is lower than the best by more than 4 and two standard errors, with all rows or without one."""
         if self.difference is None or self.difference_std_error is None:
             return True
-        return -self.difference > max(LEAST, CLEAR * self.difference_std_error)
+        pairs = [(self.difference, self.difference_std_error), *([self.without_one] if self.without_one else [])]
+        return any(-difference > max(LEAST, CLEAR * error) for difference, error in pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +111,10 @@ class Comparison:
 def _gap(one: Candidate) -> str:
     assert one.difference is not None
     assert one.difference_std_error is not None
-    return plus_minus(-one.difference, one.difference_std_error)
+    text = plus_minus(-one.difference, one.difference_std_error)
+    if one.clearly_worse and one.without_one and -one.difference <= CLEAR * one.difference_std_error:
+        text += f" (without one extreme row {plus_minus(-one.without_one[0], one.without_one[1])})"
+    return text
 
 
 def compare(
@@ -205,6 +212,8 @@ def _candidate(family: str, found: Loo | str, best: Loo) -> Candidate:
     if isinstance(found, str):
         return Candidate(family, refused=found)
     difference, error = loo_difference(found, best)
-    return Candidate(
-        family, found.elpd, found.std_error, found.p_loo, difference, error, heavy=int(found.influential.size)
-    )
+    rest = np.ones(len(found.elpd_rows), bool)
+    rest[np.argmin(found.elpd_rows - best.elpd_rows)] = False
+    without = loo_difference(*(dataclasses.replace(one, elpd_rows=one.elpd_rows[rest]) for one in (found, best)))
+    heavy = int(found.influential.size)
+    return Candidate(family, found.elpd, found.std_error, found.p_loo, difference, error, without, heavy)

@@ -87,7 +87,7 @@ def family_note(found: Mapping[str, Any]) -> str:
     return (
         f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn, from "
         "short runs; the difference is that to the best, ± one standard error. The simplest family is taken that is not worse "
-        f"than the best by more than 4 and by more than two standard errors.{rounded}"
+        f"than the best by more than 4 and two standard errors, with all rows or without the one that differs most.{rounded}"
     )
 
 
