@@ -201,7 +201,7 @@ class Draws:
             part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
         else:
             part = lambda rows: self._averages(draws, X, rows, beside)
-        return Predictions(*in_parts(part, len(X), self.count * self.likelihood.outputs))
+        return Predictions(*in_parts(part, len(X), self.count * getattr(self.likelihood, "num_classes", 1)))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
