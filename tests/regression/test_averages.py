@@ -6,7 +6,7 @@ import pytest
 from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.terms import GroupTerm
 from gyromc.regression.units import Units
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
+from gyromc.targets.families import BetaBinomial, Binomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
 
 CHAINS, DRAWS, COLUMNS, ROWS = 8, 16, 3, 700
@@ -42,6 +42,7 @@ CASES = {
     "ordinal": (posterior(Ordinal(3), (-0.5, 1.0)), {}),
     "negative-binomial": (posterior(NegativeBinomial(), (2.0,)), {}),
     "gamma": (posterior(Gamma(), (3.0,)), {}),
+    "binomial": (posterior(Binomial()), {"trials": np.arange(ROWS) % 9 + 1.0}),
     "beta-binomial": (posterior(BetaBinomial(), (4.0,)), {"trials": np.arange(ROWS) % 9 + 1.0}),
     "poisson with groups": (posterior(Poisson(), groups=(group_draws(),)), {"groups": True}),
     "linear with groups": (posterior(NormalNoise(), (2.0,), (1e6, 3.0), groups=(group_draws(),)), {"groups": True}),

@@ -36,6 +36,10 @@ def beta_binomial(y, t, u):
     return stats.betabinom.logpmf(y, TRIALS, k * p, k * (1 - p)).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
 
 
+def binomial(y, t, u):
+    return stats.binom.logpmf(y, TRIALS, special.expit(t)).sum(axis=1)
+
+
 def student(y, t, u):  # u: log σ and log(ν - 2)
     sd = y.std()
     prior = stats.expon.logpdf(np.exp(u[:, 0]) / sd) + u[:, 0] + stats.norm.logpdf(u[:, 1], 2.73, 0.8)
@@ -59,6 +63,7 @@ FAMILIES = {
         1,
         lambda rng, t: rng.binomial(TRIALS.astype(int), rng.beta(3 * special.expit(t), 3 * special.expit(-t))),
     ),
+    "binomial": (binomial, 0, lambda rng, t: rng.binomial(TRIALS.astype(int), special.expit(t))),
     "student-t": (student, 2, lambda rng, t: t + 0.5 * rng.standard_t(4, len(t))),
     "ordinal": (
         ordinal,
@@ -104,7 +109,7 @@ def reference(family, x, y, count=20_000):
 def test_slopes_against_a_posterior_written_anew(family):
     x = column()
     y = np.asarray(FAMILIES[family][2](np.random.default_rng(1), 0.4 + 0.7 * x), float)
-    beside = {"trials": TRIALS} if family == "beta-binomial" else {}
+    beside = {"trials": TRIALS} if "binomial" in family and "negative" not in family else {}
     found = fit(x[:, None], y, family, num_draws=4096, **beside)
     mean, sd, error = reference(family, x, y)
     c = found["x0"]
@@ -313,7 +318,7 @@ def test_narrow_priors_decide(family):
     ("arguments", "says"),
     [
         ({"family": "beta-binomial"}, "needs `trials`"),
-        ({"trials": [3, 3, 3]}, "`trials` is for the family beta-binomial: got it with linear"),
+        ({"trials": [3, 3, 3]}, "`trials` is for the families binomial and beta-binomial: got it with linear"),
         ({"family": "beta-binomial", "y": [1, 4, 1], "trials": [3, 3, 3]}, "row 1 has 3"),
         ({"family": "gamma", "y": [1.0, 0.0, 2.0]}, "must be positive for the family gamma: row 1 has 0"),
         ({"family": "negative-binomial", "y": [1.0, 0.5, 2.0]}, "must hold counts"),

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT, rising
+from gyromc.targets.families import (
+    BetaBinomial,
+    Binomial,
+    Gamma,
+    NegativeBinomial,
+    NormalNoise,
+    Ordinal,
+    StudentT,
+    rising,
+)
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
 
 B3 = Categorical(3).basis
@@ -46,6 +55,7 @@ CASES = {
         lambda i: stats.nbinom(S[i], S[i] / (S[i] + np.exp(T[i]))),
     ),
     "gamma": (Gamma(), T, (S,), POSITIVE, lambda i: stats.gamma(S[i], scale=np.exp(T[i]) / S[i])),
+    "binomial": (Binomial(), T, (TRIALS,), COUNTS, lambda i: stats.binom(int(TRIALS[i]), special.expit(T[i]))),
     "beta-binomial": (
         BetaBinomial(),
         T,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.engines.lanes import num_threads
+from gyromc.targets.families import BetaBinomial, Binomial, Ordinal
 from gyromc.targets.likelihoods import Bernoulli, Likelihood, Poisson
 
 __all__ = [
@@ -28,7 +29,8 @@ __all__ = [
     "linear_averages",
 ]
 
-AT_ONCE = 2**19  # numbers of a part: 2 MiB in single precision
+AT_ONCE = 2**18  # numbers of a part: 1 MiB in single precision
+MOST_EXPONENT = 80.0  # eᵗ is finite in single precision up to t = 88
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least
 
 Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -72,18 +74,47 @@ def linear_averages(theta: np.ndarray, rows: np.ndarray, before: Any, scale: flo
 def averages(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...]) -> Averages:
     """Averages over draws of one part of the rows; `t`: chains × draws × rows, single precision, is overwritten."""
     with np.errstate(over="ignore", invalid="ignore"):
-        means = _sigmoid(t) if isinstance(likelihood, Bernoulli) else likelihood.mean(t, *given)
-        known = isinstance(likelihood, Bernoulli | Poisson)
+        if isinstance(likelihood, Ordinal):
+            return _of_classes(_between_cuts(t, given))
+        means = _means(likelihood, t, given)
+        known = isinstance(likelihood, Bernoulli | Binomial | Poisson)
         noise = None if known else likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
         mean, error, variance = _moments(means)
     if noise is None:
-        noise = mean if isinstance(likelihood, Poisson) else _of_indicator(mean, variance)
-    return _summing_to_one(mean), error, np.sqrt(variance), np.sqrt(noise)
+        trials = given[0] if isinstance(likelihood, Binomial) else 1.0
+        noise = mean if isinstance(likelihood, Poisson) else _of_indicator(mean, variance, trials)
+    return mean, error, np.sqrt(variance), np.sqrt(noise)
 
 
-def _summing_to_one(mean: np.ndarray) -> np.ndarray:
-    """Probabilities of classes, rows × classes, that sum to one in double precision; other means as they are."""
-    return mean / mean.sum(axis=1, keepdims=True) if mean.ndim == 2 else mean
+def _means(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...]) -> np.ndarray:
+    """E[y | x, θ] of every draw and row; `t` may be overwritten."""
+    if not isinstance(likelihood, Bernoulli | Binomial | BetaBinomial):
+        return likelihood.mean(t, *given)
+    chances = _sigmoid(t)
+    return chances if isinstance(likelihood, Bernoulli) else np.multiply(chances, given[0], out=chances)
+
+
+def _between_cuts(t: np.ndarray, cuts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The probabilities of ordered classes: classes × chains × draws × rows; `t` is overwritten.
+
+    P(y ≤ k) = 1/(1 + eᵗ e^{-c_k}) takes one exponential for all cutpoints.
+    """
+    power, upto = np.exp(t, out=t), np.empty((len(cuts) + 1, *t.shape), t.dtype)
+    for cut, values in zip(cuts, upto, strict=False):
+        np.multiply(power, np.exp(-cut), out=values)
+        values += 1
+        np.reciprocal(values, out=values)
+    upto[-1] = 1
+    for k in range(len(cuts), 0, -1):
+        upto[k] -= upto[k - 1]
+    return upto
+
+
+def _of_classes(chances: np.ndarray) -> Averages:
+    """Averages of probabilities, classes × chains × draws × rows, which are overwritten: each rows × classes."""
+    mean, error, variance = (found.T for found in _moments(chances))
+    noise = _of_indicator(mean, variance)
+    return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 
 def finite(found: Averages) -> bool:
@@ -91,32 +122,33 @@ def finite(found: Averages) -> bool:
     return all(bool(np.isfinite(values).all()) for values in found)
 
 
-def against_first(theta: np.ndarray, basis: np.ndarray) -> list[np.ndarray]:
-    """The weights of the logarithms of odds of each class against the first: for each, chains · draws × dim."""
+def against_first(theta: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """The weights of the logarithms of odds of the classes against the first: (classes - 1) × chains · draws × dim."""
     blocks = theta.reshape(theta.shape[0] * theta.shape[1], basis.shape[1], -1)
-    return [np.ascontiguousarray(np.tensordot(blocks, w, (1, 0)), np.float32) for w in basis[1:] - basis[0]]
+    return np.stack([np.tensordot(blocks, w, (1, 0)) for w in basis[1:] - basis[0]]).astype(np.float32)
 
 
-def class_averages(odds: list[np.ndarray], chains: int, rows: np.ndarray) -> Averages:
+def class_averages(odds: np.ndarray, chains: int, rows: np.ndarray) -> Averages:
     """Averages of the probabilities of classes: each rows × classes. `odds`: from `against_first`; `rows`: single precision."""
-    powers = [weights @ rows.T for weights in odds]
-    largest = np.maximum(functools.reduce(np.maximum, powers), 0)  # 0: the first class
-    for t in powers:
-        t -= largest
-    powers.insert(0, np.negative(largest, out=largest))
-    for t in powers:
-        np.exp(t, out=t)
-    total = functools.reduce(np.add, powers)  # between 1 and the number of classes
-    for power in powers:
-        power /= total
-    found = [_moments(p.reshape(chains, -1, len(rows))) for p in powers]
-    mean, error, variance = (np.stack(columns, axis=-1) for columns in zip(*found, strict=True))
-    return _summing_to_one(mean), error, np.sqrt(variance), np.sqrt(_of_indicator(mean, variance))
+    p = np.empty((len(odds) + 1, odds.shape[1], len(rows)), np.float32)
+    t, first = p[1:], p[0]
+    for weights, out in zip(odds, t, strict=True):
+        np.matmul(weights, rows.T, out=out)
+    first[...] = 0  # the logarithm of the odds of the first class against itself
+    if float(t.max()) > MOST_EXPONENT:
+        p -= p.max(axis=0)
+        np.exp(first, out=first)
+    else:
+        first[...] = 1
+    np.exp(t, out=t)
+    share = np.reciprocal(functools.reduce(np.add, p))
+    p *= share
+    return _of_classes(p.reshape(len(p), chains, -1, len(rows)))
 
 
-def _of_indicator(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """E[p(1 - p)] from the mean and the variance of p."""
-    return np.maximum(mean * (1 - mean) - variance, 0.0)
+def _of_indicator(mean: np.ndarray, variance: np.ndarray, trials: Any = 1.0) -> np.ndarray:
+    """E[n p(1 - p)] from the mean and the variance of n p, for n trials."""
+    return np.maximum(mean * (1 - mean / trials) - variance / trials, 0.0)
 
 
 def _sigmoid(t: np.ndarray) -> np.ndarray:
@@ -128,12 +160,17 @@ def _sigmoid(t: np.ndarray) -> np.ndarray:
 
 
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over draws, its standard error from the spread between chains, and the variance; `values` is overwritten."""
-    chains = len(values)
-    by_chain = values.mean(axis=1)
-    mean = by_chain.mean(axis=0, dtype=float)
-    error = np.sqrt(np.sum((by_chain - mean) ** 2, axis=0) / (chains - 1) / chains)
-    values -= mean.astype(values.dtype)
-    flat = values.reshape(-1, *values.shape[2:])
-    variance = np.einsum("s...,s...->...", flat, flat, dtype=values.dtype).astype(float) / len(flat)
-    return mean, error, variance
+    """Mean over draws, its standard error from the spread between chains, and the variance; `values` is overwritten.
+
+    `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over the draws of a chain are products with a row of ones:
+    quicker than NumPy's sums along a middle axis.
+    """
+    chains, draws = values.shape[-3:-1]
+    ones = np.ones((1, draws), values.dtype)
+    by_chain = (ones @ values)[..., 0, :] / draws
+    mean = by_chain.mean(axis=-2, dtype=float, keepdims=True)
+    error = np.sqrt(np.sum((by_chain - mean) ** 2, axis=-2) / (chains - 1) / chains)
+    values -= mean.astype(values.dtype)[..., None, :]
+    np.multiply(values, values, out=values)
+    variance = (ones @ values)[..., 0, :].sum(axis=-2, dtype=float) / (chains * draws)
+    return mean[..., 0, :], error, variance

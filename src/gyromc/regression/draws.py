@@ -201,7 +201,7 @@ class Draws:
             part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
         else:
             part = lambda rows: self._averages(draws, X, rows, beside)
-        return Predictions(*in_parts(part, len(X), self.count * self.likelihood.outputs))
+        return Predictions(*in_parts(part, len(X), self.count * getattr(self.likelihood, "num_classes", 1)))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
@@ -256,7 +256,7 @@ class Draws:
         """What belongs to the rows beside X, checked, with groups placed."""
         require(
             trials is not None or not self.likelihood.known,
-            "The family beta-binomial needs `trials`, one number for each row of `X`.",
+            "Counts of successes need `trials`, one number for each row of `X`.",
         )
         return {
             "offset": None if offset is None else _of_rows(offset, "offset", num_rows),

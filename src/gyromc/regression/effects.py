@@ -18,6 +18,7 @@ __all__ = ["RATIOS", "Effect", "changeable", "effects"]
 
 RATIOS = {
     "logistic": "odds ratio",
+    "binomial": "odds ratio",
     "beta-binomial": "odds ratio",
     "ordinal": "odds ratio of a higher class",
     "poisson": "rate ratio",
@@ -25,7 +26,7 @@ RATIOS = {
     "gamma": "ratio of means",
 }
 """What exp of a coefficient is, by model; the others have no such ratio."""
-CHANGES = {"logistic", "beta-binomial", "poisson", "negative-binomial", "gamma"}  # E[y] is not linear in x
+CHANGES = {"logistic", "binomial", "beta-binomial", "poisson", "negative-binomial", "gamma"}  # E[y] is not linear in x
 DIFFERENCES = {"linear", "student-t"}  # E[y] is: a coefficient is the change
 MOST_ROWS, MOST_DRAWS = 500, 500  # of averages over rows
 MOST_CONTRASTS = 15  # between the levels of one column

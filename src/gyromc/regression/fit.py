@@ -65,11 +65,12 @@ def fit(
 
     - `X`: rows × columns of finite numbers.
     - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
-      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"beta-binomial"` with `trials`).
+      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"binomial"` and
+      `"beta-binomial"` with `trials`).
     - `family`: one of `FAMILIES`, linear where it is left out; `model` is its older name.
     - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
-    - `trials`: of each row, for `"beta-binomial"`.
+    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`.
     - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
       column.
     - `prior_scale`: the prior's standard deviation for all other coefficients.

@@ -30,6 +30,7 @@ class Coefficient:
     - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
     - `bias`: how large the bias is that the step size gives `mean`, as the tuner estimates it; it is not subtracted.
     - `error`: the root mean square of what `mean` is off, from both.
+    - `sd_error`, `low_error`, `high_error`: Monte Carlo standard errors of `sd`, `low` and `high`; 0 where these are integrals.
     """
 
     name: str
@@ -40,6 +41,9 @@ class Coefficient:
     high: float
     std_error: float
     bias: float
+    sd_error: float = 0.0
+    low_error: float = 0.0
+    high_error: float = 0.0
 
     mc_error = Renamed("std_error")
     effective_size = Renamed("ess")

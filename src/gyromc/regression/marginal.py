@@ -14,7 +14,7 @@ from scipy import linalg, optimize, special
 
 from gyromc.targets.mixed import MixedRegression
 
-__all__ = ["FREEDOM", "WIDER", "Marginal", "Weighted", "proposed"]
+__all__ = ["FREEDOM", "ROUNDS", "WIDER", "Marginal", "Weighted", "proposed"]
 
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
 ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept

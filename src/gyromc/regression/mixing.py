@@ -13,7 +13,7 @@ import numpy as np
 from gyromc.checks import require, require_memory
 from gyromc.regression.chains import run_plan, tuned_plan
 from gyromc.regression.draws import Draws, GroupDraws
-from gyromc.regression.marginal import MOST_SIZE, Marginal
+from gyromc.regression.marginal import MOST_SIZE, ROUNDS, Marginal
 from gyromc.regression.nested import Nested
 from gyromc.regression.posing import Posed
 from gyromc.regression.sampled import Sampled
@@ -90,6 +90,7 @@ def _integrated(
         std_error=found.std_error,
         bias=np.zeros(len(T)),
         beside=_beside(posterior, groups, np.zeros(marginal.dim)),
+        worth=found.worth * ROUNDS[-1],
     )
 
 
@@ -118,6 +119,7 @@ def _nested(
         bias=np.zeros(len(mean)),
         beside=_beside(posterior, groups, nothing),
         averages={name: (float(m), float(e)) for name, (m, e) in averages.items()},
+        worth=found.worth * found.weights.size,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gyromc.checks import numbers, one_of, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.regression.terms import GroupTerm, Prior, read_groups, read_priors
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, Ordinal, StudentT
+from gyromc.targets.families import BetaBinomial, Binomial, Gamma, NegativeBinomial, Ordinal, StudentT
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
 
 __all__ = ["FAMILIES", "Problem", "read"]
@@ -26,10 +26,12 @@ FAMILIES = (
     "poisson",
     "negative-binomial",
     "gamma",
+    "binomial",
     "beta-binomial",
 )
 CLASSES = ("logistic", "softmax", "ordinal")  # families whose y is a class
-COUNTS = ("poisson", "negative-binomial", "beta-binomial")
+COUNTS = ("poisson", "negative-binomial", "binomial", "beta-binomial")
+OF_TRIALS = ("binomial", "beta-binomial")  # counts of successes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,10 +118,10 @@ def _of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
 def _check_response(y: np.ndarray, family: str, trials: np.ndarray | None) -> None:
     """Refuse responses that the family cannot have."""
     require(
-        (trials is not None) == (family == "beta-binomial"),
-        "The family beta-binomial needs `trials`, the number of trials of each row."
+        (trials is not None) == (family in OF_TRIALS),
+        f"The family {family} needs `trials`, the number of trials of each row."
         if trials is None
-        else f"`trials` is for the family beta-binomial: got it with {family}.",
+        else f"`trials` is for the families {' and '.join(OF_TRIALS)}: got it with {family}.",
     )
     if family in COUNTS or family in ("ordinal", "softmax"):
         what = "counts 0, 1, 2, …" if family in COUNTS else "classes 0, 1, 2, …"
@@ -160,6 +162,7 @@ def _likelihood(y: np.ndarray, family: str, num_classes: int | None) -> Likeliho
         "poisson": Poisson,
         "negative-binomial": NegativeBinomial,
         "gamma": Gamma,
+        "binomial": Binomial,
         "beta-binomial": BetaBinomial,
     }
     return kinds[family]()

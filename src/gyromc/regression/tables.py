@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gyromc.regression.draw_errors import quantile_errors, spread_errors
 from gyromc.regression.fitted import Coefficient
 from gyromc.regression.reading import Problem
 from gyromc.regression.sampled import Sampled
@@ -25,14 +26,21 @@ def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficien
     posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
     if sampled.exact is None:
         spreads, (low, high) = posterior.spreads(), posterior.quantiles(ends)
+        errors = _errors(sampled, posterior.coefficients(), ends)
     else:
         offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
         spreads, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
-    columns = sampled.mean, spreads, low, high, sampled.std_error, sampled.bias
+        errors = np.zeros((3, len(rows)))
+    columns = sampled.mean, spreads, low, high, sampled.std_error, sampled.bias, *errors
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
     )
+
+
+def _errors(sampled: Sampled, draws: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    """The Monte Carlo errors of spread, low and high end of draws, chains × draws × numbers: 3 × numbers."""
+    return sampled.scarcity * np.concatenate([spread_errors(draws)[None], quantile_errors(draws, ends)])
 
 
 def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coefficient, ...]:
@@ -48,5 +56,8 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
         if isinstance(problem.likelihood, Ordinal) and problem.classes is not None and i < len(problem.classes) - 1:
             name = f"{problem.classes[i]} | {problem.classes[i + 1]}"
         sd, (low, high) = float(draws.std()), np.quantile(draws, ends, method="hazen")
-        found.append(Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), bias * sd))
+        errors = _errors(sampled, draws[..., None], ends)[:, 0].tolist()
+        found.append(
+            Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), bias * sd, *errors)
+        )
     return tuple(found)

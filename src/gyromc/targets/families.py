@@ -23,7 +23,7 @@ from scipy import special, stats
 
 from gyromc.targets.likelihoods import Likelihood, Normal, library, log_sigmoid, sigmoid
 
-__all__ = ["BetaBinomial", "Gamma", "NegativeBinomial", "NormalNoise", "Ordinal", "StudentT", "exponential"]
+__all__ = ["BetaBinomial", "Binomial", "Gamma", "NegativeBinomial", "NormalNoise", "Ordinal", "StudentT", "exponential"]
 
 LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
 LEAST_SIGMA = 1e-4  # standard deviations of y
@@ -199,6 +199,37 @@ class Gamma(Likelihood):
 
     def start(self, y):
         return np.log(y.mean(keepdims=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Binomial(Likelihood):
+    """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
+
+    @property
+    def known(self):
+        return ("trials",)
+
+    def loss(self, t, y, *given):
+        return given[0] * library(t).logaddexp(0.0, t) - y * t
+
+    def mean(self, t, *given):
+        return given[0] * sigmoid(t)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean / given[0])
+
+    def sample(self, rng, t, *given):
+        n = np.broadcast_to(given[0], np.shape(t))
+        return rng.binomial(n.astype(int), sigmoid(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        n = given[0]
+        y = np.floor(np.minimum(y, n))
+        return np.where(y < 0, 0.0, special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
+
+    def constant(self, y, *given):
+        n = given[0]
+        return special.gammaln(y + 1) + special.gammaln(n - y + 1) - special.gammaln(n + 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_roles_are_read_checked_and_no_predictors(frame, data):
     refused("it suits poisson, negative-binomial, gamma, not linear", data, target="y", exposure="t")
     refused("that is the target itself", data, target="y", weights="y")
     refused("pass `--trials COLUMN`", data, target="s", family="beta-binomial")
-    refused("pass `--family beta-binomial`", data, target="n", family="poisson", trials="m")
+    refused("pass `--family binomial` or `--family beta-binomial`", data, target="n", family="poisson", trials="m")
     refused(r"line \d+: \d successes of \d trials", data, target="m", family="beta-binomial", trials="w", drop=["y"])
     assert prepared(data, target="s", family="beta-binomial", trials="m").rows.trials.max() == 8
 

@@ -44,9 +44,12 @@ def test_the_page_is_readable_everywhere(browser, report, width, scheme):
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
     assert len(images) == 5
     assert all(len(alt) > 40 and complete and pixels > 100 for alt, complete, pixels in images)
-    assert page.locator("#coefficient-table tbody tr").count() == 3 * (1 + 7 + 2)
+    assert page.locator("#coefficient-table tbody").count() == 3
+    assert page.locator("#coefficient-table tbody tr:not(.group)").count() == 3 * (1 + 7 + 2)
     assert page.locator("#score-table tbody tr").count() == 3
-    assert "beta <b>: a column with a long name & <odd> signs" in page.locator("#coefficient-table").inner_text()
+    second = page.locator("#coefficient-table tbody").nth(1).inner_text()
+    assert second.startswith("class = beta <b>")
+    assert "a column with a long name & <odd> signs" in second
     assert page.evaluate("[...document.querySelectorAll('[role=region]')].filter(e => !e.ariaLabel).length") == 0
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -54,6 +57,20 @@ def test_the_page_is_readable_everywhere(browser, report, width, scheme):
         [int(x) for x in re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]]
     )
     assert (lightness < 60) if scheme == "dark" else (lightness > 200)
+    page.context.close()
+
+
+@needs_chromium
+def test_intervals_are_visible_on_a_phone_and_internals_are_folded(browser, report):
+    page, _, _ = open_page(browser, report, 390)
+    hidden = page.evaluate(
+        "['#coefficient-table', '#quoted-table'].filter(name => {"
+        " const box = document.querySelector(name).closest('.scroll'); return box.scrollWidth > box.clientWidth })"
+    )
+    assert hidden == []
+    for fold in ("#errors", "#internals"):
+        assert page.locator(fold).evaluate("fold => fold.open") is False
+    assert not page.get_by_text("by engine").is_visible()
     page.context.close()
 
 

@@ -38,8 +38,12 @@ LAWS = {
     "poisson": "a Poisson law",
     "negative-binomial": "a negative binomial law",
     "gamma": "a gamma law",
+    "binomial": "a binomial law",
     "beta-binomial": "a beta-binomial law",
 }
+
+FREER = {"poisson": "negative-binomial", "binomial": "beta-binomial"}
+"""Families whose variance follows from the mean, with those that free it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,8 +178,8 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if ratio < 1:
         return Advice(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.")
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
-    if setting.model == "poisson":
-        return Advice(text, "Let the variance be free.", setting.family("negative-binomial"))
+    if setting.model in FREER:
+        return Advice(text, "Let the variance be free.", setting.family(FREER[setting.model]))
     return Advice(text, "A column that matters may be missing, or rows may belong to groups.")
 
 
@@ -226,8 +230,8 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"responses are spread over their predicted laws as they should be ({_chance(check)}).")
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
-    if setting.model == "poisson":
-        return Advice(text, "Let the variance be free.", setting.family("negative-binomial"))
+    if setting.model in FREER:
+        return Advice(text, "Let the variance be free.", setting.family(FREER[setting.model]))
     if setting.model == "linear" and direction == "skewed" and setting.positive:
         command = setting.formula(_quoted, target=lambda name: f"log({name})") or setting.family("gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
@@ -241,7 +245,7 @@ def _coverage(check: ModelCheck, setting: Setting) -> Advice:
     text = f"{level:.0f} % predictive intervals hold {100 * check.statistic:.0f} % of {rows} held-out rows ({_chance(check)})."
     if not _found(check) or not check.large:
         return Advice(text)
-    wider = {"poisson": "negative-binomial", "linear": "student-t"}.get(setting.model)
+    wider = {**FREER, "linear": "student-t"}.get(setting.model)
     return Advice(text, "Intervals must be wider.", setting.family(wider or "auto"))
 
 
@@ -250,7 +254,7 @@ def _outliers(check: ModelCheck, setting: Setting) -> Advice:
     if not _found(check):
         return Advice(f"no row is too far out; the farthest is {least} ({_chance(check)}).")
     text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too far out: {setting.places(rows)}."
-    wider = {"poisson": "negative-binomial", "linear": "student-t"}.get(setting.model)
+    wider = {**FREER, "linear": "student-t"}.get(setting.model)
     command = None if wider is None else setting.family(wider)
     if check.details["many"]:
         return Advice(f"{text} So many speak against the law, not against the rows.", "Allow for wider laws.", command)

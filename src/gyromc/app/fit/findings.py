@@ -40,6 +40,9 @@ COEFFICIENT_COLUMNS = {
     "high_95": "high",
     "monte_carlo_error": "std_error",
     "step_size_bias": "bias",
+    "spread_error": "sd_error",
+    "low_error": "low_error",
+    "high_error": "high_error",
 }
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
@@ -95,6 +98,8 @@ def _row(c: Coefficient) -> dict[str, Any]:
         "interval_95": [c.low, c.high],
         "std_error": c.std_error,
         "bias": c.bias,
+        "std_std_error": c.sd_error,
+        "interval_std_error": [c.low_error, c.high_error],
         "effective_size": c.ess if math.isfinite(c.ess) else None,
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.app.fit.candidates import families_of
 from gyromc.app.fit.columns import as_numbers
 from gyromc.app.fit.datatable import DataTable, read_table, split_names
 from gyromc.app.fit.dates import DateColumn, learn_dates
@@ -39,6 +40,7 @@ class Prepared:
     - `new`: the table and the numbers of new rows to predict for, or None.
     - `notes`: what the user should know; `given_away`: the check for columns that give the target away.
     - `priors`: those that the user asks for, by coefficient or group.
+    - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
     """
 
     table: DataTable
@@ -51,6 +53,7 @@ class Prepared:
     notes: list[str]
     given_away: dict[str, Any]
     priors: dict[str, Prior]
+    families: tuple[str, ...] = ()
 
 
 def prepare(request: Request) -> Prepared:
@@ -61,6 +64,9 @@ def prepare(request: Request) -> Prepared:
     table, formula, dates = _read(request, target, roles)
     table, left_out = complete_rows(table, target, request.impute)
     wishes = _wishes(request, table, target, formula, roles, dates)
+    families = families_of(table, target, wishes)
+    if families:
+        wishes = dataclasses.replace(wishes, model=families[0])
     response = recognise_response(table, target, wishes)
     y = response.encode(table)
     test = held_out_rows(y if response.classes else None, table.num_rows, request.test_fraction, request.seed)
@@ -77,7 +83,7 @@ def prepare(request: Request) -> Prepared:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
     priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
     given_away = check(giveaways(table, encoding, y, rows.X), target)
-    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors)
+    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families)
 
 
 def encoding_of_text(request: Request) -> dict[str, Any]:
@@ -191,7 +197,7 @@ def _wishes(
     family = request.family or request.model
     order = tuple(part.strip() for part in request.order.split(",")) if request.order else ()
     return Wishes(
-        model=None if family == "auto" else family,
+        model=family,
         impute=request.impute,
         categorical=tuple(categorical),
         positive=request.positive,

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.app.fit.choosing import family_cells, family_note, family_table
+from gyromc.app.fit.coefficient_tables import by_class, coefficient_table, error_sentence, parameter_table
 from gyromc.app.fit.quotable import effect_cells, effect_table
 from gyromc.app.fit.robustness import robust_table
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
@@ -19,7 +21,6 @@ RESULTS = ResultsFile("fit.json", "gyromc.fit", 1, "gyromc fit … --out {direct
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predictions.csv")
 """All files that a fit may write."""
 SHOWN = 6  # predictions
-MOST_COEFFICIENTS = 60
 MOST_COMMANDS = 3
 SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
 
@@ -47,6 +48,9 @@ def render(results: Mapping[str, Any]) -> str:
         quoted=quoted(results["adequacy"]),
         effects=effect_cells(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
+        groups=list(by_class(results["coefficients"])),
+        errors=error_sentence(results["coefficients"]),
+        families=_families(results.get("families")),
         zip=zip,
         cell=cell,
         heading=heading,
@@ -59,19 +63,31 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     yield (
         f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"
     )
-    parts = [_columns(results), _coefficients(results), *map(_predictions, results["predictions"])]
+    families = [family_table(results["families"])] if results.get("families") else []
+    parts = [_columns(results), coefficient_table(results), *map(_predictions, results["predictions"])]
     if results["held_out"] is not None:
         parts.append(_scores(results["held_out"]))
     if results.get("robust") is not None:
         parts.insert(2, robust_table(results))
     if results.get("parameters"):
-        parts.insert(2, _parameters(results["parameters"]))
+        parts.insert(2, parameter_table(results["parameters"]))
     if results.get("effects"):
         parts.insert(2, effect_table(results["effects"]))
-    for table in [*parts, _quoted(results["adequacy"]), _checks(results), _model_checks(results["adequacy"])]:
+    for table in [
+        *families,
+        *parts,
+        _quoted(results["adequacy"]),
+        _checks(results),
+        _model_checks(results["adequacy"]),
+    ]:
         yield table
         yield ""
     yield "\n".join(verdicts(results)) + "\n"
+
+
+def _families(found: Mapping[str, Any] | None) -> tuple[list[str], list[list[str]], str] | None:
+    """Return columns, rows and note of the table of families; None where none were compared."""
+    return None if found is None else (*family_cells(found), family_note(found))
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
@@ -90,33 +106,6 @@ def _columns(results: dict[str, Any]) -> Table:
         notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
     columns = ["column", "kind", "what became of it"]
     return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
-
-
-def _coefficients(results: dict[str, Any]) -> Table:
-    every = results["coefficients"]
-    by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["std"], 1e-300), reverse=True)
-    shown = [c for c in every if len(every) <= MOST_COEFFICIENTS or c in by_clarity[:MOST_COEFFICIENTS]]
-    rows = []
-    for c in shown:
-        low, high = c["interval_95"]
-        cells = [c["label"], number(c["mean"], 4), bounds((low, high)), number(c["std"]), number(c["std_error"], 2)]
-        rows.append([(text, "" if low > 0 or high < 0 else "dim") for text in [*cells, number(c["bias"], 2)]])
-    notes = [results["model"]["prior"], results["model"]["noise"] or ""]
-    if len(shown) < len(every):
-        notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
-    errors = ["posterior spread", "Monte Carlo error", "step-size bias"]
-    columns = ["coefficient", "mean", "95\u00a0% credible interval", *errors]
-    title = "Coefficients, in the units of the file"
-    return Table(columns, rows, title, list(filter(None, notes)), style="simple")
-
-
-def _parameters(parameters: list[dict[str, Any]]) -> Table:
-    rows = [
-        [p["name"], number(p["mean"], 4), bounds(p["interval_95"]), number(p["std"]), number(p["std_error"], 2)]
-        for p in parameters
-    ]
-    columns = ["parameter", "mean", "95\u00a0% credible interval", "posterior spread", "Monte Carlo error"]
-    return Table(columns, rows, "Further parameters", [], style="simple")
 
 
 def _predictions(part: dict[str, Any]) -> Table:

@@ -19,6 +19,7 @@ FAMILIES = (
     "poisson",
     "negative-binomial",
     "gamma",
+    "binomial",
     "beta-binomial",
 )
 """All families of models; `multinomial` is another name of softmax."""
@@ -49,7 +50,10 @@ class Request:
     ] = None
     family: Annotated[
         str | None,
-        _option(f"{', '.join(FAMILIES)}; or auto. Chosen from the target when left out.", metavar="NAME"),
+        _option(
+            f"{', '.join(FAMILIES)}. Several with commas, or auto: the best of them by LOO. Left out: by the target's values.",
+            metavar="NAME",
+        ),
     ] = None
     model: Annotated[str | None, _option("The older name of --family.", metavar="NAME")] = None
     predict: Annotated[str | None, _option("New rows to predict for: predictions.csv.", metavar="FILE")] = None

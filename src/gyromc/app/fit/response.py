@@ -18,8 +18,8 @@ from gyromc.show.numbers import counted
 
 __all__ = ["COUNTS", "NUMBERS", "Wishes", "recognise_response"]
 
-NUMBERS = ("linear", "student-t", "gamma", "poisson", "negative-binomial", "beta-binomial")
-COUNTS = ("poisson", "negative-binomial", "beta-binomial")
+NUMBERS = ("linear", "student-t", "gamma", "poisson", "negative-binomial", "binomial", "beta-binomial")
+COUNTS = ("poisson", "negative-binomial", "binomial", "beta-binomial")
 MAX_CLASSES = 50
 FEW_VALUES = 10
 """A target of at most so many different whole numbers could be counts or classes: the user has to choose."""
@@ -44,7 +44,7 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     """Choose the model and the classes from the target's values and the user's wishes."""
     column = table.columns[target]
     model = "softmax" if wishes.model == "multinomial" else wishes.model
-    require(model in (None, *FAMILIES), f"Unknown family {model!r}: there are {', '.join(FAMILIES)}.")
+    require(model in (None, *FAMILIES), f"Unknown family {model!r}: there are {', '.join(FAMILIES)}; or auto.")
     require(
         not is_dates(column),
         f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
@@ -90,10 +90,10 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
         return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
     whole = np.all(values == np.round(values))
     if whole and len(distinct) <= FEW_VALUES:
-        counts = ", counts (`--family poisson`)" if values.min() >= 0 else ""
+        counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
         raise InvalidInput(
             f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
-            f"are classes (`--family logistic`){counts} or measurements (`--family linear`)."
+            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
         )
     hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"

@@ -16,6 +16,8 @@ __all__ = ["NO_ROLES", "Roles"]
 
 LOG_LINK = ("poisson", "negative-binomial", "gamma")
 """Families whose linear predictor is a logarithm, so that an exposure multiplies."""
+OF_TRIALS = ("binomial", "beta-binomial")
+"""Families of counts of successes."""
 RULES = {
     "weights": ("a number of 0 or more", lambda x: x >= 0),
     "offset": ("a finite number", lambda x: np.isfinite(x)),
@@ -58,12 +60,12 @@ class Roles:
             f"`--exposure` multiplies an expected count: it suits {', '.join(LOG_LINK)}, not {model}. Use `--offset`.",
         )
         require(
-            self.trials is None or model == "beta-binomial",
-            f"`--trials` is for counts of successes: pass `--family beta-binomial`, not {model}.",
+            self.trials is None or model in OF_TRIALS,
+            f"`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`, not {model}.",
         )
         require(
-            self.trials is not None or model != "beta-binomial",
-            "The family beta-binomial needs the number of trials of each row: pass `--trials COLUMN`.",
+            self.trials is not None or model not in OF_TRIALS,
+            f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`.",
         )
 
     def numbers(self, table: DataTable, role: str) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.app.fit.choosing import chosen_family
 from gyromc.app.fit.preparation import Prepared, prepare
 from gyromc.app.fit.quotable import effect_findings
 from gyromc.app.fit.report import FILES, write
@@ -88,9 +89,15 @@ def _findings(
     from gyromc.app.fit import findings
     from gyromc.app.fit.adequacy import adequacy
 
+    spent = {}
+    if len(prepared.families) > 1:
+        watch.stage(f"comparing families: {', '.join(prepared.families)}")
+    began = time.perf_counter()
+    prepared, families = chosen_family(request, prepared)
+    if families is not None:
+        spent["comparing"] = time.perf_counter() - began
     table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
     X, y = prepared.rows.X, prepared.y
-    spent = {}
     held_out = judged = None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
@@ -125,7 +132,7 @@ def _findings(
         fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside(), prepared.rows.weights
     )
     model = FittedModel.of(fit, encoding, _about(request, prepared))
-    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "times": spent}
+    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
     return {**results, **found}, tables, model
 
 

@@ -57,6 +57,13 @@ WORDS = {
         "effect": "change of the log mean",
         "per": "",
     },
+    "binomial": {
+        "title": "binomial regression",
+        "sentence": "{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
+        "of": "the log-odds of a success",
+        "effect": "change of the log-odds",
+        "per": "",
+    },
     "beta-binomial": {
         "title": "beta-binomial regression",
         "sentence": "{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "

@@ -1,0 +1,219 @@
+"""compare: which family of models describes the responses best, by leave-one-out cross-validation.
+
+Input: X, y and families, the simplest first. Output: a `Comparison`: for each family its elpd, the difference to the best one
+with its standard error, and the family to take: the simplest that is not clearly worse than the best. The fits are cheap
+(a few hundred draws, at most `MOST_ROWS` rows), because differences between families that matter are large.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import numbers, require
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.regression.adequacy.assess import chosen_rows
+from gyromc.regression.adequacy.loo import Loo, loo, loo_difference
+from gyromc.regression.fit import fit
+from gyromc.regression.predictive import Predictive
+from gyromc.show.numbers import plus_minus
+
+__all__ = ["CLEAR", "LEAST", "Candidate", "Comparison", "compare"]
+
+CLEAR = 2.0  # standard errors
+LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
+MOST_ROWS = 1000
+NUM_DRAWS = 512
+EFFORT = 0.1  # error of means, in posterior spreads
+TINY = 1e-8  # probability below which a density stands for that of a whole number
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One family in a comparison.
+
+    **Attributes:**
+
+    - `family`: its name.
+    - `elpd`, `std_error`, `p_loo`: expected log density of new rows, as many as there are; its standard error over rows; the
+      effective number of parameters. None where it could not be fitted.
+    - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
+    - `without_one`: the same two numbers without the row that speaks most for the best family. One extreme row makes the standard
+      error as large as the difference, and so hides what all other rows say.
+    - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
+    - `refused`: why it could not be fitted, else None.
+    """
+
+    family: str
+    elpd: float | None = None
+    std_error: float | None = None
+    p_loo: float | None = None
+    difference: float | None = None
+    difference_std_error: float | None = None
+    without_one: tuple[float, float] | None = None
+    heavy: int = 0
+    refused: str | None = None
+
+    @property
+    def clearly_worse(self) -> bool:
+        """Whether elpd is lower than the best by more than 4 and two standard errors, with all rows or without one."""
+        if self.difference is None or self.difference_std_error is None:
+            return True
+        pairs = [(self.difference, self.difference_std_error), *([self.without_one] if self.without_one else [])]
+        return any(-difference > max(LEAST, CLEAR * error) for difference, error in pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Families compared by leave-one-out cross-validation.
+
+    **Attributes:**
+
+    - `candidates`: in the order in which they were given, the simplest first.
+    - `chosen`: the simplest family that is not clearly worse than the best.
+    - `rows`, `of_rows`: how many rows were fitted, of how many.
+    """
+
+    candidates: tuple[Candidate, ...]
+    rows: int
+    of_rows: int
+
+    @property
+    def chosen(self) -> str:
+        """The simplest family that is not clearly worse than the best."""
+        return next(one.family for one in self.candidates if not one.clearly_worse)
+
+    @property
+    def best(self) -> Candidate:
+        """The family with the largest elpd."""
+        return next(one for one in self.candidates if one.difference == 0)
+
+    @property
+    def reason(self) -> str:
+        """Why the family was chosen, in one sentence."""
+        fitted = [one for one in self.candidates if one.elpd is not None]
+        if len(fitted) == 1:
+            return f"{self.chosen} is the only family of {len(self.candidates)} that could be fitted"
+        if self.chosen != self.best.family:
+            chosen = next(one for one in fitted if one.family == self.chosen)
+            return f"{self.chosen} is simpler than {self.best.family} and not clearly worse: by {_gap(chosen)} in elpd"
+        next_best = max((one for one in fitted if one is not self.best), key=lambda one: one.difference or 0.0)
+        if next_best.clearly_worse:
+            better = f"clearly better than {next_best.family}"
+            return f"{self.chosen} predicts rows that are left out {better}: by {_gap(next_best)} in elpd"
+        return (
+            f"{self.chosen} is simpler than {next_best.family} and predicts no worse: {_gap(next_best)} better in elpd"
+        )
+
+
+def _gap(one: Candidate) -> str:
+    assert one.difference is not None
+    assert one.difference_std_error is not None
+    text = plus_minus(-one.difference, one.difference_std_error)
+    if one.clearly_worse and one.without_one and -one.difference <= CLEAR * one.difference_std_error:
+        text += f" (without one extreme row {plus_minus(-one.without_one[0], one.without_one[1])})"
+    return text
+
+
+def compare(
+    X,
+    y,
+    families: Sequence[str],
+    *,
+    weights=None,
+    offset=None,
+    trials=None,
+    groups: Sequence[Any] = (),
+    seed: int = 0,
+    **options: Any,
+) -> Comparison:
+    """Compare families for the same rows by leave-one-out cross-validation (PSIS-LOO).
+
+    Families of numbers are compared with families of counts where all responses are whole: a law of numbers then counts with the
+    probability that it gives to the numbers within ½. A family that cannot be fitted to these rows is kept with the reason.
+
+    **Arguments:**
+
+    - `X`, `y`, `weights`, `offset`, `trials`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken at random.
+    - `families`: names, the simplest first: that order decides where the difference is not clear.
+    - `options`: what else `fit` takes: `priors`, `prior_scale`, `intercept`, `names`, `classes`, …
+
+    **Returns:** a `Comparison`.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.comparing import compare
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 1))
+    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
+    found = compare(X, y, ["poisson", "negative-binomial"])
+    assert found.chosen == "negative-binomial" and found.candidates[0].difference < -50
+    ```
+    """
+    require(len(families) > 0 and len(set(families)) == len(families), f"Name each family once: got {list(families)}.")
+    X, y = numbers(X, "X"), numbers(y, "y")
+    require(X.ndim == 2 and y.shape == X.shape[:1], f"`y` must have one entry per row of `X`: {y.shape}, {X.shape}.")
+    w = np.ones(len(y)) if weights is None else numbers(weights, "weights")
+    counted_rows = np.flatnonzero(w > 0)
+    rows = counted_rows[chosen_rows(len(counted_rows), np.random.default_rng([seed, 9]), MOST_ROWS)]
+    beside = _cut(rows, offset, trials, groups)
+    whole = bool(np.all(y[rows] == np.round(y[rows])))
+    found: dict[str, Loo | str] = {}
+    for family in families:
+        given = {"weights": None if weights is None and family == "softmax" else w[rows], "seed": seed, **options}
+        try:
+            found[family] = _left_out(X[rows], y[rows], family, whole, beside, len(counted_rows) / len(rows), given)
+        except InvalidInput as refusal:
+            found[family] = str(refusal)
+    fitted = {family: one for family, one in found.items() if isinstance(one, Loo)}
+    if not fitted:
+        raise InvalidInput(f"No family could be fitted. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
+    best = max(fitted.values(), key=lambda one: one.elpd)
+    return Comparison(tuple(_candidate(name, one, best) for name, one in found.items()), len(rows), len(y))
+
+
+def _cut(rows: np.ndarray, offset, trials, groups) -> dict[str, Any]:
+    """Some of the rows of what stands beside X; what is None is left out."""
+    found: dict[str, Any] = {
+        name: numbers(values, name)[rows]
+        for name, values in (("offset", offset), ("trials", trials))
+        if values is not None
+    }
+    if groups:
+        found["groups"] = tuple(dataclasses.replace(g, Z=g.Z[rows], index=g.index[rows]) for g in groups)
+    return found
+
+
+def _left_out(
+    X: np.ndarray,
+    y: np.ndarray,
+    family: str,
+    whole: bool,
+    beside: dict[str, Any],
+    scale: float,
+    given: Mapping[str, Any],
+) -> Loo:
+    """Fit a family cheaply and leave each row out; weights given for all rows spare models of counts a compiled sampler."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
+        posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
+    law = Predictive.of(posterior, X, **beside)
+    density = law.log_density(y)
+    if whole and not law.likelihood.discrete:
+        near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
+        density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
+    weights = given["weights"]
+    return loo(density if weights is None else weights * density, scale)
+
+
+def _candidate(family: str, found: Loo | str, best: Loo) -> Candidate:
+    if isinstance(found, str):
+        return Candidate(family, refused=found)
+    difference, error = loo_difference(found, best)
+    rest = np.ones(len(found.elpd_rows), bool)
+    rest[np.argmin(found.elpd_rows - best.elpd_rows)] = False
+    without = loo_difference(*(dataclasses.replace(one, elpd_rows=one.elpd_rows[rest]) for one in (found, best)))
+    heavy = int(found.influential.size)
+    return Candidate(family, found.elpd, found.std_error, found.p_loo, difference, error, without, heavy)

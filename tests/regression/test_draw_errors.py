@@ -1,0 +1,55 @@
+"""Monte Carlo errors of spreads and interval ends: stated errors against those of many repetitions."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gyromc.regression.draw_errors import quantile_errors, spread_errors
+from gyromc.regression.fit import fit
+from gyromc.regression.sampled import Sampled
+
+ENDS = (0.025, 0.975)
+
+
+def chains(rng, repetitions, correlation):
+    """Stationary autoregressive chains with standard normal law: repetitions × chains × draws."""
+    noise = rng.normal(size=(60, repetitions, 32))
+    x = np.empty_like(noise)
+    x[0] = noise[0]
+    for k in range(1, len(x)):
+        x[k] = correlation * x[k - 1] + np.sqrt(1 - correlation**2) * noise[k]
+    return x.transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_errors_are_as_large_as_stated(correlation):
+    """200 sets of 32 chains: the mean square of (found - exact)/stated is 1, within 5 of its standard errors √(2/200)."""
+    draws = chains(np.random.default_rng(0), 200, correlation)
+    columns = np.moveaxis(draws, 0, -1)  # chains × draws × repetitions
+    z = (columns.std(axis=(0, 1)) - 1) / spread_errors(columns)
+    assert abs(np.mean(z**2) - 1) < 0.5
+    found = np.quantile(columns.reshape(-1, 200), ENDS, axis=0, method="hazen")
+    for end, q, error in zip(ENDS, found, quantile_errors(columns, ENDS), strict=True):
+        z = (q - stats.norm.ppf(end)) / error
+        assert abs(np.mean(z**2) - 1) < 0.5
+
+
+def test_a_fit_states_them():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 1))
+    y = rng.poisson(np.exp(1 + 0.5 * X[:, 0]) * rng.gamma(2, 0.5, 60))
+    found = [fit(X, y, "negative-binomial", effort="quick", num_draws=512, seed=seed) for seed in range(12)]
+    for name in ("x0", "shape"):
+        for value, error in (("sd", "sd_error"), ("low", "low_error"), ("high", "high_error")):
+            values = np.array([getattr(one[name], value) for one in found])
+            stated = np.mean([getattr(one[name], error) for one in found])
+            assert 0.4 < values.std(ddof=1) / stated < 1.8  # χ of 11 degrees of freedom: 0.48 to 1.6 in 99.9 % of cases
+    exact = fit(X, y, "linear")
+    assert exact["x0"].sd_error == exact["x0"].low_error == exact["sigma"].high_error == 0
+
+
+def test_draws_that_were_picked_from_few_have_larger_errors():
+    posterior = type("Posterior", (), {"count": 2000})()
+    make = lambda worth: Sampled(posterior, "", np.zeros(1), np.zeros(1), np.zeros(1), worth=worth).scarcity
+    assert make(500.0) == 2
+    assert make(4000.0) == make(None) == 1
