@@ -59,6 +59,7 @@ function banana({ bend }) {
 function mixture({ distance }) {
   const half = distance / 2;
   return {
+    separable: true,
     potential: (x, y) => {
       const far = Math.abs(x) + half;
       const near = Math.abs(x) - half;

@@ -1,0 +1,295 @@
+// The page: reads settings from the address, runs the chains, draws, and writes the settings back.
+
+import { biasRange, draw, logRange, rangeOf, shown } from "./charts.mjs";
+import * as controls from "./controls.mjs";
+import { chosen } from "./dynamics.mjs";
+import { misfit } from "./schemes.mjs";
+import { Scene, palette } from "./scene.mjs";
+import { admitted, initial, read, write } from "./settings.mjs";
+import { OBSERVABLES } from "./targets.mjs";
+import * as words from "./words.mjs";
+import { World } from "./world.mjs";
+
+const VIEW_ONLY = new Set(["speed", "flow", "plane", "theme"]);
+const THINKING = 7; // milliseconds of a frame for predictions
+const CATCHING_UP = 14; // for steps, while going to the step of a shared address
+const CHART_EVERY = 120; // milliseconds between two drawings of charts
+const $ = (id) => document.getElementById(id);
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+const page = { settings: initial(), paused: still.matches, goal: 0, frames: [], notices: [], drawnAt: 0, stale: true, work: 0 };
+let world;
+let scenes;
+let colours;
+
+async function data() {
+  const own = $("logistic-data");
+  return own ? JSON.parse(own.textContent) : (await fetch("data/logistic.json")).json();
+}
+
+function theme() {
+  const { theme: asked } = page.settings;
+  document.documentElement.dataset.theme = asked === "auto" ? (dark.matches ? "dark" : "light") : asked;
+  colours = palette();
+}
+
+function notify(notices) {
+  page.notices = notices;
+  $("notice").hidden = !notices.length;
+  $("notice").textContent = notices.join(" ");
+}
+
+/** The scheme stays where it fits the dynamics; else the one that takes its place is chosen, and said. */
+function fitted(settings) {
+  const wrong = misfit(settings.scheme, chosen(settings));
+  if (!wrong) return [];
+  settings.scheme = settings.scheme === "leimkuhler_matthews" ? "lm_ab2" : "euler";
+  return [`${wrong} The scheme is now ${$("scheme").querySelector(`[value=${settings.scheme}]`).textContent}.`];
+}
+
+function changed(name, value, notice) {
+  page.settings[name] = admitted(name, value).value;
+  const notices = notice ? [notice] : [];
+  if (name === "dynamics" || name === "scheme") notices.push(...fitted(page.settings));
+  notify(notices);
+  page.goal = 0;
+  if (VIEW_ONLY.has(name)) world.settings = { ...page.settings };
+  else if (name === "budget") rebudget();
+  else world.configure(page.settings);
+  refresh();
+}
+
+function rebudget() {
+  world.settings = { ...page.settings };
+  if (!world.problem) world.predict();
+}
+
+/** Everything that follows from new settings, except chains and predictions. */
+function refresh() {
+  const { settings } = page;
+  theme();
+  controls.show(settings);
+  controls.limitSchemes((scheme) => misfit(scheme, chosen(settings)));
+  history.replaceState(null, "", `#${write(settings)}`);
+  for (const place of document.querySelectorAll(".h-label")) place.textContent = OBSERVABLES[settings.observable].label;
+  $("formula").textContent = words.FORMULAS[settings.target];
+  $("yours-title").textContent = words.title(settings);
+  const augmented = chosen(settings).augmented;
+  $("beside-title").textContent = augmented ? "Reversible: the same D, Q = 0" : "Reversible: Q = 0";
+  $("eta-label").textContent = String(settings.eta);
+  for (const [id, text] of Object.entries(words.captions(world))) $(id).textContent = text;
+  drawBacks();
+  page.stale = true;
+}
+
+/** The coordinates of the state that are shown, the potential and the drift in that plane, and the box. */
+function view(side) {
+  const { target, settings } = world;
+  const { dynamics } = side;
+  const part = { all: dynamics.G, descent: dynamics.D, rotation: dynamics.Q }[settings.flow];
+  const phase = dynamics.augmented && settings.plane === "phase";
+  const [i, j] = phase ? [0, 2] : [0, 1];
+  const g = [0, 0];
+  const other = target.grid.mean[1];
+  const field = (x, y) => {
+    target.gradient(x, phase ? other : y, g);
+    const slope = [g[0], g[1], phase ? y : 0, 0];
+    return [i, j].map((k) => -part[k].reduce((sum, v, l) => sum + v * slope[l], 0)); // E1: the drift
+  };
+  const potential = phase ? (x, r) => target.potential(x, other) + 0.5 * r * r : target.potential;
+  const box = phase ? { left: target.box.left, right: target.box.right, bottom: -4, top: 4 } : target.box;
+  return { i, j, potential, field: part ? field : null, box };
+}
+
+function drawBacks() {
+  for (const [name, scene] of Object.entries(scenes)) {
+    const side = world.sides[name];
+    scene.resize();
+    if (!side || !scene.width) continue;
+    const { potential, field, box } = view(side);
+    scene.frame(box);
+    scene.drawBack(potential, field, colours);
+  }
+  drawFronts();
+}
+
+function drawFronts() {
+  for (const [name, scene] of Object.entries(scenes)) {
+    const side = world.sides[name];
+    if (!side) {
+      scene.drawFront(null);
+      continue;
+    }
+    const { i, j } = view(side);
+    scene.drawFront(side.chains, i, j, colours, !still.matches);
+  }
+}
+
+function advance() {
+  if (world.problem) return;
+  world.advance();
+  for (const side of [world.sides.yours, world.sides.beside]) {
+    const { i, j } = view(side);
+    side.chains?.remember(i, j);
+  }
+}
+
+function frame(time) {
+  const begun = performance.now();
+  page.frames.push(time);
+  if (page.frames.length > 61) page.frames.shift();
+  if (page.goal > world.t) {
+    const end = performance.now() + CATCHING_UP;
+    while (world.t < page.goal && performance.now() < end) advance();
+    if (world.t >= page.goal) [page.goal, page.paused] = [0, true];
+    drawFronts();
+    page.stale = true;
+  } else if (!page.paused) {
+    for (let k = 0; k < page.settings.speed; k++) advance();
+    drawFronts();
+    page.stale = true;
+  }
+  if (!world.problem && world.think(THINKING)) page.stale = true;
+  if (page.stale && time - page.drawnAt > CHART_EVERY) {
+    page.drawnAt = time;
+    page.stale = false;
+    drawCharts();
+  }
+  if (!world.thinking) page.work += 0.05 * (performance.now() - begun - page.work);
+  requestAnimationFrame(frame);
+}
+
+function rate() {
+  const { frames } = page;
+  return frames.length > 10 ? (1000 * (frames.length - 1)) / (frames.at(-1) - frames[0]) : NaN;
+}
+
+function drawCharts() {
+  $("play").textContent = page.paused ? "Play" : "Pause";
+  $("step").disabled = Boolean(world.problem);
+  const pace = page.paused ? "paused" : `${shown(rate(), 2)} frames a second`;
+  $("status").textContent = `Step ${world.t.toLocaleString("en")} · ${page.settings.chains} chains · ${pace}`;
+  $("headline").replaceChildren(...words.headline(world).map(([text, stressed]) => {
+    const node = document.createElement(stressed ? "b" : "span");
+    node.textContent = text;
+    return node;
+  }));
+  $("price").textContent = words.price(world);
+  drawTable();
+  drawAverage();
+  drawCurves();
+}
+
+function drawTable() {
+  const cell = (tag, text, className = "") => Object.assign(document.createElement(tag), { textContent: text, className });
+  const table = $("numbers");
+  table.replaceChildren();
+  if (world.problem) return;
+  const head = table.createTHead().insertRow();
+  const names = { yours: "Yours", beside: "Reversible, same D", plain: "Plain Langevin" };
+  head.append(cell("th", ""));
+  for (const side of Object.keys(world.sides)) head.append(cell("th", names[side], side));
+  head.firstChild.append(cell("span", "Quantity", "sr"));
+  for (const th of head.children) th.scope = "col";
+  const body = table.createTBody();
+  for (const [name, texts] of words.rows(world)) {
+    const row = body.insertRow();
+    row.append(Object.assign(cell("th", name), { scope: "row" }));
+    for (const text of texts) row.append(cell("td", text, /known|–|…/.test(text) ? "none" : ""));
+  }
+}
+
+function drawAverage() {
+  const { history: past, about } = world;
+  const late = past.filter(({ t }) => t >= 0.08 * world.t);
+  const sides = ["yours", "beside"];
+  const values = late.flatMap((entry) => sides.flatMap((s) => [entry[s]?.mean, entry[s]?.low, entry[s]?.high]));
+  const range = rangeOf([...values.filter((v) => v !== undefined), about.mean]);
+  const lines = sides.toReversed().map((s) => ({ className: s, points: past.map((e) => [e.t, e[s]?.mean ?? NaN]) }));
+  const bands = sides.toReversed().map((s) => ({
+    className: s,
+    points: past.filter((e) => Number.isFinite(e[s]?.low)).map((e) => [e.t, e[s].low, e[s].high]),
+  }));
+  const now = past.at(-1);
+  const label = now
+    ? `Running average after ${world.t} steps: yours ${shown(now.yours?.mean ?? NaN)}, reversible ${shown(now.beside?.mean ?? NaN)}, truth ${shown(about.mean)}.`
+    : `Running average: no steps yet; truth ${shown(about.mean)}.`;
+  const x = { range: [0, Math.max(world.t, 20)] };
+  draw($("chart-average"), { x, y: { range }, lines, bands, level: about.mean, label, xName: "steps" });
+}
+
+function drawCurves() {
+  const { settings, about } = world;
+  const sides = ["beside", "yours"].filter((name) => world.sides[name]);
+  const sd = Math.sqrt(about.variance);
+  const kinds = {
+    variance: { of: (p, eta) => p.variance * settings.budget * eta, range: (v) => logRange(v, { above: 60 }), log: true },
+    bias: { of: (p) => Math.abs(p.bias) / sd, range: biasRange },
+    draws: { of: (p) => p.draws, range: (v) => logRange(v, { below: 1000 }), log: true },
+  };
+  const known = sides.flatMap((name) => world.sides[name].found.curve.map(({ eta }) => eta));
+  const x = { range: known.length > 1 ? [Math.min(...known), Math.max(...known)] : [0.001, 1], log: true };
+  for (const [kind, { of, log, range }] of Object.entries(kinds)) {
+    const lines = sides.map((name) => ({
+      className: name,
+      points: world.sides[name].found.curve.map((p) => [p.eta, of(p, p.eta)]),
+    }));
+    const marks = sides.map((name) => {
+      const { now } = world.sides[name].found;
+      return { x: settings.eta, y: now ? of(now, settings.eta) : NaN, className: name };
+    }).filter((mark) => mark.x >= x.range[0] && mark.x <= x.range[1]);
+    const y = { range: range([...lines.flatMap(({ points }) => points.map(([, v]) => v)), ...marks.map((m) => m.y)]), log };
+    const label = `${kind} against the step size: ${marks.map((m) => `${m.className} ${shown(m.y)}`).join(", ")} at η = ${settings.eta}.`;
+    draw($(`chart-${kind}`), { x, y, lines, marks, here: settings.eta, label, xName: "step size η" });
+  }
+}
+
+function buttons() {
+  $("play").addEventListener("click", () => { page.paused = !page.paused; page.goal = 0; page.stale = true; });
+  $("step").addEventListener("click", () => { page.paused = true; page.goal = 0; advance(); drawFronts(); page.stale = true; });
+  $("reset").addEventListener("click", () => { if (!world.problem) world.restart(); page.goal = 0; drawFronts(); page.stale = true; });
+  $("defaults").addEventListener("click", () => open(initial(), 0, []));
+  $("share").addEventListener("click", async () => {
+    const address = `${location.href.split("#")[0]}#${write(page.settings, world.t)}`;
+    history.replaceState(null, "", address);
+    try {
+      await navigator.clipboard.writeText(address);
+      notify([`The link is copied. It opens this page at step ${world.t}.`]);
+    } catch {
+      notify(["The link is in the address line: copy it from there."]);
+    }
+  });
+}
+
+function open(settings, at, notices) {
+  Object.assign(page, { settings, goal: at });
+  notify([...notices, ...fitted(settings)]);
+  world.configure(settings);
+  refresh();
+}
+
+/** A copy of the present state, for tests and for the curious; changing it changes nothing. */
+function snapshot() {
+  const sides = Object.fromEntries(Object.entries(world.sides).map(([name, { found }]) => [name, found]));
+  const { t, about, problem, ready } = world;
+  const means = world.history.at(-1) ?? null;
+  return structuredClone({ ...page, frames: undefined, rate: rate(), t, about, problem, ready, sides, means });
+}
+
+async function begin() {
+  controls.build(changed);
+  if (matchMedia("(max-width: 860px)").matches) for (const part of document.querySelectorAll("details")) part.open = false;
+  world = new World(await data());
+  scenes = { yours: new Scene($("stage-yours"), "yours"), beside: new Scene($("stage-beside"), "beside") };
+  const { settings, at, notices } = read(location.hash);
+  open(settings, at, notices);
+  buttons();
+  new ResizeObserver(() => { drawBacks(); page.stale = true; }).observe($("stage-yours"));
+  dark.addEventListener("change", refresh);
+  addEventListener("hashchange", () => { const found = read(location.hash); open(found.settings, found.at, found.notices); });
+  Object.defineProperty(window, "explorer", { get: snapshot });
+  requestAnimationFrame(frame);
+}
+
+begin();

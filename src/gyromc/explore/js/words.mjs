@@ -1,0 +1,132 @@
+// The sentences and the table of the page, from settings and predictions.
+
+import { shown } from "./charts.mjs";
+
+const times = (ratio) => `${shown(ratio, 2)} ×`;
+
+export const FORMULAS = {
+  gaussian: "U(θ) = ½ θᵀKθ, with the eigenvalues 1 and κ. All numbers are exact.",
+  cosine: "U(θ) = ½|θ|² + β(cos θ₁ + cos θ₂). At β = 1.2 it has four modes.",
+  banana: "A Gaussian bent along a parabola. Large steps leave it and do not return.",
+  mixture: "Two Gaussians of equal weight.",
+  logistic: "Heart disease against ST depression and ST slope, 270 patients. θ is in standard deviations from the mode.",
+};
+
+/** The name of the dynamics with its parameters. */
+export function title({ dynamics, omega, alpha, gamma, a, gaulGamma, c1, c2 }) {
+  if (dynamics === "rotation") return `Rotation, ω = ${omega}`;
+  if (dynamics === "hfhr") return `HFHR, α = ${alpha}, γ = ${gamma}`;
+  if (dynamics === "gaul") return `GAUL, a = ${a}, γ = ${gaulGamma}, C = diag(${c1}, ${c2})`;
+  return "Reversible";
+}
+
+/** The main sentence, in parts: [text, whether it is stressed]. */
+export function headline(world) {
+  const { yours, beside } = world.sides;
+  if (world.problem) return [[world.problem, false]];
+  if (yours.error) return [[yours.error, false]];
+  if (!world.ready) return [["Computing the predictions …", false]];
+  const { settings } = world;
+  if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
+    return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
+  }
+  const [best, other] = [yours.found.best, beside.found.best];
+  if (best && other) {
+    const ratio = best.draws / other.draws;
+    const end = " the effective draws per gradient of the reversible chain, each at its best step.";
+    if (ratio >= 1.005) return [["It makes ", false], [times(ratio), true], [end, false]];
+    return [["It makes only ", false], [times(ratio), true], [`${end} Here Q does not pay.`, false]];
+  }
+  const [V, V0] = [yours.found.constant?.value, beside.found.constant?.value];
+  if (V > 0 && V0 > 0) {
+    return [["It needs ", false], [times(V / V0), true], [" the time of the reversible diffusion for the same error. What a finite step costs is not known here.", false]];
+  }
+  return [["What Q gains is not known here. The measured averages below still show it.", false]];
+}
+
+/** What the gain costs at the present step. */
+export function price(world) {
+  if (world.problem || !world.ready) return "";
+  const [a, b] = [world.sides.yours.found, world.sides.beside.found];
+  const sd = Math.sqrt(world.about.variance);
+  const parts = [`V(h) is ${number(a.constant)} against ${number(b.constant)} with Q = 0.`];
+  if (a.now.state === "known" && b.now.state === "known") {
+    const [p, q] = a.ofSquare === undefined ? [a.now.bias / sd, b.now.bias / sd] : [a.ofSquare, b.ofSquare];
+    const whose = a.ofSquare === undefined ? "sd" : `sd in the square of ${world.h.label}`;
+    parts.push(`The price at this step: a bias of ${shown(Math.abs(p), 2)} against ${shown(Math.abs(q), 2)} ${whose},`);
+  } else {
+    parts.push("The price:");
+  }
+  parts.push(`and a largest stable step of ${shown(a.limit, 2)} against ${shown(b.limit, 2)}.`);
+  return parts.join(" ").replace("The price: and a", "The price: a");
+}
+
+/** A number with its error where the digits shown would hide it. */
+export function number(found, digits = 4) {
+  if (!found || !Number.isFinite(found.value)) return "not known";
+  const { value, error } = found;
+  if (!(error > 0.5 * 10 ** (1 - digits) * Math.abs(value))) return shown(value, digits);
+  return `${shown(value, digits)} ± ${shown(error, 1)}`;
+}
+
+const plain = (value, digits = 4) => (Number.isFinite(value) ? shown(value, digits) : "not known");
+
+/** The rows of the table: a name, then one text for each side. */
+export function rows(world) {
+  const { settings, about, sides } = world;
+  const each = (f) => Object.values(sides).map(f);
+  const now = ({ found }, f) => {
+    if (!found.now) return "…";
+    if (found.now.state === "unstable") return "unstable";
+    return found.now.state === "known" ? f(found.now) : "not known";
+  };
+  const measured = ({ chains }) => {
+    if (!chains || world.t < 50) return "–";
+    const { meanSquare, lost } = chains.summary(about.mean);
+    return lost ? `${lost} chains lost` : shown(about.variance / (world.t * meanSquare), 3);
+  };
+  return [
+    ["V(h), variance of the diffusion", each(({ found }) => (found.constant ? number(found.constant) : "…"))],
+    ["Bias of the long run", each((side) => now(side, ({ bias, biasError }) => number({ value: bias, error: biasError })))],
+    [`Sd of an average over N = ${settings.budget}`, each((side) => now(side, ({ variance }) => plain(Math.sqrt(variance))))],
+    ["Effective draws per gradient", each((side) => now(side, ({ draws }) => plain(draws)))],
+    ["… measured so far", each(measured)],
+    ["… at the best step", each(({ found }) => bestText(found, world.ready))],
+    ["Largest stable step", each(({ found }) => (found.limit ? plain(found.limit) : "…"))],
+  ];
+}
+
+function bestText(found, ready) {
+  if (!ready) return "…";
+  return found.best ? `${shown(found.best.draws, 3)} at η = ${shown(found.best.eta, 2)}` : "not known";
+}
+
+/** One sentence for each view. */
+export function captions(world) {
+  const { settings, target, sides } = world;
+  const augmented = Boolean(sides.yours?.dynamics.augmented);
+  const arrows = { all: "the whole drift", descent: "the descent −D∇U", rotation: "the rotation −Q∇U" }[settings.flow];
+  const phase = augmented && settings.plane === "phase";
+  const where = phase ? ", at the mean of θ₂ and r₂ = 0" : augmented ? ", at r = 0" : "";
+  const points = `Each point is a chain${phase ? " in the plane of θ₁ and r₁" : ""}`;
+  const way = target.gaussian ? "exact" : "from polynomials";
+  const gaps = target.gaussian ? "" : " Gaps: not known.";
+  return {
+    "yours-caption": `${points}; shades show the density${arrows ? `, arrows ${arrows}${where}` : ""}.`,
+    "beside-caption": "The same start and the same noise with Q = 0: what the rotation changes is all that differs.",
+    "average-caption": target.gaussian
+      ? "The mean over all chains of their averages so far, inside the band where it lies 95 times in 100; the band is exact."
+      : "The mean over all chains of their averages so far; the band holds for long runs and is left out where it is not known.",
+    "variance-caption": `The variance of an average over N states, times N and η (${way}); it tends to V(h) as η goes to 0.${gaps}`,
+    "bias-caption": `The distance of the long-run average from the truth, over the sd of h (${way}); smaller steps make it smaller.${gaps}`,
+    "draws-caption": `How many independent draws one gradient is worth for N = ${settings.budget}, with the bias counted as error; higher is better.${gaps}`,
+    "numbers-caption": tableCaption(world),
+  };
+}
+
+function tableCaption({ target, sides }) {
+  const plainColumn = sides.plain ? " Plain Langevin has D = I and no momentum: the chain to beat." : "";
+  if (target.gaussian) return `All numbers are exact, by Lyapunov equations; only “measured” comes from the chains above.${plainColumn}`;
+  const limit = " The largest step is that of the Gaussian with the same mean curvature.";
+  return `V, bias and variance solve the Poisson equation and the chain’s own law in polynomials.${limit}${plainColumn}`;
+}
