@@ -57,6 +57,18 @@ GAUSSIANS = [
 ]
 
 
+def on_cosine(kind, eta, tau, u, square, **values):
+    return {"beta": 1.2, **case(0, 0, kind, "euler", eta, tau, u, square, **values)}
+
+
+COSINES = [
+    on_cosine("rotation", 0.06, 1.0, FIRST, True, omega=1.0),
+    on_cosine("rotation", 0.06, 0.0, SUM, False, omega=1.5),
+    on_cosine("hfhr", 0.1, 0.5, FIRST, True, **HFHR),
+    on_cosine("gaul", 0.1, 0.0, SUM, False, **GAUL),
+]
+
+
 def dynamics(settings):
     kind = settings["dynamics"]
     if kind == "rotation":
@@ -103,10 +115,30 @@ def on_gaussian(asked) -> dict:
     }
 
 
+def on_ripples(asked) -> dict:
+    """What `predict` says of a case of the cosine target; bias and variance of the chain only where a grid gives them."""
+    plan = gm.Plan(
+        target=gm.targets.CosinePerturbed(2, asked["beta"]),
+        dynamics=dynamics(asked["settings"]),
+        observables={"h": observable(asked["h"])},
+        step_size=asked["eta"],
+        oracle=oracle(asked["tau"]),
+        num_steps=STEPS,
+        burn_in=LONG,
+        dtype="float64",
+    )
+    found = gm.predict(plan)
+    values = {"variance": found.variance["h"], "reversible_variance": found.reversible_variance["h"]}
+    if "grid" in str(found.bias_method["h"]):
+        values |= {"bias": found.bias["h"], "std": found.std["h"]}
+    return values
+
+
 def table() -> dict:
     return {
         "command": COMMAND,
         "gaussian": [{**asked, "expected": on_gaussian(asked)} for asked in GAUSSIANS],
+        "cosine": [{**asked, "expected": on_ripples(asked)} for asked in COSINES],
         **{"steps": STEPS, "few": FEW, "point": POINT},
     }
 

@@ -51,7 +51,10 @@ function logTicks(low, high) {
 function axis(range, from, to, log, count) {
   const [low, high] = range;
   const share = log ? (v) => Math.log(v / low) / Math.log(high / low) : (v) => (v - low) / (high - low);
-  return { place: (v) => from + (to - from) * share(v), ticks: log ? logTicks(low, high) : linearTicks(low, high, count) };
+  const ticks = log ? logTicks(low, high) : linearTicks(low, high, count);
+  const decimals = log ? 0 : Math.max(0, -Math.floor(Math.log10((ticks[1] ?? high) - (ticks[0] ?? low)) + 1e-9));
+  const text = (v) => (log || Math.abs(v) >= 1e6 ? shown(v, 2) : v.toFixed(decimals).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, ""));
+  return { place: (v) => from + (to - from) * share(v), ticks, text };
 }
 
 /**
@@ -68,10 +71,10 @@ export function draw(place, { x, y, lines = [], bands = [], marks = [], level, h
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const tick of Y.ticks) {
     svg.append(element("line", { class: "axis", x1: MARGIN.left, x2: right, y1: Y.place(tick), y2: Y.place(tick) }));
-    svg.append(element("text", { x: MARGIN.left - 7, y: Y.place(tick) + 4, "text-anchor": "end" }, shown(tick, 2)));
+    svg.append(element("text", { x: MARGIN.left - 7, y: Y.place(tick) + 4, "text-anchor": "end" }, Y.text(tick)));
   }
   for (const tick of X.ticks) {
-    svg.append(element("text", { x: X.place(tick), y: bottom + 16, "text-anchor": "middle" }, shown(tick, 2)));
+    svg.append(element("text", { x: X.place(tick), y: bottom + 16, "text-anchor": "middle" }, X.text(tick)));
   }
   svg.append(element("text", { x: right, y: height - 3, "text-anchor": "end" }, xName));
   const clip = `clip-${place.id}`;

@@ -202,15 +202,14 @@ function drawTable() {
 
 function drawAverage() {
   const { history: past, about } = world;
-  const late = past.filter(({ t }) => t >= 0.08 * world.t);
-  const sides = ["yours", "beside"];
-  const values = late.flatMap((entry) => sides.flatMap((s) => [entry[s]?.mean, entry[s]?.low, entry[s]?.high]));
-  const range = rangeOf([...values.filter((v) => v !== undefined), about.mean]);
-  const lines = sides.toReversed().map((s) => ({ className: s, points: past.map((e) => [e.t, e[s]?.mean ?? NaN]) }));
-  const bands = sides.toReversed().map((s) => ({
+  const sides = ["beside", "yours"];
+  const lines = sides.map((s) => ({ className: s, points: past.map((e) => [e.t, e[s]?.mean ?? NaN]) }));
+  const bands = sides.map((s) => ({
     className: s,
-    points: past.filter((e) => Number.isFinite(e[s]?.low)).map((e) => [e.t, e[s].low, e[s].high]),
+    points: past.flatMap((e) => { const band = world.band(s, e); return band ? [[e.t, ...band]] : []; }),
   }));
+  const late = [...lines, ...bands].flatMap(({ points }) => points.filter(([t]) => t >= 0.08 * world.t).flatMap(([, ...v]) => v));
+  const range = rangeOf([...late, about.mean]);
   const now = past.at(-1);
   const label = now
     ? `Running average after ${world.t} steps: yours ${shown(now.yours?.mean ?? NaN)}, reversible ${shown(now.beside?.mean ?? NaN)}, truth ${shown(about.mean)}.`

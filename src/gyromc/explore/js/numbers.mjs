@@ -62,7 +62,7 @@ export function* atStep({ target, dynamics, scheme, eta, tau, h, N, about, curve
 /** The largest step; on a target that is not Gaussian, that of the Gaussian with the same mean curvature. */
 export const largestStep = (target, dynamics, scheme, tau) => gaussian.largestStep(scheme, dynamics, curvature(target), tau);
 
-/** Step sizes for a curve: equal ratios up to the limit. */
-export function ladder(limit, count) {
-  return Array.from({ length: count }, (_, k) => limit * 300 ** (k / (count - 1) - 1) * 0.999);
+/** Step sizes for a curve, with equal ratios, from limit / ratio up to the limit. */
+export function ladder(limit, count, ratio) {
+  return Array.from({ length: count }, (_, k) => 0.999 * limit * ratio ** (k / (count - 1) - 1));
 }

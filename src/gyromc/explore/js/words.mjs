@@ -30,18 +30,30 @@ export function headline(world) {
   if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
     return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
   }
-  const [best, other] = [yours.found.best, beside.found.best];
-  if (best && other) {
-    const ratio = best.draws / other.draws;
-    const end = " the effective draws per gradient of the reversible chain, each at its best step.";
-    if (ratio >= 1.005) return [["It makes ", false], [times(ratio), true], [end, false]];
-    return [["It makes only ", false], [times(ratio), true], [`${end} Here Q does not pay.`, false]];
+  const gain = compared(yours.found.best, beside.found.best);
+  if (gain) {
+    const square = world.h.square ? null : compared(yours.found.bestSquare, beside.found.bestSquare);
+    const end = " of the reversible chain, each at its best step.";
+    const start = ["Effective draws per gradient: ", false];
+    if (!square) return [start, gain, [`${end}`.replace(" of", " those of"), false]];
+    return [start, gain, [` for ${world.h.label} and `, false], square, [` for its square, against those${end}`, false]];
+  }
+  const [here, there] = [yours.found.now.draws, beside.found.now.draws];
+  if (here > 0 && there > 0) {
+    return [["At this step it makes ", false], [times(here / there), true], [" the effective draws of the reversible chain at the same step.", false]];
   }
   const [V, V0] = [yours.found.constant?.value, beside.found.constant?.value];
   if (V > 0 && V0 > 0) {
-    return [["It needs ", false], [times(V / V0), true], [" the time of the reversible diffusion for the same error. What a finite step costs is not known here.", false]];
+    return [["The diffusion needs ", false], [times(V / V0), true], [" the time of the reversible one. What finite steps cost is not known here.", false]];
   }
   return [["What Q gains is not known here. The measured averages below still show it.", false]];
+}
+
+/** The ratio of two best points, as a part of a sentence; null where it is not known. */
+function compared(best, other) {
+  if (!best || !other || (best.open && other.open)) return null;
+  const bound = best.open ? "at least " : other.open ? "at most " : "";
+  return [`${bound}${times(best.draws / other.draws)}`, true];
 }
 
 /** What the gain costs at the present step. */
@@ -51,9 +63,9 @@ export function price(world) {
   const sd = Math.sqrt(world.about.variance);
   const parts = [`V(h) is ${number(a.constant)} against ${number(b.constant)} with Q = 0.`];
   if (a.now.state === "known" && b.now.state === "known") {
-    const [p, q] = a.ofSquare === undefined ? [a.now.bias / sd, b.now.bias / sd] : [a.ofSquare, b.ofSquare];
-    const whose = a.ofSquare === undefined ? "sd" : `sd in the square of ${world.h.label}`;
-    parts.push(`The price at this step: a bias of ${shown(Math.abs(p), 2)} against ${shown(Math.abs(q), 2)} ${whose},`);
+    const [p, q] = world.h.square ? [a.now.bias / sd, b.now.bias / sd] : [a.now.squareBias, b.now.squareBias];
+    const whose = world.h.square ? "sd" : `sd in the square of ${world.h.label}`;
+    parts.push(`The price at this step: a bias of ${size(p)} against ${size(q)} ${whose},`);
   } else {
     parts.push("The price:");
   }
@@ -61,10 +73,13 @@ export function price(world) {
   return parts.join(" ").replace("The price: and a", "The price: a");
 }
 
+const size = (bias) => (Math.abs(bias) < 1e-9 ? "0" : shown(Math.abs(bias), 2));
+
 /** A number with its error where the digits shown would hide it. */
 export function number(found, digits = 4) {
   if (!found || !Number.isFinite(found.value)) return "not known";
   const { value, error } = found;
+  if (Math.abs(value) < 1e-12 && error < 1e-9) return "0";
   if (!(error > 0.5 * 10 ** (1 - digits) * Math.abs(value))) return shown(value, digits);
   return `${shown(value, digits)} ± ${shown(error, 1)}`;
 }
@@ -98,7 +113,8 @@ export function rows(world) {
 
 function bestText(found, ready) {
   if (!ready) return "…";
-  return found.best ? `${shown(found.best.draws, 3)} at η = ${shown(found.best.eta, 2)}` : "not known";
+  if (!found.best) return "not known";
+  return `${found.best.open ? "≥ " : ""}${shown(found.best.draws, 3)} at η = ${shown(found.best.eta, 2)}`;
 }
 
 /** One sentence for each view. */

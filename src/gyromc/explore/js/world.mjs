@@ -8,8 +8,10 @@ import { Chains } from "./simulation.mjs";
 import { OBSERVABLES, curvature, makeTarget } from "./targets.mjs";
 
 const SHAPE = { gaussian: ["kappa", "angle"], cosine: ["beta"], banana: ["bend"], mixture: ["distance"], logistic: [] };
+const REACH = 1.96; // standard deviations of a 95 % band
 const MOST_EXACT = 20000; // steps for which exact bands are followed
-const POINTS = { exact: 48, polynomials: 9 }; // of a curve
+const POINTS = { exact: 48, polynomials: 12 }; // of a curve
+const NOTHING = { bias: NaN, variance: NaN, draws: NaN, squareDraws: NaN };
 
 export class World {
   constructor(data) {
@@ -84,24 +86,28 @@ export class World {
       const side = this.sides[name];
       if (!side?.chains) continue;
       const { mean, lost } = side.chains.summary(this.about.mean);
-      entry[name] = { mean: lost ? NaN : mean, ...this.band(side) };
+      entry[name] = { mean: lost ? NaN : mean, ...this.exactBand(side) };
     }
     this.history.push(entry);
   }
 
-  /** The predicted 95 % band of the mean over chains at the present step; empty where it is not known. */
-  band(side) {
-    const count = this.settings.chains;
-    let [center, variance] = [NaN, NaN];
-    if (side.averages && side.averages.t === this.t) {
-      ({ mean: center, variance } = side.averages.moments());
-    } else if (side.found?.now?.state === "known") {
-      center = this.about.mean + side.found.now.bias;
-      const rate = (side.found.now.variance * this.settings.budget) / this.t;
-      variance = Math.min(rate, this.about.variance);
-    }
-    const reach = 1.96 * Math.sqrt(variance / count);
-    return { low: center - reach, high: center + reach };
+  /** The exact 95 % band of the mean over chains at the present step, on a Gaussian; empty elsewhere. */
+  exactBand({ averages }) {
+    if (averages?.t !== this.t) return {};
+    const { mean, variance } = averages.moments();
+    const reach = REACH * Math.sqrt(variance / this.settings.chains);
+    return { low: mean - reach, high: mean + reach };
+  }
+
+  /** The band of a stored step: the exact one, or that of long runs where it is known, else null. */
+  band(name, entry) {
+    const { low, high } = entry[name] ?? {};
+    if (Number.isFinite(low)) return [low, high];
+    const { now } = this.sides[name]?.found ?? {};
+    if (now?.state !== "known") return null;
+    const variance = Math.min((now.variance * this.settings.budget) / entry.t, this.about.variance);
+    const reach = REACH * Math.sqrt(variance / this.settings.chains);
+    return [this.about.mean + now.bias - reach, this.about.mean + now.bias + reach];
   }
 
   /** Begin to compute the predictions; `think` goes on with them. */
@@ -120,47 +126,60 @@ export class World {
     return this.news !== before || !this.thinking;
   }
 
-  /** The bias of h² in its standard deviations: a linear h on a Gaussian has none, and would hide the price. */
-  *ofSquare(side) {
-    const { target, settings: { eta, tau, budget: N } } = this;
-    const h = { u: this.h.u, square: true };
-    const about = truth(target, h);
-    const found = yield* atStep({ target, ...side, eta, tau, h, N, about });
-    return found.bias / Math.sqrt(about.variance);
-  }
-
   *thoughts() {
-    const { target, h, about, settings: { eta, tau, budget: N } } = this;
+    const { target, settings: { eta } } = this;
     const sides = Object.values(this.sides);
-    const ask = (side, size, curve) => atStep({ target, ...side, eta: size, tau, h, N, about, curve });
     this.news = 0;
     for (const side of sides) {
-      side.found.limit = largestStep(target, side.dynamics, side.scheme, tau);
-      side.found.now = yield* ask(side, eta, false);
-      if (target.gaussian && !h.square) side.found.ofSquare = yield* this.ofSquare(side);
+      side.found.limit = largestStep(target, side.dynamics, side.scheme, this.settings.tau);
+      side.found.now = yield* this.ask(side, eta, false);
       this.news += 1;
       yield;
     }
     for (const side of sides) {
-      side.found.constant = yield* constant(target, side.dynamics, h);
+      side.found.constant = yield* constant(target, side.dynamics, this.h);
       this.news += 1;
     }
-    const steps = ladder(Math.max(...sides.map((side) => side.found.limit)), target.gaussian ? POINTS.exact : POINTS.polynomials);
+    const limit = Math.max(...sides.map((side) => side.found.limit));
+    const steps = target.gaussian ? ladder(limit, POINTS.exact, 300) : ladder(limit, POINTS.polynomials, 120);
     for (const side of sides) {
       for (const size of steps) {
-        const found = size < side.found.limit ? yield* ask(side, size, true) : { bias: NaN, variance: NaN, draws: NaN };
+        const found = size < side.found.limit ? yield* this.ask(side, size, true) : { state: "unstable", ...NOTHING };
         side.found.curve.push({ eta: size, ...found });
         this.news += 1;
         yield;
       }
-      side.found.best = bestOf(side.found.curve);
+      side.found.best = bestOf(side.found.curve, (p) => p.draws);
+      side.found.bestSquare = bestOf(side.found.curve, (p) => p.squareDraws);
     }
     this.ready = true;
   }
+
+  /**
+   * The numbers of one side at a step size. Where h is linear, `squareDraws` and `squareBias` are those of h²: the bias of a
+   * linear h vanishes on a symmetric target, and would hide the price.
+   */
+  *ask(side, size, curve) {
+    const { target, h, about, settings: { tau, budget: N } } = this;
+    const question = { target, ...side, eta: size, tau, N, curve };
+    const found = yield* atStep({ ...question, h, about });
+    if (h.square) return found;
+    const square = { u: h.u, square: true };
+    const its = truth(target, square);
+    const { bias, draws } = yield* atStep({ ...question, h: square, about: its });
+    return { ...found, squareBias: bias / Math.sqrt(its.variance), squareDraws: draws };
+  }
 }
 
-/** The point of a curve with the most effective draws; null where none is known. */
-function bestOf(curve) {
-  const known = curve.filter(({ draws }) => Number.isFinite(draws));
-  return known.length ? known.reduce((a, b) => (b.draws > a.draws ? b : a)) : null;
+/**
+ * The point of a curve with the most effective draws; null where none is known. `open` says that the curve is not known beyond
+ * it, so that a larger step may be better.
+ */
+function bestOf(curve, of) {
+  let best = null;
+  curve.forEach((point, k) => {
+    if (!Number.isFinite(of(point)) || (best && of(point) <= best.draws)) return;
+    best = { eta: point.eta, draws: of(point), open: curve[k + 1]?.state === "unknown" };
+  });
+  return best;
 }
