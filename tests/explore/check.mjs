@@ -57,7 +57,7 @@ function ofChains(asked) {
   const target = targets.makeTarget({ target: "gaussian", kappa, angle: degrees });
   const step = schemes.stepMatrices(scheme, dyn, eta, K, tau);
   const count = 4000;
-  const chains = new simulation.Chains({ target, dynamics: dyn, step, tau, count, seed: 7, h, point: table.point });
+  const chains = new simulation.Chains({ target, dynamics: dyn, step, tau, count, seed: Math.round(1000 * eta) + scheme.length, h, point: table.point });
   for (let t = 0; t < table.few; t++) chains.advance();
   const averages = Array.from(chains.sums, (sum) => sum / table.few);
   const ownMean = averages.reduce((a, b) => a + b) / count;

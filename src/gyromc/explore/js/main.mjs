@@ -18,7 +18,7 @@ const $ = (id) => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-const page = { settings: initial(), paused: still.matches, goal: 0, frames: [], notices: [], drawnAt: 0, stale: true, work: 0 };
+const page = { settings: initial(), paused: still.matches, goal: 0, frames: [], notices: [], drawnAt: 0, stale: true, staleCurves: true, work: 0 };
 let world;
 let scenes;
 let colours;
@@ -80,7 +80,7 @@ function refresh() {
   $("eta-label").textContent = String(settings.eta);
   for (const [id, text] of Object.entries(words.captions(world))) $(id).textContent = text;
   drawBacks();
-  page.stale = true;
+  page.stale = page.staleCurves = true;
 }
 
 /** The coordinates of the state that are shown, the potential and the drift in that plane, and the box. */
@@ -106,7 +106,11 @@ function drawBacks() {
   for (const [name, scene] of Object.entries(scenes)) {
     const side = world.sides[name];
     scene.resize();
-    if (!side || !scene.width) continue;
+    if (!scene.width) continue;
+    if (!side) {
+      scene.clear(colours);
+      continue;
+    }
     const { potential, field, box } = view(side);
     scene.frame(box);
     scene.drawBack(potential, field, colours);
@@ -150,7 +154,7 @@ function frame(time) {
     drawFronts();
     page.stale = true;
   }
-  if (!world.problem && world.think(THINKING)) page.stale = true;
+  if (!world.problem && world.think(THINKING)) page.stale = page.staleCurves = true;
   if (page.stale && time - page.drawnAt > CHART_EVERY) {
     page.drawnAt = time;
     page.stale = false;
@@ -170,34 +174,40 @@ function drawCharts() {
   $("step").disabled = Boolean(world.problem);
   const pace = page.paused ? "paused" : `${shown(rate(), 2)} frames a second`;
   $("status").textContent = `Step ${world.t.toLocaleString("en")} · ${page.settings.chains} chains · ${pace}`;
+  drawTable();
+  drawAverage();
+  if (!page.staleCurves) return;
+  page.staleCurves = false;
   $("headline").replaceChildren(...words.headline(world).map(([text, stressed]) => {
     const node = document.createElement(stressed ? "b" : "span");
     node.textContent = text;
     return node;
   }));
   $("price").textContent = words.price(world);
-  drawTable();
-  drawAverage();
   drawCurves();
 }
 
+/** The table; its cells are made anew only where their number changes. */
 function drawTable() {
-  const cell = (tag, text, className = "") => Object.assign(document.createElement(tag), { textContent: text, className });
-  const table = $("numbers");
-  table.replaceChildren();
-  if (world.problem) return;
-  const head = table.createTHead().insertRow();
   const names = { yours: "Yours", beside: "Reversible, same D", plain: "Plain Langevin" };
-  head.append(cell("th", ""));
-  for (const side of Object.keys(world.sides)) head.append(cell("th", names[side], side));
-  head.firstChild.append(cell("span", "Quantity", "sr"));
-  for (const th of head.children) th.scope = "col";
-  const body = table.createTBody();
-  for (const [name, texts] of words.rows(world)) {
-    const row = body.insertRow();
-    row.append(Object.assign(cell("th", name), { scope: "row" }));
-    for (const text of texts) row.append(cell("td", text, /known|–|…/.test(text) ? "none" : ""));
+  const table = $("numbers");
+  const rows = world.problem ? [] : words.rows(world);
+  const shape = `${Object.keys(world.sides)} ${rows.length}`;
+  const cell = (tag, text, className, scope) => Object.assign(document.createElement(tag), { textContent: text, className, scope });
+  if (table.dataset.shape !== shape) {
+    table.dataset.shape = shape;
+    const head = document.createElement("thead");
+    const body = document.createElement("tbody");
+    head.insertRow().append(cell("th", "Quantity", "", "col"), ...Object.keys(world.sides).map((s) => cell("th", names[s], s, "col")));
+    for (const [, texts] of rows) body.insertRow().append(cell("th", "", "", "row"), ...texts.map(() => cell("td", "", "")));
+    table.replaceChildren(...(rows.length ? [head, body] : []));
   }
+  rows.forEach(([name, texts], i) => [name, ...texts].forEach((text, j) => {
+    const place = table.tBodies[0].rows[i].cells[j];
+    if (place.textContent === text) return;
+    place.textContent = text;
+    if (j) place.className = /known|–|…/.test(text) ? "none" : "";
+  }));
 }
 
 function drawAverage() {
@@ -284,7 +294,7 @@ async function begin() {
   const { settings, at, notices } = read(location.hash);
   open(settings, at, notices);
   buttons();
-  new ResizeObserver(() => { drawBacks(); page.stale = true; }).observe($("stage-yours"));
+  new ResizeObserver(() => { drawBacks(); page.stale = page.staleCurves = true; }).observe($("stage-yours"));
   dark.addEventListener("change", refresh);
   addEventListener("hashchange", () => { const found = read(location.hash); open(found.settings, found.at, found.notices); });
   Object.defineProperty(window, "explorer", { get: snapshot });

@@ -50,6 +50,13 @@ export class Scene {
     return [this.left + px / this.scale, this.top - py / this.scale];
   }
 
+  /** Nothing: there is no such dynamics. */
+  clear(colours) {
+    const context = this.back.getContext("2d");
+    context.fillStyle = colours.card;
+    context.fillRect(0, 0, this.back.width, this.back.height);
+  }
+
   /** Density, contours and arrows. `field(x, y)` is the drift in this plane, or null. */
   drawBack(potential, field, colours) {
     const context = this.back.getContext("2d");
@@ -171,19 +178,30 @@ export class Scene {
     if (!chains) return;
     const colour = colours[this.kind];
     if (withTrails) this.drawTrails(context, chains, colour);
-    const radius = chains.count > 150 ? 1.9 : 2.8;
-    context.fillStyle = colour;
+    const dot = this.dot(colour, chains.count > 150 ? 1.9 : 2.8);
+    const side = dot.width / this.ratio;
     context.globalAlpha = chains.count > 150 ? 0.8 : 0.95;
-    context.beginPath();
     for (let c = 0; c < chains.count; c++) {
       if (chains.lost[c]) continue;
       const [px, py] = this.toScreen(chains.y[c * chains.size + i], chains.y[c * chains.size + j]);
       if (px < -9 || py < -9 || px > this.width + 9 || py > this.height + 9) continue;
-      context.moveTo(px + radius, py);
-      context.arc(px, py, radius, 0, 2 * Math.PI);
+      context.drawImage(dot, px - side / 2, py - side / 2, side, side);
     }
-    context.fill();
     context.globalAlpha = 1;
+  }
+
+  /** A picture of one point: copying it is faster than drawing each point anew. */
+  dot(colour, radius) {
+    const key = `${colour} ${radius} ${this.ratio}`;
+    if (this.dotKey === key) return this.dotImage;
+    const side = Math.ceil(2 * (radius + 1) * this.ratio);
+    this.dotImage = new OffscreenCanvas(side, side);
+    this.dotKey = key;
+    const context = this.dotImage.getContext("2d");
+    context.fillStyle = colour;
+    context.arc(side / 2, side / 2, radius * this.ratio, 0, 2 * Math.PI);
+    context.fill();
+    return this.dotImage;
   }
 
   drawTrails(context, chains, colour) {

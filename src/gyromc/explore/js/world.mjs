@@ -28,12 +28,12 @@ export class World {
     }
     this.h = OBSERVABLES[settings.observable];
     this.about = truth(this.target, this.h);
-    this.problem = null;
+    Object.assign(this, { t: 0, history: [], thinking: null, ready: false });
     const dynamics = dynamicsOf.chosen(settings);
     this.problem = dynamicsOf.whyNot(dynamics, settings) ?? misfit(settings.scheme, dynamics);
     this.sides = {};
     if (this.problem) return;
-    const beside = settings.scheme === "leimkuhler_matthews" ? settings.scheme : besideScheme(settings.scheme);
+    const beside = besideScheme(settings.scheme);
     this.sides.yours = { dynamics, scheme: settings.scheme };
     this.sides.beside = { dynamics: dynamicsOf.reversible(dynamics), scheme: beside };
     if (dynamics.augmented) this.sides.plain = { dynamics: dynamicsOf.overdamped(), scheme: beside };

@@ -1,7 +1,7 @@
 """The table of test vectors for the explorer's mathematics, computed by the package.
 
-`python tests/explore/vectors.py --write` writes `vectors.json` beside this file: settings, and what `gyromc.predict` says of
-them. `test_mathematics.py` recomputes the table and compares the page's own functions with it.
+`python tests/support/explorer.py --write` writes `tests/explore/vectors.json`: settings, and what `gyromc.predict` says of
+them. `tests/explore/test_mathematics.py` recomputes the table and compares the page's own functions with it.
 """
 
 import json
@@ -12,8 +12,8 @@ import numpy as np
 
 import gyromc as gm
 
-FILE = Path(__file__).with_name("vectors.json")
-COMMAND = "python tests/explore/vectors.py --write"
+FILE = Path(__file__).parents[1] / "explore" / "vectors.json"
+COMMAND = "python tests/support/explorer.py --write"
 LONG = 10**6  # steps of burn-in, after which a chain has its stationary law
 STEPS, FEW = 1000, 40
 POINT = [1.5, -0.5]
