@@ -35,7 +35,7 @@ function linearTicks(low, high, count) {
   return ticks;
 }
 
-function logTicks(low, high) {
+function logTicks(low, high, most) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); 10 ** power <= high * 1.0001; power++) {
     for (const m of [1, 2, 5]) {
@@ -44,14 +44,14 @@ function logTicks(low, high) {
     }
   }
   const decades = ticks.filter((t) => Math.abs(Math.log10(t) % 1) < 1e-9);
-  return ticks.length > 7 && decades.length > 1 ? decades : ticks;
+  return ticks.length > most && decades.length > 1 ? decades : ticks;
 }
 
 /** An axis: where a value lies, and its ticks. */
 function axis(range, from, to, log, count) {
   const [low, high] = range;
   const share = log ? (v) => Math.log(v / low) / Math.log(high / low) : (v) => (v - low) / (high - low);
-  const ticks = log ? logTicks(low, high) : linearTicks(low, high, count);
+  const ticks = log ? logTicks(low, high, count) : linearTicks(low, high, count);
   const decimals = log ? 0 : Math.max(0, -Math.floor(Math.log10((ticks[1] ?? high) - (ticks[0] ?? low)) + 1e-9));
   const text = (v) => (log || Math.abs(v) >= 1e6 ? shown(v, 2) : v.toFixed(decimals).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, ""));
   return { place: (v) => from + (to - from) * share(v), ticks, text };
@@ -60,14 +60,14 @@ function axis(range, from, to, log, count) {
 /**
  * Draw a chart into `place`.
  * lines: { points: [[x, y]…], className }; bands: { points: [[x, low, high]…], className }; marks: { x, y, className };
- * level: a dashed horizontal line; here: a dashed vertical one; label: what a screen reader says.
+ * level: a dashed horizontal line; here: a dashed vertical one; label: what a screen reader says; empty: a text in the middle.
  */
-export function draw(place, { x, y, lines = [], bands = [], marks = [], level, here, label, xName }) {
+export function draw(place, { x, y, lines = [], bands = [], marks = [], level, here, label, xName, empty }) {
   const width = Math.max(place.clientWidth, 240);
   const height = place.dataset.height ? Number(place.dataset.height) : Math.round(Math.min(0.62 * width, 250));
   const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
-  const X = axis(x.range, MARGIN.left, right, x.log, Math.max(3, width / 110));
-  const Y = axis(y.range, bottom, MARGIN.top, y.log, 4);
+  const X = axis(x.range, MARGIN.left, right, x.log, Math.max(3, width / (x.log ? 60 : 110)));
+  const Y = axis(y.range, bottom, MARGIN.top, y.log, y.log ? 6 : 4);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const tick of Y.ticks) {
     svg.append(element("line", { class: "axis", x1: MARGIN.left, x2: right, y1: Y.place(tick), y2: Y.place(tick) }));
@@ -101,6 +101,7 @@ export function draw(place, { x, y, lines = [], bands = [], marks = [], level, h
   for (const { x: a, y: b, className } of marks) {
     if (Number.isFinite(b)) svg.append(element("circle", { class: `mark ${className}`, cx: X.place(a), cy: Y.place(clamp(b, y.range)), r: 5 }));
   }
+  if (empty) svg.append(element("text", { class: "empty", x: (MARGIN.left + right) / 2, y: bottom / 2, "text-anchor": "middle" }, empty));
   place.replaceChildren(svg);
 }
 

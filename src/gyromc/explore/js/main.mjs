@@ -228,29 +228,35 @@ function drawAverage() {
   draw($("chart-average"), { x, y: { range }, lines, bands, level: about.mean, label, xName: "steps" });
 }
 
-function drawCurves() {
-  const { settings, about } = world;
-  const sides = ["beside", "yours"].filter((name) => world.sides[name]);
+/** The three charts: a value of a point on the curve, and the range of the axis. */
+function kinds() {
+  const { settings, about, h } = world;
   const sd = Math.sqrt(about.variance);
-  const kinds = {
+  return {
     variance: { of: (p, eta) => p.variance * settings.budget * eta, range: (v) => logRange(v, { above: 60 }), log: true },
-    bias: { of: (p) => Math.abs(p.bias) / sd, range: biasRange },
+    bias: { of: (p) => Math.abs(p.bias) / sd, also: h.square ? null : (p) => Math.abs(p.squareBias), range: biasRange },
     draws: { of: (p) => p.draws, range: (v) => logRange(v, { below: 1000 }), log: true },
   };
+}
+
+function drawCurves() {
+  const { settings } = world;
+  const sides = ["beside", "yours"].filter((name) => world.sides[name]);
   const known = sides.flatMap((name) => world.sides[name].found.curve.map(({ eta }) => eta));
   const x = { range: known.length > 1 ? [Math.min(...known), Math.max(...known)] : [0.001, 1], log: true };
-  for (const [kind, { of, log, range }] of Object.entries(kinds)) {
-    const lines = sides.map((name) => ({
-      className: name,
-      points: world.sides[name].found.curve.map((p) => [p.eta, of(p, p.eta)]),
-    }));
-    const marks = sides.map((name) => {
+  const within = settings.eta >= x.range[0] && settings.eta <= x.range[1];
+  for (const [kind, { of, also, log, range }] of Object.entries(kinds())) {
+    const line = (name, f, className) => ({ className, points: world.sides[name].found.curve.map((p) => [p.eta, f(p, p.eta)]) });
+    const lines = sides.flatMap((name) => [line(name, of, name), ...(also ? [line(name, also, `${name} square`)] : [])]);
+    const marks = (within ? sides : []).flatMap((name) => {
       const { now } = world.sides[name].found;
-      return { x: settings.eta, y: now ? of(now, settings.eta) : NaN, className: name };
-    }).filter((mark) => mark.x >= x.range[0] && mark.x <= x.range[1]);
-    const y = { range: range([...lines.flatMap(({ points }) => points.map(([, v]) => v)), ...marks.map((m) => m.y)]), log };
+      return now ? [of, ...(also ? [also] : [])].map((f) => ({ x: settings.eta, y: f(now, settings.eta), className: name })) : [];
+    });
+    const values = [...lines.flatMap(({ points }) => points.map(([, v]) => v)), ...marks.map((m) => m.y)];
+    const empty = values.some(Number.isFinite) ? "" : world.ready || world.problem ? "not known here" : "computing …";
     const label = `${kind} against the step size: ${marks.map((m) => `${m.className} ${shown(m.y)}`).join(", ")} at η = ${settings.eta}.`;
-    draw($(`chart-${kind}`), { x, y, lines, marks, here: settings.eta, label, xName: "step size η" });
+    const content = { x, y: { range: range(values), log }, lines, marks, here: settings.eta, label, xName: "step size η", empty };
+    draw($(`chart-${kind}`), content);
   }
 }
 

@@ -33,10 +33,8 @@ export function headline(world) {
   const gain = compared(yours.found.best, beside.found.best);
   if (gain) {
     const square = world.h.square ? null : compared(yours.found.bestSquare, beside.found.bestSquare);
-    const end = " of the reversible chain, each at its best step.";
-    const start = ["Effective draws per gradient: ", false];
-    if (!square) return [start, gain, [`${end}`.replace(" of", " those of"), false]];
-    return [start, gain, [` for ${world.h.label} and `, false], square, [` for its square, against those${end}`, false]];
+    const whose = ` the effective draws of the reversible chain for ${world.h.label}`;
+    return square ? [gain, [`${whose}, `, false], square, [" for its square.", false]] : [gain, [`${whose}.`, false]];
   }
   const [here, there] = [yours.found.now.draws, beside.found.now.draws];
   if (here > 0 && there > 0) {
@@ -62,15 +60,14 @@ export function price(world) {
   const [a, b] = [world.sides.yours.found, world.sides.beside.found];
   const sd = Math.sqrt(world.about.variance);
   const parts = [`V(h) is ${number(a.constant)} against ${number(b.constant)} with Q = 0.`];
+  if (compared(a.best, b.best)) parts.unshift("Draws are per gradient, each chain at its best step.");
   if (a.now.state === "known" && b.now.state === "known") {
     const [p, q] = world.h.square ? [a.now.bias / sd, b.now.bias / sd] : [a.now.squareBias, b.now.squareBias];
     const whose = world.h.square ? "sd" : `sd in the square of ${world.h.label}`;
-    parts.push(`The price at this step: a bias of ${size(p)} against ${size(q)} ${whose},`);
-  } else {
-    parts.push("The price:");
+    parts.push(`The price at this step: a bias of ${size(p)} against ${size(q)} ${whose}.`);
   }
-  parts.push(`and a largest stable step of ${shown(a.limit, 2)} against ${shown(b.limit, 2)}.`);
-  return parts.join(" ").replace("The price: and a", "The price: a");
+  parts.push(`The largest stable step is ${shown(a.limit, 2)} against ${shown(b.limit, 2)}.`);
+  return parts.join(" ");
 }
 
 const size = (bias) => (Math.abs(bias) < 1e-9 ? "0" : shown(Math.abs(bias), 2));
@@ -95,6 +92,11 @@ export function rows(world) {
     if (found.now.state === "unstable") return "unstable";
     return found.now.state === "known" ? f(found.now) : "not known";
   };
+  const distance = ({ chains }) => {
+    if (!chains || world.t < 50) return "–";
+    const { mean, stdError, lost } = chains.summary(about.mean);
+    return lost ? `${lost} chains lost` : `${shown(mean - about.mean, 2)} ± ${shown(1.96 * stdError, 1)}`;
+  };
   const measured = ({ chains }) => {
     if (!chains || world.t < 50) return "–";
     const { meanSquare, lost } = chains.summary(about.mean);
@@ -103,6 +105,7 @@ export function rows(world) {
   return [
     ["V(h), variance of the diffusion", each(({ found }) => (found.constant ? number(found.constant) : "…"))],
     ["Bias of the long run", each((side) => now(side, ({ bias, biasError }) => number({ value: bias, error: biasError })))],
+    ["… measured so far, start included", each(distance)],
     [`Sd of an average over N = ${settings.budget}`, each((side) => now(side, ({ variance }) => plain(Math.sqrt(variance))))],
     ["Effective draws per gradient", each((side) => now(side, ({ draws }) => plain(draws)))],
     ["… measured so far", each(measured)],
@@ -134,7 +137,7 @@ export function captions(world) {
       ? "The mean over all chains of their averages so far, inside the band where it lies 95 times in 100; the band is exact."
       : "The mean over all chains of their averages so far; the band holds for long runs and is left out where it is not known.",
     "variance-caption": `The variance of an average over N states, times N and η (${way}); it tends to V(h) as η goes to 0.${gaps}`,
-    "bias-caption": `The distance of the long-run average from the truth, over the sd of h (${way}); smaller steps make it smaller.${gaps}`,
+    "bias-caption": `The distance of the long-run average from the truth, over its sd (${way}); ${world.h.square ? "smaller steps make it smaller" : "solid for h, dashed for its square"}.${gaps}`,
     "draws-caption": `How many independent draws one gradient is worth for N = ${settings.budget}, with the bias counted as error; higher is better.${gaps}`,
     "numbers-caption": tableCaption(world),
   };
