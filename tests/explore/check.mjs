@@ -37,8 +37,11 @@ function onGaussian(asked) {
   };
 }
 
+const ripples = new Map(); // a target keeps what was computed for it
+
 function onCosine({ beta, settings, scheme, eta, tau, h }) {
-  const target = targets.makeTarget({ target: "cosine", beta });
+  if (!ripples.has(beta)) ripples.set(beta, targets.makeTarget({ target: "cosine", beta }));
+  const target = ripples.get(beta);
   const dyn = dynamics.chosen(settings);
   const { bias, variance } = spectral.finish(spectral.chain(target, dyn, scheme, eta, tau, h));
   const constant = (d) => spectral.finish(spectral.variance(target, d, h)).value;

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-
 from gyromc.explore import posterior
 from gyromc.explore.server import FOLDER
 from support import explorer as vectors
@@ -58,8 +57,16 @@ def test_the_chains_on_the_screen_have_their_exact_moments():
 MUTANTS = {
     "E8": ("gaussian.mjs", "return 2 * dot(w, apply(D, w));", "return 2.001 * dot(w, apply(D, w));"),
     "E6": ("gaussian.mjs", "return 8 * inner(times(Psi, D)", "return 8.004 * inner(times(Psi, D)"),
-    "oracle's noise": ("gaussian.mjs", "times(spread, transpose(spread)), tau ** 2)", "times(spread, transpose(spread)), tau)"),
-    "balanced": ("schemes.mjs", "secondMoment(dynamics, K, tau)), -(eta ** 2));", "secondMoment(dynamics, K, 0)), -(eta ** 2));"),
+    "oracle's noise": (
+        "gaussian.mjs",
+        "times(spread, transpose(spread)), tau ** 2)",
+        "times(spread, transpose(spread)), tau)",
+    ),
+    "balanced": (
+        "schemes.mjs",
+        "secondMoment(dynamics, K, tau)), -(eta ** 2));",
+        "secondMoment(dynamics, K, 0)), -(eta ** 2));",
+    ),
     "Adams-Bashforth": ("schemes.mjs", "add(D, Q, 1.5), -eta)", "add(D, Q, 1.49), -eta)"),
     "splitting": ("schemes.mjs", "const reach = (eta / 2) * (1 + decay);", "const reach = eta;"),
     "GAUL": ("dynamics.mjs", "c.map((v) => (1 + v) / 2)", "c.map((v) => (1.001 + v) / 2)"),

@@ -32,7 +32,9 @@ def opened(browser, address):
         page = context.new_page()
         page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda r: foreign.append(r.url) if not r.url.startswith((address, "data:", "file:")) else None)
+        page.on(
+            "request", lambda r: foreign.append(r.url) if not r.url.startswith((address, "data:", "file:")) else None
+        )
         page.goto(f"{url or address}#{settings}")
         wait(page, "Boolean(window.explorer)")
         return page

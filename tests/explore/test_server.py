@@ -1,13 +1,16 @@
 """The server answers browsers on this machine for the files it knows, and nobody else; the copy is one file."""
 
 import http.client
+import signal
+import subprocess
 import threading
+import urllib.request
 
 import pytest
 
 from gyromc import InvalidInput
 from gyromc.explore.server import FOLDER, PORT, PageServer, copy_in_one_file, files
-from support.commands import gyromc
+from support.commands import gyromc, interruptible_command
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,8 @@ def test_it_listens_on_this_machine_alone(server):
 
 
 @pytest.mark.parametrize(
-    "path", ["/server.py", "/js/", "/js/../server.py", "/%2e%2e/app/cli.py", "//etc/passwd", "/js/main.mjs/", "/nothing"]
+    "path",
+    ["/server.py", "/js/", "/js/../server.py", "/%2e%2e/app/cli.py", "//etc/passwd", "/js/main.mjs/", "/nothing"],
 )
 def test_other_paths_are_not_found(server, path):
     assert ask(server, path)[0].status == 404
@@ -75,7 +79,7 @@ def test_a_port_in_use_and_a_port_that_is_none_are_said(server):
 
 def test_the_copy_is_one_file_that_asks_for_nothing(tmp_path):
     text = copy_in_one_file()
-    for forbidden in (" src=", "<link rel=\"stylesheet\"", "import ", "export ", "http://127", "https://"):
+    for forbidden in (" src=", '<link rel="stylesheet"', "import ", "export ", "http://127", "https://"):
         assert forbidden not in text.replace("http://www.w3.org/2000/svg", "")
     done = gyromc("explore", "--out", str(tmp_path / "site"))
     assert (tmp_path / "site" / "index.html").read_text() == text
@@ -86,3 +90,13 @@ def test_help_has_examples_and_the_default_port():
     done = gyromc("explore", "--help")
     assert "Examples" in done.stdout
     assert str(PORT) in done.stdout
+
+
+def test_the_command_prints_its_address_and_ends_at_ctrl_c():
+    command = interruptible_command("explore", "--port", "0", "--no-browser")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        with urllib.request.urlopen(process.stdout.readline().strip(), timeout=20) as reply:
+            assert reply.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0

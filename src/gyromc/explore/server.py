@@ -44,7 +44,9 @@ def files() -> dict[str, Path]:
     assert "/" in files() and "/js/main.mjs" in files()
     ```
     """
-    found = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS}
+    found = {
+        f"/{path.relative_to(FOLDER).as_posix()}": path for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS
+    }
     return {"/": FOLDER / "index.html", **found}
 
 
@@ -71,7 +73,7 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             raise InvalidInput(
-                f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). Pass another `--port`, or `--port 0` for any free one."
+                f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). Pass another `--port`, or 0 for any free one."
             ) from None
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
@@ -95,7 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, with_body: bool) -> None:
         if self.headers.get("Host") not in self.server.hosts:  # another name that leads here: a page of somebody else
-            self._send(HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 and localhost only.\n", "text/plain", with_body)
+            self._send(
+                HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 and localhost only.\n", "text/plain", with_body
+            )
             return
         found = self.server.content.get(self.path.partition("?")[0])
         if found is None:
@@ -150,12 +154,16 @@ def _bundle() -> str:
             add(match[2])
         body = IMPORT.sub(_as_constant, text)
         names = EXPORT.findall(body)
-        done[name] = f"const $ {name} = (() => {{\n{EXPORT.sub('', body)}return {{ {', '.join(names)} }};\n}})();\n".replace(
-            "$ ", "$"
+        done[name] = (
+            f"const $ {name} = (() => {{\n{EXPORT.sub('', body)}return {{ {', '.join(names)} }};\n}})();\n".replace(
+                "$ ", "$"
+            )
         )
 
     add("main")
-    require("import " not in "".join(done.values()), "A module of the page has an import that the copy does not understand.")
+    require(
+        "import " not in "".join(done.values()), "A module of the page has an import that the copy does not understand."
+    )
     return "".join(done.values())
 
 

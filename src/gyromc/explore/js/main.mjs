@@ -193,13 +193,14 @@ function drawTable() {
   const table = $("numbers");
   const rows = world.problem ? [] : words.rows(world);
   const shape = `${Object.keys(world.sides)} ${rows.length}`;
-  const cell = (tag, text, className, scope) => Object.assign(document.createElement(tag), { textContent: text, className, scope });
+  const cell = (tag, text, className, more = {}) => Object.assign(document.createElement(tag), { textContent: text, className, ...more });
+  const [column, row] = [{ scope: "col" }, { scope: "row" }];
   if (table.dataset.shape !== shape) {
     table.dataset.shape = shape;
     const head = document.createElement("thead");
     const body = document.createElement("tbody");
-    head.insertRow().append(cell("th", "Quantity", "", "col"), ...Object.keys(world.sides).map((s) => cell("th", names[s], s, "col")));
-    for (const [, texts] of rows) body.insertRow().append(cell("th", "", "", "row"), ...texts.map(() => cell("td", "", "")));
+    head.insertRow().append(cell("th", "Quantity", "", column), ...Object.keys(world.sides).map((s) => cell("th", names[s], s, column)));
+    for (const [, texts] of rows) body.insertRow().append(cell("th", "", "", row), ...texts.map(() => cell("td", "", "")));
     table.replaceChildren(...(rows.length ? [head, body] : []));
   }
   rows.forEach(([name, texts], i) => [name, ...texts].forEach((text, j) => {

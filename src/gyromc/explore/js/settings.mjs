@@ -12,7 +12,7 @@ export const SETTINGS = {
   angle: { least: -90, most: 90, initial: 35 },
   beta: { least: 0, most: 2, initial: 1.2 },
   bend: { least: 0, most: 1, initial: 0.6 },
-  distance: { least: 0, most: 4, initial: 3 },
+  distance: { least: 0, most: 4, initial: 2.5 },
   dynamics: {
     choices: { reversible: "Reversible", rotation: "Rotation J", hfhr: "HFHR (α, γ)", gaul: "GAUL (a, γ, C)" },
     initial: "rotation",

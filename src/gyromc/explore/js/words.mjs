@@ -1,6 +1,7 @@
 // The sentences and the table of the page, from settings and predictions.
 
 import { shown } from "./charts.mjs";
+import { SCHEMES } from "./schemes.mjs";
 
 const times = (ratio) => `${shown(ratio, 2)} ×`;
 
@@ -25,7 +26,6 @@ export function headline(world) {
   const { yours, beside } = world.sides;
   if (world.problem) return [[world.problem, false]];
   if (yours.error) return [[yours.error, false]];
-  if (!world.ready) return [["Computing the predictions …", false]];
   const { settings } = world;
   if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
     return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
@@ -36,10 +36,11 @@ export function headline(world) {
     const whose = ` the effective draws of the reversible chain for ${world.h.label}`;
     return square ? [gain, [`${whose}, `, false], square, [" for its square.", false]] : [gain, [`${whose}.`, false]];
   }
-  const [here, there] = [yours.found.now.draws, beside.found.now.draws];
+  const [here, there] = [yours.found.now?.draws, beside.found.now?.draws];
   if (here > 0 && there > 0) {
     return [["At this step it makes ", false], [times(here / there), true], [" the effective draws of the reversible chain at the same step.", false]];
   }
+  if (!world.ready) return [["Computing the predictions …", false]];
   const [V, V0] = [yours.found.constant?.value, beside.found.constant?.value];
   if (V > 0 && V0 > 0) {
     return [["The diffusion needs ", false], [times(V / V0), true], [" the time of the reversible one. What finite steps cost is not known here.", false]];
@@ -131,8 +132,8 @@ export function captions(world) {
   const way = target.gaussian ? "exact" : "from polynomials";
   const gaps = target.gaussian ? "" : " Gaps: not known.";
   return {
-    "yours-caption": `${points}; shades show the density${arrows ? `, arrows ${arrows}${where}` : ""}.`,
-    "beside-caption": "The same start and the same noise with Q = 0: what the rotation changes is all that differs.",
+    "yours-caption": `${points}; shades show the density${arrows ? `, arrows ${arrows}${where}` : ""}.${augmented && !phase ? " The plane of θ₁ and r₁ shows the rotation." : ""}`,
+    "beside-caption": `The same start and the same noise with Q = 0${besideScheme(sides)}.`,
     "average-caption": target.gaussian
       ? "The mean over all chains of their averages so far, inside the band where it lies 95 times in 100; the band is exact."
       : "The mean over all chains of their averages so far; the band holds for long runs and is left out where it is not known.",
@@ -141,6 +142,12 @@ export function captions(world) {
     "draws-caption": `How many independent draws one gradient is worth for N = ${settings.budget}, with the bias counted as error; higher is better.${gaps}`,
     "numbers-caption": tableCaption(world),
   };
+}
+
+/** What else differs between the two sides. */
+function besideScheme({ yours, beside }) {
+  if (!yours || yours.scheme === beside.scheme) return ": what Q changes is all that differs";
+  return `, and with ${SCHEMES[beside.scheme]}, the scheme of the same order for Q = 0`;
 }
 
 function tableCaption({ target, sides }) {
