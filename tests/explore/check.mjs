@@ -60,14 +60,16 @@ function ofChains(asked) {
   const target = targets.makeTarget({ target: "gaussian", kappa, angle: degrees });
   const step = schemes.stepMatrices(scheme, dyn, eta, K, tau);
   const count = 4000;
-  const chains = new simulation.Chains({ target, dynamics: dyn, step, tau, count, seed: Math.round(1000 * eta) + scheme.length, h, point: table.point });
+  const seed = Math.round(1000 * eta) + scheme.length;
+  const chains = new simulation.Chains({ target, dynamics: dyn, step, tau, count, seed, h, point: table.point });
   for (let t = 0; t < table.few; t++) chains.advance();
   const averages = Array.from(chains.sums, (sum) => sum / table.few);
   const ownMean = averages.reduce((a, b) => a + b) / count;
   const squares = averages.map((v) => (v - short.mean) ** 2);
   const ownVariance = squares.reduce((a, b) => a + b) / count;
   const spread = Math.sqrt(squares.reduce((a, b) => a + (b - ownVariance) ** 2, 0) / count);
-  return [(ownMean - short.mean) / Math.sqrt(short.variance / count), (ownVariance - short.variance) / (spread / Math.sqrt(count))];
+  const scores = [(ownMean - short.mean) / Math.sqrt(short.variance), (ownVariance - short.variance) / spread];
+  return scores.map((score) => score * Math.sqrt(count));
 }
 
 const compute = { gaussian: onGaussian, cosine: onCosine, chains: ofChains }[what];

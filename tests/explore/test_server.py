@@ -100,3 +100,11 @@ def test_the_command_prints_its_address_and_ends_at_ctrl_c():
             assert reply.status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "js").glob("*.mjs")), ids=lambda p: p.name)
+def test_modules_are_small_and_documented(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("// ")
+    assert len(lines) <= 400
+    assert max(map(len, lines)) <= 130

@@ -53,7 +53,8 @@ function axis(range, from, to, log, count) {
   const share = log ? (v) => Math.log(v / low) / Math.log(high / low) : (v) => (v - low) / (high - low);
   const ticks = log ? logTicks(low, high, count) : linearTicks(low, high, count);
   const decimals = log ? 0 : Math.max(0, -Math.floor(Math.log10((ticks[1] ?? high) - (ticks[0] ?? low)) + 1e-9));
-  const text = (v) => (log || Math.abs(v) >= 1e6 ? shown(v, 2) : v.toFixed(decimals).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, ""));
+  const fixed = (v) => v.toFixed(decimals).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "");
+  const text = (v) => (log || Math.abs(v) >= 1e6 ? shown(v, 2) : fixed(v));
   return { place: (v) => from + (to - from) * share(v), ticks, text };
 }
 
@@ -80,7 +81,8 @@ export function draw(place, { x, y, lines = [], bands = [], marks = [], level, h
   const clip = `clip-${place.id}`;
   const clipped = element("g", { "clip-path": `url(#${clip})` });
   const region = element("clipPath", { id: clip });
-  region.append(element("rect", { x: MARGIN.left, y: MARGIN.top - 2, width: right - MARGIN.left, height: bottom - MARGIN.top + 4 }));
+  const inside = { width: right - MARGIN.left, height: bottom - MARGIN.top + 4 };
+  region.append(element("rect", { x: MARGIN.left, y: MARGIN.top - 2, ...inside }));
   svg.append(region, clipped);
   const at = (a, b) => `${X.place(a).toFixed(1)},${Y.place(y.log ? Math.max(b, y.range[0] / 1e3) : b).toFixed(1)}`;
   for (const { points, className } of bands) {
@@ -99,9 +101,11 @@ export function draw(place, { x, y, lines = [], bands = [], marks = [], level, h
     }
   }
   for (const { x: a, y: b, className } of marks) {
-    if (Number.isFinite(b)) svg.append(element("circle", { class: `mark ${className}`, cx: X.place(a), cy: Y.place(clamp(b, y.range)), r: 5 }));
+    if (!Number.isFinite(b)) continue;
+    svg.append(element("circle", { class: `mark ${className}`, cx: X.place(a), cy: Y.place(clamp(b, y.range)), r: 5 }));
   }
-  if (empty) svg.append(element("text", { class: "empty", x: (MARGIN.left + right) / 2, y: bottom / 2, "text-anchor": "middle" }, empty));
+  const middle = { x: (MARGIN.left + right) / 2, y: bottom / 2, "text-anchor": "middle" };
+  if (empty) svg.append(element("text", { class: "empty", ...middle }, empty));
   place.replaceChildren(svg);
 }
 

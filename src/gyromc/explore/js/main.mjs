@@ -18,7 +18,17 @@ const $ = (id) => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-const page = { settings: initial(), paused: still.matches, goal: 0, frames: [], notices: [], drawnAt: 0, stale: true, staleCurves: true, work: 0 };
+const page = {
+  settings: initial(),
+  paused: still.matches,
+  goal: 0, // the step of a shared address, while the chains go there
+  frames: [], // times of the last frames
+  work: 0, // milliseconds of a frame that this page needs
+  notices: [],
+  drawnAt: 0,
+  stale: true, // whether charts and table must be drawn
+  staleCurves: true, // and the charts against the step size
+};
 let world;
 let scenes;
 let colours;
@@ -193,13 +203,15 @@ function drawTable() {
   const table = $("numbers");
   const rows = world.problem ? [] : words.rows(world);
   const shape = `${Object.keys(world.sides)} ${rows.length}`;
-  const cell = (tag, text, className, more = {}) => Object.assign(document.createElement(tag), { textContent: text, className, ...more });
+  const cell = (tag, textContent, className, more = {}) =>
+    Object.assign(document.createElement(tag), { textContent, className, ...more });
   const [column, row] = [{ scope: "col" }, { scope: "row" }];
   if (table.dataset.shape !== shape) {
     table.dataset.shape = shape;
     const head = document.createElement("thead");
     const body = document.createElement("tbody");
-    head.insertRow().append(cell("th", "Quantity", "", column), ...Object.keys(world.sides).map((s) => cell("th", names[s], s, column)));
+    const titles = Object.keys(world.sides).map((side) => cell("th", names[side], side, column));
+    head.insertRow().append(cell("th", "Quantity", "", column), ...titles);
     for (const [, texts] of rows) body.insertRow().append(cell("th", "", "", row), ...texts.map(() => cell("td", "", "")));
     table.replaceChildren(...(rows.length ? [head, body] : []));
   }
@@ -222,9 +234,8 @@ function drawAverage() {
   const late = [...lines, ...bands].flatMap(({ points }) => points.filter(([t]) => t >= 0.08 * world.t).flatMap(([, ...v]) => v));
   const range = rangeOf([...late, about.mean]);
   const now = past.at(-1);
-  const label = now
-    ? `Running average after ${world.t} steps: yours ${shown(now.yours?.mean ?? NaN)}, reversible ${shown(now.beside?.mean ?? NaN)}, truth ${shown(about.mean)}.`
-    : `Running average: no steps yet; truth ${shown(about.mean)}.`;
+  const means = ["yours", "beside"].map((side) => shown(now?.[side]?.mean ?? NaN));
+  const label = `Running average after ${world.t} steps: yours ${means[0]}, reversible ${means[1]}, truth ${shown(about.mean)}.`;
   const x = { range: [0, Math.max(world.t, 20)] };
   draw($("chart-average"), { x, y: { range }, lines, bands, level: about.mean, label, xName: "steps" });
 }
@@ -255,16 +266,23 @@ function drawCurves() {
     });
     const values = [...lines.flatMap(({ points }) => points.map(([, v]) => v)), ...marks.map((m) => m.y)];
     const empty = values.some(Number.isFinite) ? "" : world.ready || world.problem ? "not known here" : "computing …";
-    const label = `${kind} against the step size: ${marks.map((m) => `${m.className} ${shown(m.y)}`).join(", ")} at η = ${settings.eta}.`;
+    const here = marks.map((m) => `${m.className} ${shown(m.y)}`).join(", ");
+    const label = `${kind} against the step size: ${here} at η = ${settings.eta}.`;
     const content = { x, y: { range: range(values), log }, lines, marks, here: settings.eta, label, xName: "step size η", empty };
     draw($(`chart-${kind}`), content);
   }
 }
 
 function buttons() {
-  $("play").addEventListener("click", () => { page.paused = !page.paused; page.goal = 0; page.stale = true; });
-  $("step").addEventListener("click", () => { page.paused = true; page.goal = 0; advance(); drawFronts(); page.stale = true; });
-  $("reset").addEventListener("click", () => { if (!world.problem) world.restart(); page.goal = 0; drawFronts(); page.stale = true; });
+  const press = (id, act) => $(id).addEventListener("click", () => {
+    page.goal = 0;
+    page.stale = true;
+    act();
+    drawFronts();
+  });
+  press("play", () => { page.paused = !page.paused; });
+  press("step", () => { page.paused = true; advance(); });
+  press("reset", () => { if (!world.problem) world.restart(); });
   $("defaults").addEventListener("click", () => open(initial(), 0, []));
   $("share").addEventListener("click", async () => {
     const address = `${location.href.split("#")[0]}#${write(page.settings, world.t)}`;

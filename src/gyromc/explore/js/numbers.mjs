@@ -32,7 +32,8 @@ export function* constant(target, dynamics, h) {
 }
 
 /**
- * Bias of the long run and variance of an average of N states at one step size, with `draws` = Var_μ(h) / (N · mean square error).
+ * Bias of the long run and variance of an average of N states at one step size; `draws` is Var_μ(h) over N times the mean
+ * squared error.
  * `state` is "known", "unstable" or "unknown"; `why` is a sentence.
  */
 export function* atStep({ target, dynamics, scheme, eta, tau, h, N, about, curve = false }) {

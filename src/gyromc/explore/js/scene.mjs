@@ -6,7 +6,8 @@ const LEVELS = [0.25, 1, 2, 3.2, 4.6, 6.2, 8]; // of H above its least value
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
-  return Object.fromEntries(["card", "yours", "beside", "land", "arrow", "contour", "soft", "ink"].map((n) => [n, read(`--${n}`)]));
+  const names = ["card", "yours", "beside", "land", "arrow", "contour", "soft"];
+  return Object.fromEntries(names.map((name) => [name, read(`--${name}`)]));
 }
 
 /** One picture: two canvases on top of each other. */

@@ -51,7 +51,8 @@ export function admitted(name, text) {
   if (setting.choices) {
     if (Object.hasOwn(setting.choices, text)) return { value: text };
     const names = Object.keys(setting.choices).join(", ");
-    return { value: setting.initial, notice: `${name} must be one of ${names}: “${clip(text)}” came, ${setting.initial} is used.` };
+    const notice = `${name} must be one of ${names}: “${clip(text)}” came, ${setting.initial} is used.`;
+    return { value: setting.initial, notice };
   }
   const number = typeof text === "number" ? text : Number(String(text).trim() || NaN);
   if (!Number.isFinite(number)) {

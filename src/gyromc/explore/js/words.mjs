@@ -38,12 +38,14 @@ export function headline(world) {
   }
   const [here, there] = [yours.found.now?.draws, beside.found.now?.draws];
   if (here > 0 && there > 0) {
-    return [["At this step it makes ", false], [times(here / there), true], [" the effective draws of the reversible chain at the same step.", false]];
+    const end = " the effective draws of the reversible chain at the same step.";
+    return [["At this step it makes ", false], [times(here / there), true], [end, false]];
   }
   if (!world.ready) return [["Computing the predictions …", false]];
   const [V, V0] = [yours.found.constant?.value, beside.found.constant?.value];
   if (V > 0 && V0 > 0) {
-    return [["The diffusion needs ", false], [times(V / V0), true], [" the time of the reversible one. What finite steps cost is not known here.", false]];
+    const end = " the time of the reversible one. What finite steps cost is not known here.";
+    return [["The diffusion needs ", false], [times(V / V0), true], [end, false]];
   }
   return [["What Q gains is not known here. The measured averages below still show it.", false]];
 }
@@ -131,15 +133,17 @@ export function captions(world) {
   const points = `Each point is a chain${phase ? " in the plane of θ₁ and r₁" : ""}`;
   const way = target.gaussian ? "exact" : "from polynomials";
   const gaps = target.gaussian ? "" : " Gaps: not known.";
+  const turn = augmented && !phase ? " The plane of θ₁ and r₁ shows the rotation." : "";
+  const lines = world.h.square ? "smaller steps make it smaller" : "solid for h, dashed for its square";
   return {
-    "yours-caption": `${points}; shades show the density${arrows ? `, arrows ${arrows}${where}` : ""}.${augmented && !phase ? " The plane of θ₁ and r₁ shows the rotation." : ""}`,
+    "yours-caption": `${points}; shades show the density${arrows ? `, arrows ${arrows}${where}` : ""}.${turn}`,
     "beside-caption": `The same start and the same noise with Q = 0${besideScheme(sides)}.`,
     "average-caption": target.gaussian
       ? "The mean over all chains of their averages so far, inside the band where it lies 95 times in 100; the band is exact."
       : "The mean over all chains of their averages so far; the band holds for long runs and is left out where it is not known.",
-    "variance-caption": `The variance of an average over N states, times N and η (${way}); it tends to V(h) as η goes to 0.${gaps}`,
-    "bias-caption": `The distance of the long-run average from the truth, over its sd (${way}); ${world.h.square ? "smaller steps make it smaller" : "solid for h, dashed for its square"}.${gaps}`,
-    "draws-caption": `How many independent draws one gradient is worth for N = ${settings.budget}, with the bias counted as error; higher is better.${gaps}`,
+    "variance-caption": `The variance of an average over N states, times N and η (${way}); for small η it is V(h).${gaps}`,
+    "bias-caption": `The distance of the long-run average from the truth, over its sd (${way}); ${lines}.${gaps}`,
+    "draws-caption": `How many independent draws a gradient is worth, N = ${settings.budget}; the bias counts as error.${gaps}`,
     "numbers-caption": tableCaption(world),
   };
 }
@@ -152,7 +156,7 @@ function besideScheme({ yours, beside }) {
 
 function tableCaption({ target, sides }) {
   const plainColumn = sides.plain ? " Plain Langevin has D = I and no momentum: the chain to beat." : "";
-  if (target.gaussian) return `All numbers are exact, by Lyapunov equations; only “measured” comes from the chains above.${plainColumn}`;
+  if (target.gaussian) return `All numbers are exact; only “measured” comes from the chains above.${plainColumn}`;
   const limit = " The largest step is that of the Gaussian with the same mean curvature.";
   return `V, bias and variance solve the Poisson equation and the chain’s own law in polynomials.${limit}${plainColumn}`;
 }
