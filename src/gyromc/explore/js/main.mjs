@@ -119,8 +119,11 @@ function drawBacks() {
     if (!scene.width) continue;
     if (!side) {
       scene.clear(colours);
+      scene.isNew("");
       continue;
     }
+    const { flow, plane } = world.settings;
+    if (!scene.isNew(JSON.stringify([world.shape, side.dynamics, flow, plane, colours]))) continue;
     const { potential, field, box } = view(side);
     scene.frame(box);
     scene.drawBack(potential, field, colours);

@@ -2,12 +2,30 @@
 
 const LEVELS = [0.25, 1, 2, 3.2, 4.6, 6.2, 8]; // of H above its least value
 
+const CORNERS = [[0, 0], [1, 0], [1, 1], [0, 1]];
+
 /** The colours of the present theme. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
   const names = ["card", "yours", "beside", "land", "arrow", "contour", "soft"];
   return Object.fromEntries(names.map((name) => [name, read(`--${name}`)]));
+}
+
+/** The line of a level through one cell, whose corners go around it from (i, j). */
+function cross(context, corners, level, i, j, dx, dy) {
+  const cut = [];
+  for (let k = 0; k < 4; k++) {
+    const [p, q] = [CORNERS[k], CORNERS[(k + 1) % 4]];
+    const [a, b] = [corners[k] - level, corners[(k + 1) % 4] - level];
+    if (a < 0 === b < 0) continue;
+    const t = a / (a - b);
+    cut.push([(i + p[0] + t * (q[0] - p[0])) * dx, (j + p[1] + t * (q[1] - p[1])) * dy]);
+  }
+  for (let k = 0; k + 1 < cut.length; k += 2) {
+    context.moveTo(...cut[k]);
+    context.lineTo(...cut[k + 1]);
+  }
 }
 
 /** One picture: two canvases on top of each other. */
@@ -58,6 +76,14 @@ export class Scene {
     context.fillRect(0, 0, this.back.width, this.back.height);
   }
 
+  /** Whether the picture below must be drawn again: what it shows has another name, or its size changed. */
+  isNew(name) {
+    const key = `${name} ${this.width} ${this.height} ${this.ratio}`;
+    const changed = key !== this.key;
+    this.key = key;
+    return changed;
+  }
+
   /** Density, contours and arrows. `field(x, y)` is the drift in this plane, or null. */
   drawBack(potential, field, colours) {
     const context = this.back.getContext("2d");
@@ -106,23 +132,11 @@ export class Scene {
     context.strokeStyle = colours.contour;
     context.lineWidth = 1;
     context.beginPath();
-    for (const level of LEVELS) {
-      for (let j = 0; j < rows; j++) {
-        for (let i = 0; i < columns; i++) {
-          const corners = [[i, j], [i + 1, j], [i + 1, j + 1], [i, j + 1]];
-          const cut = [];
-          for (let k = 0; k < 4; k++) {
-            const [p, q] = [corners[k], corners[(k + 1) % 4]];
-            const [a, b] = [at(...p) - level, at(...q) - level];
-            if (a < 0 === b < 0) continue;
-            const t = a / (a - b);
-            cut.push([(p[0] + t * (q[0] - p[0])) * dx, (p[1] + t * (q[1] - p[1])) * dy]);
-          }
-          for (let k = 0; k + 1 < cut.length; k += 2) {
-            context.moveTo(...cut[k]);
-            context.lineTo(...cut[k + 1]);
-          }
-        }
+    for (let j = 0; j < rows; j++) {
+      for (let i = 0; i < columns; i++) {
+        const corners = [at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)];
+        const [low, high] = [Math.min(...corners), Math.max(...corners)];
+        for (const level of LEVELS) if (low < level && level <= high) cross(context, corners, level, i, j, dx, dy);
       }
     }
     context.stroke();

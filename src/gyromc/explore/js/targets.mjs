@@ -116,7 +116,7 @@ export function makeTarget(settings, data) {
 }
 
 /** The box around all points of a scan where U is less than `depth` above its least value. */
-function boxOf(target, depth, at = (x, y) => [x, y], reach = 12, cells = 160) {
+function boxOf(target, depth, at = (x, y) => [x, y], reach = 12, cells = 96) {
   let least = Infinity;
   const values = [];
   const place = (i) => -reach + (2 * reach * i) / cells;
