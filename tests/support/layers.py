@@ -65,6 +65,7 @@ LAYERS = [
     Part("interop", "BlackJAX, NumPyro, ArviZ, scikit-learn; each is imported only when used"),
     Part("sklearn", "an alias of `interop.sklearn`"),
     Part("paper", "the twelve experiments as values; cache, claims, figures, report"),
+    Part("explore", "the page of `gyromc explore`: its files, its data, its server"),
     Part("app", "the command line, plan files, fit from a file: no mathematics"),
     Part("__main__", "`python -m gyromc`"),
 ]

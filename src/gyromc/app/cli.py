@@ -10,13 +10,13 @@ import threading
 
 import typer
 
-from gyromc.app import bench, paper, plans
+from gyromc.app import bench, explore, paper, plans
 from gyromc.app.fit import command as fit
 from gyromc.app.fit import rowscommand
 from gyromc.app.output import prepare_streams
 from gyromc.show.interruption import Interruption, interruptible
 
-COMMANDS = (plans, fit, rowscommand, paper, bench)
+COMMANDS = (plans, fit, rowscommand, paper, bench, explore)
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(

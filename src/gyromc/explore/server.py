@@ -1,0 +1,173 @@
+"""The files of the page, a server for them on this machine alone, and a copy in one file.
+
+Input: the folder of this module. Output: an `http.server` that sends a fixed list of files to browsers on 127.0.0.1, or the text
+of one HTML file that needs no server.
+"""
+
+import re
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gyromc.checks import require, whole
+from gyromc.errors import InvalidInput
+
+__all__ = ["ADDRESS", "PORT", "PageServer", "copy_in_one_file", "files"]
+
+ADDRESS = "127.0.0.1"
+PORT = 8642
+FOLDER = Path(__file__).parent
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w]+)\.mjs";$', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
+
+
+def files() -> dict[str, Path]:
+    """The files of the page by the path a browser asks for.
+
+    ```python
+    from gyromc.explore.server import files
+    assert "/" in files() and "/js/main.mjs" in files()
+    ```
+    """
+    found = {
+        f"/{path.relative_to(FOLDER).as_posix()}": path for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS
+    }
+    return {"/": FOLDER / "index.html", **found}
+
+
+class PageServer(ThreadingHTTPServer):
+    """A server of the page; `url` is where it listens.
+
+    **Arguments:**
+
+    - `port`: from 0 to 65535; 0 takes any free one.
+
+    ```python
+    from gyromc.explore.server import PageServer
+    with PageServer(0) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+    ```
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int = PORT):
+        port = whole(port, "port", least=0, most=65535)
+        self.content = {name: (path.read_bytes(), KINDS[path.suffix]) for name, path in files().items()}
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except OSError as error:
+            raise InvalidInput(
+                f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). Pass another `--port`, or 0 for any free one."
+            ) from None
+        self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{ADDRESS}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """GET and HEAD of the known files, for requests that name this machine."""
+
+    server: PageServer  # type: ignore[assignment]  # narrower than the base class says
+    server_version, sys_version = "gyromc", ""
+
+    def do_GET(self) -> None:
+        self._reply(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._reply(with_body=False)
+
+    def _reply(self, with_body: bool) -> None:
+        if self.headers.get("Host") not in self.server.hosts:  # another name that leads here: a page of somebody else
+            self._send(
+                HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 and localhost only.\n", "text/plain", with_body
+            )
+            return
+        found = self.server.content.get(self.path.partition("?")[0])
+        if found is None:
+            self._send(HTTPStatus.NOT_FOUND, b"No such file.\n", "text/plain", with_body)
+            return
+        self._send(HTTPStatus.OK, *found, with_body)
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, with_body: bool) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args) -> None:
+        """Nothing: a line per file would hide what matters."""
+
+
+def copy_in_one_file() -> str:
+    """The page as one HTML file with everything in it: it opens without a server and asks for nothing.
+
+    ```python
+    from gyromc.explore.server import copy_in_one_file
+    assert "<script src" not in copy_in_one_file()
+    ```
+    """
+    page = (FOLDER / "index.html").read_text(encoding="utf-8")
+    data = (FOLDER / "data" / "logistic.json").read_text(encoding="utf-8").strip().replace("</", "<\\/")
+    style = (FOLDER / "style.css").read_text(encoding="utf-8")
+    written = {
+        '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",
+        '<script type="module" src="js/main.mjs"></script>': (
+            f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n{_bundle()}</script>'
+        ),
+    }
+    for tag, content in written.items():
+        require(page.count(tag) == 1, f"index.html must have the line {tag} once.")
+        page = page.replace(tag, content)
+    return page
+
+
+def _bundle() -> str:
+    """All modules as one script: each is a function that returns what it exports, those it imports before it."""
+    done: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        text = (FOLDER / "js" / f"{name}.mjs").read_text(encoding="utf-8")
+        for match in IMPORT.finditer(text):
+            add(match[2])
+        body = IMPORT.sub(_as_constant, text)
+        names = EXPORT.findall(body)
+        done[name] = (
+            f"const $ {name} = (() => {{\n{EXPORT.sub('', body)}return {{ {', '.join(names)} }};\n}})();\n".replace(
+                "$ ", "$"
+            )
+        )
+
+    add("main")
+    require(
+        "import " not in "".join(done.values()), "A module of the page has an import that the copy does not understand."
+    )
+    return "".join(done.values())
+
+
+def _as_constant(match: re.Match[str]) -> str:
+    """`import { a } from "./b.mjs"` as `const { a } = $b`."""
+    names = match[1].removeprefix("* as ").replace(" as ", ": ")
+    return f"const {names} = ${match[2]};"
