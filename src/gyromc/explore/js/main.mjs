@@ -13,7 +13,8 @@ import { World } from "./world.mjs";
 const VIEW_ONLY = new Set(["speed", "flow", "plane", "theme"]);
 const THINKING = 7; // milliseconds of a frame for predictions
 const CATCHING_UP = 14; // for steps, while going to the step of a shared address
-const CHART_EVERY = 120; // milliseconds between two drawings of charts
+const CHART_EVERY = 250; // milliseconds between two drawings of charts
+const DRAWN = 160; // points of a running average
 const $ = (id) => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -227,7 +228,9 @@ function drawTable() {
 }
 
 function drawAverage() {
-  const { history: past, about } = world;
+  const { about } = world;
+  const stride = Math.ceil(world.history.length / DRAWN);
+  const past = world.history.filter((_, k) => (world.history.length - 1 - k) % stride === 0);
   const sides = ["beside", "yours"];
   const lines = sides.map((s) => ({ className: s, points: past.map((e) => [e.t, e[s]?.mean ?? NaN]) }));
   const bands = sides.map((s) => ({

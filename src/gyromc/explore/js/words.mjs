@@ -141,7 +141,7 @@ export function captions(world) {
     "average-caption": target.gaussian
       ? "The mean over all chains of their averages so far, inside the band where it lies 95 times in 100; the band is exact."
       : "The mean over all chains of their averages so far; the band holds for long runs and is left out where it is not known.",
-    "variance-caption": `The variance of an average over N states, times N and η (${way}); for small η it is V(h).${gaps}`,
+    "variance-caption": `The variance of an average, times N and η (${way}); V(h) for small η and long chains.${gaps}`,
     "bias-caption": `The distance of the long-run average from the truth, over its sd (${way}); ${lines}.${gaps}`,
     "draws-caption": `How many independent draws a gradient is worth, N = ${settings.budget}; the bias counts as error.${gaps}`,
     "numbers-caption": tableCaption(world),
@@ -158,5 +158,5 @@ function tableCaption({ target, sides }) {
   const plainColumn = sides.plain ? " Plain Langevin has D = I and no momentum: the chain to beat." : "";
   if (target.gaussian) return `All numbers are exact; only “measured” comes from the chains above.${plainColumn}`;
   const limit = " The largest step is that of the Gaussian with the same mean curvature.";
-  return `V, bias and variance solve the Poisson equation and the chain’s own law in polynomials.${limit}${plainColumn}`;
+  return `V, bias and variance solve the Poisson equation and the chain’s own law, for long chains.${limit}${plainColumn}`;
 }
