@@ -49,7 +49,8 @@ def robust_spreads(
     """
     posterior, likelihood = fit.posterior, fit.posterior.likelihood
     require(
-        not getattr(posterior, "groups", ()), "Robust spreads are for models without groups: use `--cluster` instead."
+        not getattr(posterior, "groups", ()),
+        "Robust spreads are for models without groups. Fit without them and pass `clusters`.",
     )
     require(
         likelihood.outputs == 1, "Robust spreads are for models with one linear predictor, not for several classes."

@@ -37,8 +37,25 @@ def data(tmp_path_factory):
 
 
 def families(data, family="auto", **options):
-    target = options.pop("target")
-    return prepare(Request(data=str(data), formula=f"{target} ~ x", family=family, **options)).families
+    options.setdefault("formula", f"{options.pop('target')} ~ x")
+    options.pop("target", None)
+    return prepare(Request(data=str(data), family=family, **options)).families
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "family"),
+    [
+        ("number", "gaussian", "linear"),
+        ("two", "binomial", "logistic"),
+        ("size", "multinomial", "softmax"),
+        ("count", "negative_binomial", "negative-binomial"),
+        ("positive", "Gamma", "gamma"),
+    ],
+)
+def test_names_that_r_has_for_families(data, target, asked, family):
+    found = prepare(Request(data=str(data), formula=f"{target} ~ x", family=asked)).encoding.response
+    assert found.model == family
+    assert asked in found.reason
 
 
 @pytest.mark.parametrize(
@@ -69,6 +86,16 @@ def test_candidates(data, options, expected):
         ({"target": "few", "family": "poisson,ordinal"}, "poisson predict numbers, the others classes"),
         ({"target": "few", "family": "poisson,poison"}, "Unknown family 'poison'"),
         ({"target": "few", "family": "poisson,poisson"}, "names a family twice"),
+        ({"target": "few", "family": "auto,poisson"}, "auto stands alone"),
+        ({"target": "few", "family": "quasipoisson"}, "no law of the target.*`--family negative-binomial`"),
+        ({"target": "size", "family": None, "robust": True}, "one linear predictor; a softmax"),
+        (
+            {"target": "count", "family": "poisson", "formula": "count ~ x + (1 | few)", "robust": True},
+            "`--cluster few`",
+        ),
+        ({"target": "count", "family": "poisson", "formula": "count ~ factor(few)"}, r"write C\(…\)"),
+        ({"target": "count", "family": "poisson", "formula": "count ~ I(x^2)"}, r"as in I\(x\*\*2\)"),
+        ({"target": "wins", "family": "binomial", "formula": "cbind(wins, trials) ~ x"}, "--trials COLUMN"),
         ({"target": "number", "family": "linear,gamma"}, r"line \d+: a gamma regression needs positive numbers"),
     ],
 )

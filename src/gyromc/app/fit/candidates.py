@@ -9,7 +9,7 @@ import numpy as np
 
 from gyromc.app.fit.columns import as_numbers, as_text, ordered
 from gyromc.app.fit.datatable import DataTable
-from gyromc.app.fit.request import FAMILIES
+from gyromc.app.fit.request import FAMILIES, family_named
 from gyromc.app.fit.response import NUMBERS, Wishes, recognise_response
 from gyromc.checks import require
 
@@ -60,7 +60,8 @@ def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
 
 def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
     """Return the families that a user lists; raise where one of them does not suit the target."""
-    names = ["softmax" if part.strip() == "multinomial" else part.strip() for part in asked.split(",")]
+    names = [family_named(part) for part in asked.split(",") if part.strip()]
+    require(AUTO not in names, f"`--family {asked}`: {AUTO} stands alone, or list the families to compare.")
     unknown = [name for name in names if name not in FAMILIES]
     require(not unknown, f"Unknown family {''.join(unknown[:1])!r}: there are {', '.join(FAMILIES)}; or {AUTO}.")
     require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")

@@ -37,6 +37,16 @@ MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+HINTS = {
+    "factor(": "For categories write C(…).",
+    "as.factor(": "For categories write C(…).",
+    "as(": "For categories write C(…).",
+    "s(": "For a curve write bs(…, 4).",
+    "te(": "For a curve write bs(…, 4).",
+    "cbind(": "Name the column of successes alone, and pass `--family binomial --trials COLUMN`.",
+    "^": "For a power write **, as in I(x**2).",
+}
+"""What R's notation has under other names."""
 
 
 @functools.cache
@@ -227,9 +237,16 @@ class _Checker:
 
     def _refuse(self, what: str) -> str:
         raise InvalidInput(
-            f"`{self.text}` in the formula: {what} is not allowed. A formula may use columns, numbers, arithmetic inside I(…), "
-            f"and the functions {', '.join(FUNCTIONS)}."
+            f"`{self.text}` in the formula: {what} is not allowed.{_hint(what)} A formula may use columns, numbers, "
+            f"arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
         )
+
+
+def _hint(what: str) -> str:
+    """Return how to write what is written otherwise in R."""
+    return next(
+        (f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign) or (sign == "^" and "^" in what)), ""
+    )
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -74,6 +74,8 @@ def prepare(request: Request) -> Prepared:
     encoding = recognise(table, target, wishes, train)
     rows = encoding.rows_of(table)
     _require_trials(table, rows, y)
+    if request.robust or request.cluster is not None:
+        _require_robust(rows, families or (encoding.response.model,))
     new, about_new = None, []
     if request.predict is not None:  # before anything is computed: a wrong file is known at once
         new = read_new_rows(request.predict, encoding, encoding_of_text(request))
@@ -206,6 +208,21 @@ def _wishes(
         formula=formula,
         roles=roles,
         dates=dates,
+    )
+
+
+def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
+    """Raise where there are no robust spreads, before anything is fitted."""
+    group = rows.groups[0].name if rows.groups else ""
+    require(
+        not rows.groups,
+        f"`--robust` and `--cluster` are for models without group terms. Leave (… | {group}) out and pass `--cluster {group}`; "
+        "or leave the option out: a group term is itself a model of rows that depend on each other.",
+    )
+    require(
+        "softmax" not in families,
+        "`--robust` and `--cluster` are for one linear predictor; a softmax regression has one for each class. Leave the option "
+        "out, or compare two classes at a time with `--family logistic`.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["FAMILIES", "Request"]
+__all__ = ["ALIASES", "FAMILIES", "Request", "family_named"]
 
 FAMILIES = (
     "linear",
@@ -22,7 +22,29 @@ FAMILIES = (
     "binomial",
     "beta-binomial",
 )
-"""All families of models; `multinomial` is another name of softmax."""
+"""All families of models."""
+ALIASES = {
+    "gaussian": "linear",
+    "normal": "linear",
+    "t": "student-t",
+    "student": "student-t",
+    "bernoulli": "logistic",
+    "multinomial": "softmax",
+    "categorical": "softmax",
+    "cumulative": "ordinal",
+    "negbinomial": "negative-binomial",
+    "negbin": "negative-binomial",
+    "nb": "negative-binomial",
+    "nbinom2": "negative-binomial",
+    "betabinomial": "beta-binomial",
+}
+"""Names that R's packages have for the families."""
+
+
+def family_named(text: str) -> str:
+    """Return the family that a name stands for; an unknown one as it is."""
+    plain = text.strip().lower().replace("_", "-")
+    return ALIASES.get(plain.replace("-", ""), plain)
 
 
 def _option(help: str, *names: str, metavar: str | None = None):

@@ -10,7 +10,7 @@ from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.dates import DateColumn
 from gyromc.app.fit.encoding import Response
 from gyromc.app.fit.formula import Formula
-from gyromc.app.fit.request import FAMILIES
+from gyromc.app.fit.request import FAMILIES, family_named
 from gyromc.app.fit.roles import NO_ROLES, Roles
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
@@ -43,7 +43,12 @@ class Wishes:
 def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
     """Choose the model and the classes from the target's values and the user's wishes."""
     column = table.columns[target]
-    model = "softmax" if wishes.model == "multinomial" else wishes.model
+    model = None if wishes.model is None else family_named(wishes.model)
+    require(
+        model is None or not model.startswith("quasi"),
+        f"{wishes.model} is no law of the target, so that it has no posterior. Pass `--family negative-binomial` or "
+        "`--family beta-binomial`, whose variance is free; or `--family poisson` or `--family binomial` with `--robust`.",
+    )
     require(model in (None, *FAMILIES), f"Unknown family {model!r}: there are {', '.join(FAMILIES)}; or auto.")
     require(
         not is_dates(column),
@@ -56,7 +61,9 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
         f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}: there is nothing to "
         "learn. Check that the file holds all classes.",
     )
-    reason = "asked for"
+    reason = "asked for" if model is None or model == wishes.model else f"asked for as {wishes.model}"
+    if model == "binomial" and wishes.roles.trials is None and len(distinct) == 2:
+        model, reason = "logistic", "asked for as binomial; a row is one trial"
     if model is None:
         model, reason = _choose_model(target, column, values, bad, distinct)
     wishes.roles.require(target, model)
