@@ -129,17 +129,13 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
             if found.steepest < VARIES or isinstance(target, WithLikelihood)
             else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
         )
-    draws = (
-        f"Draws around the mode{'s' if len(modes) > 1 else ''} are worth only {100 * found.worth:.2g} % of their number"
-    )
+    where = "modes" if len(modes) > 1 else "mode"
+    draws = f"Draws around the {where} are worth only {100 * found.worth:.2g} % of their number"
     reason = draws if found.worth < GOOD else "The curvature at the mode does not show the width of the posterior"
     why = (*doubts, f"{reason}: the posterior is far from Gaussian. Its width was found by a short run.")
     if isinstance(target, WithLikelihood):
-        said = (
-            *why[:-1],
-            why[-1].replace("Its width was found by a short run.", "Its width is that of the mean curvature."),
-        )
-        return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=said)
+        said = why[-1].replace("was found by a short run", "is that of the mean curvature")
+        return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=(*doubts, said))
     center = _of(found) if found.worth >= ENOUGH else _center(found.theta, found.weights, _of(found))
     second = found.second if found.worth >= ENOUGH else None
     short_run = lambda: _settled(model, list(modes), center, seed, why, found.starts(CHAINS, seed), second)
@@ -169,6 +165,8 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
         with np.errstate(all="ignore"):
             exponents = -model.flat_target.potentials(theta) - log_density
         tempered, power = _tempered(exponents)
+        if power < 1.0 and best is not None and best.worth >= ENOUGH:  # the round before was better
+            break
         if power < 1.0 and k + 1 < MOST_ROUNDS:  # far too wide: narrower, before any gradient is computed
             proposals, shares, narrowed = [_center(theta, tempered)], np.ones(1), True
             points = max(points, min(2 * points, MOST_POINTS))
@@ -180,7 +178,8 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
         fitted += 1
         if best.worth >= GOOD or len(proposals) > 1 or fitted >= ROUNDS:
             break
-        proposals, shares = [_center(best.theta, best.weights, _of(best))], np.ones(1)
+        few = best.worth * len(best.weights) < PER_PARAMETER * model.dim
+        proposals, shares = [_of(best) if few else _center(best.theta, best.weights, _of(best))], np.ones(1)
     assert best is not None
     count = best.worth * len(best.weights)
     good = best.worth >= ENOUGH and count >= LEAST and float(best.weights.max()) <= max(LARGEST, 4 / count)
