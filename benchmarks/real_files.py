@@ -161,7 +161,7 @@ def page(rows: dict[str, dict]) -> str:
         f"computed by quadrature on both sides: they differ by at most {np.abs(differences).max():.0e} posterior spreads. A "
         f"verdict is known for {known} of the models; the checks agree in {agreed}."
     )
-    titles = ["file", "model", "family", "rows", "coefficients", "largest |z|", "known", "found"]
+    titles = ["file", "model", "family", "rows", "coefficients", "largest \\|z\\|", "known", "found"]
     return f"{summary}\n\n{markdown(titles, lines, left=3)}\n\n{_pairs(rows)}"
 
 
@@ -183,8 +183,9 @@ def groups_page(rows: list[dict]) -> str:
         [
             r["file"],
             f"`{r['formula']}`".replace("|", "\\|"),
-            r["name"],
-            *(f"{r[k]:.5g}" for k in ("ours", "theirs", "error", "z")),
+            r["name"].replace("|", "\\|"),
+            *(f"{r[k]:.5g}" for k in ("ours", "theirs")),
+            *(f"{r[k]:.2g}" for k in ("error", "z")),
         ]
         for r in rows
     ]
