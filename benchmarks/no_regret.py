@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
+from gyromc.shape.gaussian import nearest_gaussian
 from gyromc.shape.importance import expectation
 from pages import markdown, replace_between
 
@@ -87,10 +88,11 @@ def quadrature(log_density) -> float:
 
 
 def around_the_mode(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """By importance sampling around the mode, for regressions."""
+    """By importance sampling around the Gaussian nearest to the posterior, for regressions."""
     model, k = gm.Model(case.target), case.shown
+    center = nearest_gaussian(case.target, model.laplace, 256)
     read = lambda rows: np.concatenate([rows[:, :k], rows[:, :k] ** 2], axis=1)
-    found = expectation(case.target, model.laplace, read, num_draws=2**18).mean
+    found = expectation(case.target, center, read, num_draws=2**18).mean
     return found[:k], found[k:]
 
 
