@@ -229,7 +229,19 @@ class Model:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
         self.__dict__["gaussian_fit"] = fit
         if oracle is not None:
-            self._kept["gradient moments", id(oracle)] = oracle, moments
+            self.keep("gradient moments", (oracle,), moments)
+
+    def keep(self, name: str, pieces: tuple, value: Any) -> None:
+        """Store what was computed for some pieces of a plan: `kept` with the same objects, or equal numbers, returns it."""
+        self._kept.setdefault(name, []).append((pieces, value))
+
+    def kept(self, name: str, pieces: tuple) -> Any:
+        """What `keep` stored last, or None."""
+        same = lambda a, b: a is b or (isinstance(a, float) and a == b)
+        for before, value in reversed(self._kept.get(name, [])):
+            if len(before) == len(pieces) and all(map(same, before, pieces)):
+                return value
+        return None
 
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
