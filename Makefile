@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage faults gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that ha
 
 coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of each case, table in docs/intervals.md
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
+
+faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scale.md
+	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
 docs: $(READY)  ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs

@@ -1,11 +1,7 @@
 """Plans whose runs are saved, killed and resumed, one for each engine and for each piece that a file must hold.
 
-They are built from values alone, so that another process builds the same ones. `python -m support.survivors NAME ENGINE DIRECTORY
-EVERY` runs one with checkpoints and prints a digest of what it returns.
+They are built from values alone, so that another process builds the same ones.
 """
-
-import hashlib
-import sys
 
 import jax
 import numpy as np
@@ -23,6 +19,18 @@ def weighted(theta):
 
 def log_density(theta):
     return -0.5 * (theta @ theta) - 0.1 * (theta**4).sum()
+
+
+def of_table(params):
+    return -(params["a"] @ params["a"]) - params["b"] ** 2
+
+
+def quartic(t):
+    return t**4
+
+
+def log_likelihood(theta, datum):
+    return -((datum["x"] @ theta - datum["y"]) ** 2)
 
 
 def start(key):
@@ -108,26 +116,3 @@ PLANS = {
     ),
 }
 """Plans by name."""
-
-
-def digest(run):
-    """What must not depend on when a run was interrupted: averages, blocks, martingales, draws, the state itself."""
-    found = hashlib.sha256()
-    for name in run.plan.observables:
-        for array in (run.averages[name], run.blocks[name], run.plain[name].averages):
-            found.update(np.ascontiguousarray(array).tobytes())
-    for array in (run.state.z, run.state.high, run.state.low, run.state.generator, run.state.anchors):
-        found.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    for leaf in jax.tree.leaves(run.draws):
-        found.update(np.ascontiguousarray(leaf).tobytes())
-    return found.hexdigest()
-
-
-if __name__ == "__main__":
-    name, engine, directory, every = sys.argv[1:5]
-    changes = {"num_steps": int(sys.argv[5])} if len(sys.argv) > 5 else {}
-    plan = PLANS[name]().replace(**changes)
-    run = gm.run(
-        plan, engine, thin=10, progress=False, checkpoint=directory, every=int(every) if every.isdigit() else every
-    )
-    print(digest(run))

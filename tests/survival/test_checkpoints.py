@@ -10,32 +10,32 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from faults import digest
 from gyromc.engines import loop
 from gyromc.engines.checkpoints import _interval
 from gyromc.show.files import locked
-from support.survivors import PLANS, balanced, digest, small
+from support.survivors import PLANS, balanced, small
 
 
 class Killed(BaseException):
     """The process is gone."""
 
 
-def killed_after(monkeypatch, chunks):
-    """Let the loop stop dead after so many chunks, as SIGKILL would: nothing is cleaned up by the loop itself."""
-    advance, count = loop._Loop.chunk, [0]
+def killed_at(monkeypatch, step):
+    """Let the loop stop dead once it has made so many steps, as SIGKILL would: nothing more is saved."""
+    advance = loop._Loop.chunk
 
     def chunk(self, *arguments):
-        if count[0] == chunks:
+        if self.step >= step:
             raise Killed
-        count[0] += 1
         return advance(self, *arguments)
 
     monkeypatch.setattr(loop._Loop, "chunk", chunk)
 
 
-def start_and_kill(monkeypatch, plan, chunks, directory, **options):
+def start_and_kill(monkeypatch, plan, step, directory, **options):
     with monkeypatch.context() as patch:
-        killed_after(patch, chunks)
+        killed_at(patch, step)
         with pytest.raises(Killed):
             gm.run(plan, progress=False, checkpoint=directory, **options)
 
@@ -52,8 +52,8 @@ def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkey
         pytest.skip("lanes keeps no anchors")
     options = {"engine": engine, "thin": 10, "chunk_size": 9, "every": 20}
     whole = gm.run(plan, engine, thin=10, progress=False)
-    for chunks in (2, 7, 5):
-        start_and_kill(monkeypatch, PLANS[name](), chunks, tmp_path, **options)
+    for step in (5, 90, 150):
+        start_and_kill(monkeypatch, PLANS[name](), step, tmp_path, **options)
     resumed = gm.run(PLANS[name](), progress=False, checkpoint=tmp_path, **options)
     assert digest(resumed) == digest(whole)
     assert digest(resumed.continue_(30)) == digest(whole.continue_(30))
@@ -63,7 +63,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkey
 def test_a_finished_run_is_returned_at_once(tmp_path, monkeypatch):
     whole = gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
     with monkeypatch.context() as patch:
-        killed_after(patch, 0)
+        killed_at(patch, 0)
         again = gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
     assert digest(again) == digest(whole)
     assert again.partial is False
@@ -73,7 +73,7 @@ def test_the_anchor_of_the_first_process_is_used(tmp_path, monkeypatch):
     """A mode that is found anew, with other threads say, may differ in its last digits."""
     plan = balanced()
     plan.model.__dict__["mode"] = plan.model.mode + 1e-3
-    start_and_kill(monkeypatch, plan, 3, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, plan, 60, tmp_path, engine="lanes", every=20, chunk_size=20)
     resumed = gm.run(balanced(), "lanes", progress=False, checkpoint=tmp_path)
     assert digest(resumed) == digest(gm.run(plan, "lanes", progress=False))
     assert digest(resumed) != digest(gm.run(balanced(), "lanes", progress=False))
@@ -81,7 +81,7 @@ def test_the_anchor_of_the_first_process_is_used(tmp_path, monkeypatch):
 
 def test_the_newest_that_is_not_damaged_is_used(tmp_path, monkeypatch):
     whole = gm.run(small(), "lanes", progress=False)
-    start_and_kill(monkeypatch, small(), 5, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
     newest = max(tmp_path.iterdir())
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(gm.GyromcWarning, match=r"is damaged .* goes on from step-000000000000060\.gyromc"):
@@ -91,7 +91,7 @@ def test_the_newest_that_is_not_damaged_is_used(tmp_path, monkeypatch):
 
 
 def test_nothing_is_overwritten_where_all_are_damaged(tmp_path, monkeypatch):
-    start_and_kill(monkeypatch, small(), 5, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
     for path in tmp_path.iterdir():
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -190,7 +190,7 @@ def test_a_directory_belongs_to_one_process(tmp_path):
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
-    start_and_kill(monkeypatch, small(), 5, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
     for age, path in enumerate(sorted(tmp_path.iterdir())):  # the newest by step is the oldest by date
         os.utime(path, (4e9 - age * 1e8,) * 2)
     monkeypatch.setattr(time, "time", lambda: 0.0)
@@ -200,14 +200,15 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
 
 def test_failed_chains_stay_failed(tmp_path, monkeypatch):
     def steep(theta):
-        return -0.5 * (theta @ theta) - 3.0 * (theta**4).sum()
+        return -0.5 * (theta @ theta) - 0.3 * (theta**4).sum()
 
-    plan = lambda: small(target=gm.targets.LogDensity(steep), step_size=0.28, num_chains=60, seed=1)
+    far = np.repeat([[20.0, 0.0], [0.0, 0.0]], [7, 17], axis=0)  # where a step of this size overshoots
+    plan = lambda: small(target=gm.targets.LogDensity(steep), step_size=0.05, start=far)
     options = {"engine": "scan", "on_divergence": "report"}
     with pytest.warns(gm.GyromcWarning, match="chains failed"):
         whole = gm.run(plan(), progress=False, **options)
-    assert 0 < len(whole.failures) < 60
-    start_and_kill(monkeypatch, plan(), 9, tmp_path, every=20, chunk_size=20, **options)
+    assert len(whole.failures) == 7
+    start_and_kill(monkeypatch, plan(), 150, tmp_path, every=20, chunk_size=20, **options)
     with pytest.warns(gm.GyromcWarning, match="chains failed"):
         resumed = gm.run(plan(), progress=False, checkpoint=tmp_path, **options)
     assert resumed.failures == whole.failures
@@ -226,7 +227,7 @@ def test_parameters_of_any_shape_and_their_draws(tmp_path, monkeypatch):
         num_chains=8,
     )
     whole = gm.run(make(), "scan", thin=7, progress=False)
-    start_and_kill(monkeypatch, make(), 3, tmp_path, engine="scan", thin=7, every=10, chunk_size=10)
+    start_and_kill(monkeypatch, make(), 30, tmp_path, engine="scan", thin=7, every=10, chunk_size=10)
     resumed = gm.run(make(), "scan", thin=7, progress=False, checkpoint=tmp_path)
     assert jax.tree.map(np.shape, resumed.draws) == {"a": (8, 9, 2), "b": (8, 9)}
     assert digest(resumed) == digest(whole)

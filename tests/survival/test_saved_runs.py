@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from faults import digest
 from gyromc.archive import read_archive, write_archive
 from gyromc.engines.choice import ENGINES
 from support import survivors
-from support.survivors import PLANS, digest, small
+from support.survivors import PLANS, small
 
 GOES_ON = """
 import sys
 import gyromc as gm
-from support.survivors import digest
+from faults import digest
 run = gm.load(sys.argv[1], allow_import=True)
 print(digest(run), digest(run.continue_(50)))
 """
@@ -43,7 +44,8 @@ def test_another_process_goes_on_bit_for_bit(engine, tmp_path, compiled_quickly)
     run = gm.run(PLANS["balanced"](), engine, thin=10, progress=False)
     run.save(tmp_path / "run.gyromc")
     command = [sys.executable, "-c", GOES_ON, str(tmp_path / "run.gyromc")]
-    where = {"cwd": Path(survivors.__file__).parents[1], "env": {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}}
+    more = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiled as here
+    where = {"cwd": Path(survivors.__file__).parents[1], "env": {**os.environ, **more}}
     done = subprocess.run(command, capture_output=True, text=True, **where)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [digest(run), digest(run.continue_(50))]

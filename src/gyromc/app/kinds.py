@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gyromc import dynamics, observables, oracles, schemes, targets
+from gyromc.checks import numbers
 from gyromc.operators import LowRank, Operator
 from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import families, likelihoods
@@ -96,7 +97,8 @@ def rotations(dim, rate=1.0) -> dynamics.Dynamics:
 
 def gram(scale, basis, gains, factor=1.0) -> Operator:
     """factor · RRᵀ with R = diag(scale)(I + B diag(gains) Bᵀ), in O(nk) memory."""
-    return Gram(DiagonalLowRank(scale, basis, gains), factor)
+    parts = numbers(scale, "scale"), numbers(basis, "basis"), numbers(gains, "gains")
+    return Gram(DiagonalLowRank(*parts), factor)
 
 
 KINDS: dict[Type, Mapping[str, Kind]] = {

@@ -26,6 +26,7 @@ from gyromc.packing import PIECES, description, differences, prepared, remember,
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
+from gyromc.show.interruption import Interruption
 
 __all__ = ["KIND", "STATE", "Checkpoints"]
 
@@ -38,15 +39,18 @@ NUMBERS = ("engine", "thin", "sane_range", "keep_blocks")  # options that the nu
 
 
 class Checkpoints:
-    """The checkpoints of one run; a context that keeps other processes off its directory."""
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
-    def __init__(self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int):
+    def __init__(
+        self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
+    ):
         require(isinstance(directory, str | os.PathLike), f"`checkpoint` must be a directory: got {shown(directory)}.")
-        self.directory, self.plan, self.options = Path(directory), plan, options
+        self.directory, self.plan, self.options, self.ended = Path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
         self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
         self.saved = time.monotonic()
+        self.last: int | None = None  # the step of the last checkpoint
         self._computed: dict[str, Any] | None = None
         self._lock = contextlib.ExitStack()
 
@@ -84,7 +88,7 @@ class Checkpoints:
                 reasons[path] = str(error)
                 continue
             self._set_aside(reasons, path)
-            self.saved = time.monotonic()
+            self.saved, self.last = time.monotonic(), found.state.step
             return found
         require(
             not files,
@@ -116,6 +120,7 @@ class Checkpoints:
         try:
             write_archive(path, KIND, content, PIECES | STATE, __version__)
             sync_folder(self.directory)
+            self.last = run.state.step
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)
         except (InvalidInput, OSError) as error:

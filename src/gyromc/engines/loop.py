@@ -109,7 +109,7 @@ def run(
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
     if checkpoint is None:
         return _execute(plan, None, options)
-    with Checkpoints(checkpoint, plan, options, every, keep) as checkpoints:
+    with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -193,18 +193,17 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
             progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
-        ended = stack.enter_context(delayed()) if checkpoints is not None else False
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
-        while loop.step < loop.total and not interrupted and not ended:
+        while loop.step < loop.total and not interrupted and not (checkpoints and checkpoints.ended):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
             if options.on_divergence == "raise" and loop.failed():
                 raise DivergenceError(explanation(plan, loop.failures(), options))
-            if checkpoints is not None and (
-                ended or interrupted or loop.step == loop.total or checkpoints.due(loop.step)
-            ):
+            if checkpoints is not None and checkpoints.due(loop.step):
                 checkpoints.save(result(), loop.kept)
+        if checkpoints is not None and checkpoints.last != loop.step:
+            checkpoints.save(result(), loop.kept)
         if interrupted:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
             if options.on_divergence == "raise" and loop.failed():
