@@ -9,10 +9,9 @@ import hashlib
 import platform
 import warnings
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
-import jax
-import numba
 import numpy as np
 
 import gyromc
@@ -97,15 +96,15 @@ def unpacked_plan(content: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def versions() -> dict[str, str]:
-    """The programs that numbers depend on."""
-    return {
-        "gyromc": gyromc.__version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "machine": platform.machine(),
-    }
+def versions() -> dict[str, str | None]:
+    """The programs that numbers depend on, and the kind of processor."""
+    found: dict[str, str | None] = {"gyromc": gyromc.__version__}
+    for name in ("jax", "jaxlib", "numpy", "numba"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return {**found, "machine": platform.machine()}
 
 
 def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from faults import digest
+from damages import digest
 from gyromc.engines import loop
 from gyromc.engines.checkpoints import _interval
 from gyromc.show.files import locked

@@ -5,6 +5,7 @@ import signal
 import numpy as np
 import pytest
 
+import damages
 import faults
 from gyromc.engines import checkpoints as module
 
@@ -17,13 +18,13 @@ def test_a_process_that_is_killed_loses_at_most_an_interval(number):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    return faults.Files(tmp_path_factory.mktemp("faults"))
+    return damages.Files(tmp_path_factory.mktemp("faults"))
 
 
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize("name", damages.FAULTS)
 def test_promises_are_kept(name, files):
     rng = np.random.default_rng(7)
-    assert all(faults.FAULTS[name](files, rng) for _ in range(2))
+    assert all(damages.FAULTS[name](files, rng) for _ in range(2))
 
 
 def test_a_broken_promise_is_noticed(files, monkeypatch):
@@ -37,7 +38,7 @@ def test_a_broken_promise_is_noticed(files, monkeypatch):
 
     monkeypatch.setattr(module, "unpack", forgetful)
     monkeypatch.setattr(module, "read_archive", writable(module.read_archive))
-    assert not faults.clock(files, np.random.default_rng(7))
+    assert not damages.clock(files, np.random.default_rng(7))
 
 
 def writable(read):

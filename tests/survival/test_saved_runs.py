@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from faults import digest
+from damages import digest
 from gyromc.archive import read_archive, write_archive
 from gyromc.engines.choice import ENGINES
 from support import survivors
@@ -20,7 +20,7 @@ from support.survivors import PLANS, small
 GOES_ON = """
 import sys
 import gyromc as gm
-from faults import digest
+from damages import digest
 run = gm.load(sys.argv[1], allow_import=True)
 print(digest(run), digest(run.continue_(50)))
 """
