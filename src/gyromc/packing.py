@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-import gyromc
+from gyromc import __version__
 from gyromc.archive import pack
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
@@ -40,7 +40,7 @@ assert issubclass(families.StudentT, Likelihood)  # is not found
 def _below(base: type) -> list[type]:
     """All classes of gyromc that derive from a class, itself included."""
     found = [base, *(known for direct in base.__subclasses__() for known in _below(direct))]
-    return [known for known in found if known.__module__.startswith("gyromc.")]
+    return [known for known in found if known.__module__.partition(".")[0] == __name__.partition(".")[0]]
 
 
 PIECES: dict[str, type] = {
@@ -75,11 +75,11 @@ def _plain(value: Any) -> bool:
 def remember(plan: Plan, found: Mapping[str, Any]) -> None:
     """Let a plan use what was computed for it before."""
     if "oracle" in found:
-        plan.model.keep("prepared oracle", (plan.oracle,), found["oracle"])
+        plan.model.computed.keep("prepared oracle", (plan.oracle,), found["oracle"])
     if "scheme" in found:
-        plan.model.keep("prepared scheme", plan.step_pieces, found["scheme"])
+        plan.model.computed.keep("prepared scheme", plan.step_pieces, found["scheme"])
     if "martingale" in found:
-        plan.model.keep("martingale", (*plan.step_pieces, *plan.observables.values()), found["martingale"])
+        plan.model.computed.keep("martingale", (*plan.step_pieces, *plan.observables.values()), found["martingale"])
 
 
 def packed_plan(plan: Plan) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def unpacked_plan(content: Mapping[str, Any]) -> Plan:
 
 def versions() -> dict[str, str | None]:
     """The programs that numbers depend on, and the kind of processor."""
-    found: dict[str, str | None] = {"gyromc": gyromc.__version__}
+    found: dict[str, str | None] = {"gyromc": __version__}
     for name in ("jax", "jaxlib", "numpy", "numba"):
         try:
             found[name] = metadata.version(name)

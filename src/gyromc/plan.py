@@ -201,16 +201,16 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        found = self.model.kept("prepared oracle", (self.oracle,))
+        found = self.model.computed.find("prepared oracle", (self.oracle,))
         if found is None:
             found = self.oracle.prepared(self.model)
-            self.model.keep("prepared oracle", (self.oracle,), found)
+            self.model.computed.keep("prepared oracle", (self.oracle,), found)
         return found
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:
         """The scheme with what it computes once for this plan; that of a saved run is the one it ran with."""
-        known = None if self.scheduled else self.model.kept("prepared scheme", self.step_pieces)
+        known = None if self.scheduled else self.model.computed.find("prepared scheme", self.step_pieces)
         return self.scheme.prepared(self) if known is None else known
 
     @property

@@ -19,7 +19,7 @@ from gyromc.operators import LowRank, Operator
 from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import families, likelihoods
 
-__all__ = ["DATA", "KINDS", "PLAN", "TYPES", "Kind", "Type", "kind_named"]
+__all__ = ["DATA", "KINDS", "PLAN", "TYPES", "PieceKind", "Type", "kind_named"]
 
 
 class Type(enum.Enum):
@@ -49,7 +49,7 @@ class Type(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class PieceKind:
     """One kind of piece: its name in files, and the function that makes it."""
 
     name: str
@@ -80,8 +80,8 @@ class Kind:
         return ""
 
 
-def _kinds(**makers: Callable) -> dict[str, Kind]:
-    return {name: Kind(name, make) for name, make in makers.items()}
+def _kinds(**makers: Callable) -> dict[str, PieceKind]:
+    return {name: PieceKind(name, make) for name, make in makers.items()}
 
 
 def rotations(dim, rate=1.0) -> dynamics.Dynamics:
@@ -101,7 +101,7 @@ def gram(scale, basis, gains, factor=1.0) -> Operator:
     return Gram(DiagonalLowRank(*parts), factor)
 
 
-KINDS: dict[Type, Mapping[str, Kind]] = {
+KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.TARGET: _kinds(
         quadratic=targets.Quadratic,
         cosine_perturbed=targets.CosinePerturbed,
@@ -196,7 +196,7 @@ PLAN: dict[str, bool] = {
 """The keys of a plan file, and whether each is required."""
 
 
-def kind_named(given: Any, among: Mapping[str, Kind]) -> Kind | None:
+def kind_named(given: Any, among: Mapping[str, PieceKind]) -> PieceKind | None:
     """The kind of a name; `LinearRegression`, as in Python, is `linear_regression`."""
     names = {name.replace("_", ""): kind for name, kind in among.items()}
     return names.get(str(given).replace("_", "").lower())

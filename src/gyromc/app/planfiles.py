@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.app.kinds import DATA, KINDS, PLAN, TYPES, Kind, Type, kind_named
+from gyromc.app.kinds import DATA, KINDS, PLAN, TYPES, PieceKind, Type, kind_named
 from gyromc.app.tomllines import key_lines
 from gyromc.checks import flag, require, shown
 from gyromc.csvfile import read_numbers
@@ -122,7 +122,7 @@ class _Reader:
             return {name: self.value(Type.OBSERVABLE, h, (*path, name)) for name, h in given.items()}
         if wanted is Type.GROUPS:
             self.check(isinstance(given, list), f"`{path[-1]}` must be {wanted.value}: got {shown(given)}.", path)
-            group = Kind("group", Group)
+            group = PieceKind("group", Group)
             return tuple(self.arguments(group, entry, (*path, i)) for i, entry in enumerate(given))
         if wanted in (Type.SCHEME, Type.CURVATURE) and isinstance(given, str):
             return given
@@ -132,7 +132,7 @@ class _Reader:
             given = self.with_data(given, path)
         return self.piece(given, path, KINDS[Type.OPERATOR if wanted is Type.CURVATURE else wanted])
 
-    def piece(self, given: Any, path: tuple, among: Mapping[str, Kind]) -> Any:
+    def piece(self, given: Any, path: tuple, among: Mapping[str, PieceKind]) -> Any:
         """The piece that a table describes by its `kind` and that kind's own arguments."""
         where = ".".join(map(str, path))
         self.check(isinstance(given, dict), f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
@@ -142,7 +142,7 @@ class _Reader:
             raise self.error(f"[{where}] needs a `kind` of {', '.join(among)}:{hint}", (*path, "kind"))
         return self.arguments(kind, {key: value for key, value in given.items() if key != "kind"}, path)
 
-    def arguments(self, kind: Kind, given: Any, path: tuple) -> Any:
+    def arguments(self, kind: PieceKind, given: Any, path: tuple) -> Any:
         """What a kind makes of its arguments."""
         where = f"[{'.'.join(map(str, path))}] of kind {kind.name!r}"
         self.check(isinstance(given, dict), f"{where} must be a table: got {shown(given)}.", path)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gyromc.app.kinds import DATA, KINDS, PLAN, TYPES, Kind, Type
+from gyromc.app.kinds import DATA, KINDS, PLAN, TYPES, PieceKind, Type
 from gyromc.plan import WEIGHTINGS, Plan
 from gyromc.targets import Group
 
@@ -21,7 +21,7 @@ def plan_schema() -> dict[str, Any]:
     assert "target" in plan_schema()["required"]
     ```
     """
-    plan = Kind("plan", Plan)
+    plan = PieceKind("plan", Plan)
     array = {"type": "array", "items": {"anyOf": [{"type": "number"}, {"$ref": "#/$defs/array"}]}}
     stored = {
         "type": "object",
@@ -51,7 +51,7 @@ def plan_schema() -> dict[str, Any]:
     }
 
 
-def _piece(wanted: Type, kind: Kind) -> dict[str, Any]:
+def _piece(wanted: Type, kind: PieceKind) -> dict[str, Any]:
     """The table of one kind."""
     table = _table(kind, ("dim",) if wanted is Type.DYNAMICS else ())
     names = sorted({kind.name, kind.python_name})
@@ -64,7 +64,7 @@ def _piece(wanted: Type, kind: Kind) -> dict[str, Any]:
     return table
 
 
-def _table(kind: Kind, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
+def _table(kind: PieceKind, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
     properties = {name: {**_type(TYPES[name]), "description": kind.meaning(name)} for name in kind.arguments}
     return {
         "title": kind.name,
@@ -98,7 +98,7 @@ def _type(wanted: Type) -> dict[str, Any]:
         Type.ORACLE: refer("oracle"),
         Type.OBSERVABLES: {"type": "object", "minProperties": 1, "additionalProperties": refer("observable")},
         Type.LIKELIHOOD: refer("likelihood"),
-        Type.GROUPS: {"type": "array", "items": _table(Kind("group", Group))} if wanted is Type.GROUPS else {},
+        Type.GROUPS: {"type": "array", "items": _table(PieceKind("group", Group))} if wanted is Type.GROUPS else {},
         Type.WEIGHTING: {"enum": list(WEIGHTINGS)},
         Type.PRECISION: {"enum": ["float32", "float64"]},
     }[wanted]
