@@ -86,8 +86,8 @@ def pack(value: Any, arrays: dict[str, np.ndarray], classes: Classes, functions:
         return _pack_array(value, arrays)
     if isinstance(value, tuple | list) and name in ("tuple", "list"):
         return {name: [inside(v) for v in value]}
-    if hasattr(value, "_asdict") and functions is not None:  # a tuple with names for its places
-        return {"class": inside(type(value)), "fields": {key: inside(v) for key, v in value._asdict().items()}}
+    if functions is not None and (names := getattr(value, "_fields", None)):  # a tuple with names for its places
+        return {"class": inside(type(value)), "fields": {key: inside(getattr(value, key)) for key in names}}
     if isinstance(value, Mapping):
         return {"pairs": [[inside(k), inside(v)] for k, v in value.items()]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -231,3 +233,25 @@ def test_parameters_of_any_shape_and_their_draws(tmp_path, monkeypatch):
     resumed = gm.run(make(), "scan", thin=7, progress=False, checkpoint=tmp_path)
     assert jax.tree.map(np.shape, resumed.draws) == {"a": (8, 9, 2), "b": (8, 9)}
     assert digest(resumed) == digest(whole)
+
+
+ON_DEVICES = """
+import sys
+import jax
+import gyromc as gm
+from damages import digest
+from support.survivors import PLANS
+run = gm.run(PLANS["minibatch"](), "scan", thin=10, progress=False, checkpoint=sys.argv[1], every=20)
+print(jax.device_count(), digest(run))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_on_another_number_of_devices(tmp_path, monkeypatch):
+    whole = gm.run(PLANS["minibatch"](), "scan", thin=10, progress=False)
+    start_and_kill(monkeypatch, PLANS["minibatch"](), 100, tmp_path, engine="scan", thin=10, every=20)
+    more = {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    command = [sys.executable, "-c", ON_DEVICES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **more})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["4", digest(whole)]

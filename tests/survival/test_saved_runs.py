@@ -51,6 +51,24 @@ def test_another_process_goes_on_bit_for_bit(engine, tmp_path, compiled_quickly)
     assert done.stdout.split() == [digest(run), digest(run.continue_(50))]
 
 
+def test_engine_pallas_goes_on_bit_for_bit(tmp_path, monkeypatch, compiled_quickly):
+    monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
+    run = gm.run(
+        small(num_steps=12, num_chains=4, burn_in=2),
+        "pallas",
+        thin=4,
+        progress=False,
+        checkpoint=tmp_path / "c",
+        every=5,
+    )
+    assert len(list((tmp_path / "c").iterdir())) == 3
+    run.save(tmp_path / "run.gyromc")
+    assert digest(gm.load(tmp_path / "run.gyromc").continue_(6)) == digest(run.continue_(6))
+    max((tmp_path / "c").iterdir()).unlink()  # the last one: what is left stands at step 10
+    again = gm.run(run.plan, "pallas", thin=4, progress=False, checkpoint=tmp_path / "c", every=5)
+    assert digest(again) == digest(run)
+
+
 def test_the_anchor_of_the_saved_run_is_used_not_a_new_one(tmp_path):
     """A mode that was found from another start differs in its last digits."""
     plan = PLANS["balanced"]()

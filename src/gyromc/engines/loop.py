@@ -32,7 +32,7 @@ from gyromc.targets import CosinePerturbed, Quadratic
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["draws_bytes", "resume", "run"]
+__all__ = ["draws_bytes", "resume", "run", "run_bytes"]
 
 CHUNK_SECONDS = 0.25  # how often progress is shown and Ctrl-C is checked
 FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
@@ -135,13 +135,8 @@ def _check_length(plan: Plan) -> None:
 
 def _check_memory(plan: Plan, keep_blocks: int) -> None:
     """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    numbers = 3 * plan.state_size + 2 * plan.oracle.memory(
-        plan.dim
-    )  # position, gradient and noise; anchors, old and new
-    states = np.dtype(plan.dtype).itemsize * numbers
-    sums = 8 * len(plan.observables) * (1 + plan.martingale) * (2 + min(keep_blocks, plan.num_steps))
     require_memory(
-        plan.num_chains * (states + sums),
+        run_bytes(plan, keep_blocks),
         f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
         "Take fewer chains; several runs with different seeds can be averaged.",
     )
@@ -341,6 +336,17 @@ def _flat(plan: Plan, draws: Any) -> np.ndarray:
 
 def _potential(target, theta):
     return target.potential(theta)
+
+
+def run_bytes(plan: Plan, keep_blocks: int) -> int:
+    """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
+
+    For each chain: its state at the start, in the engine, at the end and in the making, anchors old and new; sums in two parts in
+    three copies; blocks, as they are copied when averages are read; random numbers and marks of failure.
+    """
+    numbers = 4 * plan.state_size + 2 * plan.oracle.memory(plan.dim)
+    sums = len(plan.observables) * (1 + plan.martingale) * (6 + 4 * min(keep_blocks, plan.num_steps))
+    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 128)
 
 
 def draws_bytes(plan: Plan, thin: int) -> int:
