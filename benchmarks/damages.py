@@ -251,12 +251,14 @@ FAULTS: dict[str, Callable[[Files, np.random.Generator], bool]] = {
 }
 
 
-def damaged(tries: int, seed: int = 0) -> list[Row]:
-    """All faults that need no process of their own, so many times each."""
-    rows = []
+def damaged(tries: int, only: str = "", seed: int = 0) -> list[Row]:
+    """The faults that need no process of their own and whose names contain `only`, so many times each."""
+    chosen, rows = {name: fault for name, fault in FAULTS.items() if only in name}, []
+    if not chosen:
+        return rows
     with tempfile.TemporaryDirectory() as folder:
         files = Files(Path(folder))
-        for name, fault in FAULTS.items():
+        for name, fault in chosen.items():
             rng = np.random.default_rng(seed)
             kept = [fault(files, rng) for _ in range(tries)]
             rows.append(Row(name, "lanes", tries, kept.count(False), 0, Files.EVERY))

@@ -150,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=100)
     parser.add_argument("--engines", default="scan,lanes", help="for SIGKILL and SIGTERM; nothing: for none")
+    parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--page", type=Path, help="a Markdown page with the two markers")
     options = parser.parse_args()
@@ -157,7 +158,7 @@ def main() -> None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         broken = 0
-        for row in _rows(options.engines.split(","), options.tries):
+        for row in _rows(options.engines.split(","), options.tries, options.only):
             print(row, flush=True)
             broken += row.broken
             if options.out:
@@ -167,11 +168,12 @@ def main() -> None:
     raise SystemExit(broken > 0)
 
 
-def _rows(engines: list[str], tries: int) -> Iterator[Row]:
+def _rows(engines: list[str], tries: int, only: str) -> Iterator[Row]:
     for engine in filter(None, engines):
-        yield killed(engine, tries, signal.SIGKILL)
-        yield killed(engine, max(1, tries // 5), signal.SIGTERM)
-    yield from damaged(tries)
+        for number, count in ((signal.SIGKILL, tries), (signal.SIGTERM, max(1, tries // 5))):
+            if only in number.name:
+                yield killed(engine, count, number)
+    yield from damaged(tries, only)
 
 
 def _saved(path: Path, row: dict[str, Any]) -> list[dict[str, Any]]:

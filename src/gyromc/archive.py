@@ -26,7 +26,7 @@ from gyromc.checks import require, require_memory
 from gyromc.errors import InvalidInput
 from gyromc.show.files import json_text, write_atomically
 
-__all__ = ["VERSION", "Archive", "Functions", "pack", "read_archive", "unpack", "write_archive"]
+__all__ = ["VERSION", "Archive", "Functions", "digest", "pack", "read_archive", "unpack", "write_archive"]
 
 VERSION = 1
 """The version of the format; files of later versions are refused."""
@@ -237,6 +237,11 @@ def _npy(array: np.ndarray) -> tuple[bytes | memoryview, ...]:
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(array))
     return buffer.getvalue(), memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # an array is a buffer
+
+
+def digest(array: np.ndarray) -> str:
+    """The SHA-256 of an array's type, shape and numbers; nothing is copied where they lie in order."""
+    return _sum(_npy(array))
 
 
 def _sum(parts: tuple[bytes | memoryview, ...]) -> str:

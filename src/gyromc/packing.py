@@ -5,7 +5,6 @@ prepared oracle and scheme and the martingale: the mode or the moments of gradie
 differ in their last digits. `description` is the same plan as lines of text, to compare it with another.
 """
 
-import hashlib
 import platform
 import warnings
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gyromc import __version__
-from gyromc.archive import pack
+from gyromc.archive import digest, pack
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, martingale
@@ -127,8 +126,7 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
     if isinstance(value, dict) and "array" in value:
         array = arrays[value["array"]]
         small = repr(array.tolist()) if array.size <= 4 else f"{array.shape} {array.dtype}"
-        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        found[where] = small if array.size <= 4 else f"{small}, sha256 {digest[:16]}"
+        found[where] = small if array.size <= 4 else f"{small}, sha256 {digest(array)[:16]}"
     elif isinstance(value, dict) and "class" in value:
         found[where] = value["class"] if isinstance(value["class"], str) else value["class"]["type"]
         for name, field in value["fields"].items():

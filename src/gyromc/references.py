@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.archive import digest
 from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.precision import Owned, owned
@@ -133,11 +134,7 @@ class Descriptions:
 
 
 def _digest(arrays: tuple[np.ndarray, ...]) -> str:
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(f"{array.dtype.str}{array.shape}".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+    return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
 
 
 INSIDE = (
