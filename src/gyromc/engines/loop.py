@@ -6,6 +6,7 @@ same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failure
 
 import contextlib
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -330,7 +331,7 @@ def _flat(plan: Plan, draws: Any) -> np.ndarray:
     if draws is None:
         return np.zeros((0, plan.num_chains, plan.dim), plan.dtype)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
-    rows = [leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves]
+    rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
     return np.concatenate(rows, axis=2).swapaxes(0, 1)
 
 
