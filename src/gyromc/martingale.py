@@ -72,6 +72,9 @@ def martingale(plan: Plan) -> Martingale:
         plan.dim <= MOST_PARAMETERS,
         f"`martingale=True` uses full matrices, for at most {MOST_PARAMETERS} parameters: this plan has {plan.dim}.",
     )
+    known = plan.model.computed.find("martingale", (*plan.step_pieces, *plan.observables.values()))
+    if known is not None:  # of a saved run
+        return known
     fit, step, m = plan.model.gaussian_fit, plan.step_matrices, plan.state_size
     M = step.transition(augment(fit.precision, plan.augmented))
     slopes, forms = _projections(plan, fit)

@@ -40,6 +40,25 @@ CURVATURES = 256  # points at which Hessians are averaged
 NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
 
 
+class Computed:
+    """What was computed for pieces of plans, by name: found again with the same objects, or with equal numbers."""
+
+    def __init__(self):
+        self.entries: dict[str, list[tuple[tuple, Any]]] = {}
+
+    def keep(self, name: str, pieces: tuple, value: Any) -> None:
+        """Store what was computed for some pieces."""
+        self.entries.setdefault(name, []).append((pieces, value))
+
+    def find(self, name: str, pieces: tuple) -> Any:
+        """What was stored last for these pieces, or None."""
+        same = lambda a, b: a is b or (isinstance(a, float) and a == b)
+        for before, value in reversed(self.entries.get(name, [])):
+            if len(before) == len(pieces) and all(map(same, before, pieces)):
+                return value
+        return None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
     """A target with its parameters as one vector.
@@ -63,6 +82,7 @@ class Model:
     start: Any = None
     unravel: Callable = dataclasses.field(init=False, repr=False)
     dim: int = dataclasses.field(init=False)
+    computed: Computed = dataclasses.field(init=False, repr=False, default_factory=Computed)
     _kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self):
@@ -229,7 +249,7 @@ class Model:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
         self.__dict__["gaussian_fit"] = fit
         if oracle is not None:
-            self._kept["gradient moments", id(oracle)] = oracle, moments
+            self.computed.keep("gradient moments", (oracle,), moments)
 
     def _once(self, learn: Callable, *settings):
         """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""

@@ -16,7 +16,7 @@ import numpy as np
 from gyromc.checks import numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
-from gyromc.precision import owned, private
+from gyromc.precision import fresh, owned, private
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 
@@ -98,6 +98,39 @@ class Function(Observable):
         return value
 
 
+SCORES: dict[str, Callable] = {
+    "predictive": lambda probabilities, label: probabilities[label],
+    "brier": lambda probabilities, label: _brier(probabilities, label),
+    "entropy": lambda probabilities, label: jnp.sum(jax.scipy.special.entr(probabilities)),
+}
+"""What is made of class probabilities, by name."""
+
+
+class Predicted(Observable):
+    """A score of the class probabilities that a user's model predicts at a point x."""
+
+    model: Callable
+    x: Any
+    score: str = eqx.field(static=True)
+    label: int | None = eqx.field(static=True)
+
+    def __init__(self, model: Callable, x: Any, score: str, label: int | None = None):
+        if not callable(model):
+            raise InvalidInput(
+                f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}."
+            )
+        self.model, self.x, self.score = owned(model), x, score
+        self.label = None if label is None else whole(label, "y" if score == "brier" else "label", least=0)
+
+    def __call__(self, params):
+        value = jnp.asarray(SCORES[self.score](private(self.model)(params, fresh(self.x)), self.label))
+        require(
+            value.ndim == 0,
+            f"`model` must return a vector of class probabilities: the {self.score} score has shape {value.shape}.",
+        )
+        return value
+
+
 def linear(u) -> Observable:
     """h(θ) = uᵀθ.
 
@@ -146,8 +179,7 @@ def predictive(x, model: Callable | None = None, label: int = 1) -> Observable:
     ```
     """
     if model is not None:
-        probabilities = _probabilities(model)
-        return Function(lambda params: probabilities(params, x)[label])
+        return Predicted(model, x, "predictive", label)
     return Ridge(numbers(x, "x") * (2 * _binary(label, "label") - 1), "predictive")
 
 
@@ -162,8 +194,7 @@ def brier(x, y: int, model: Callable | None = None) -> Observable:
     ```
     """
     if model is not None:
-        probabilities = _probabilities(model)
-        return Function(lambda params: _brier(probabilities(params, x), y))
+        return Predicted(model, x, "brier", y)
     return Ridge(x, f"brier, y = {_binary(y, 'y')}")
 
 
@@ -178,8 +209,7 @@ def entropy(x, model: Callable | None = None) -> Observable:
     ```
     """
     if model is not None:
-        probabilities = _probabilities(model)
-        return Function(lambda params: jnp.sum(jax.scipy.special.entr(probabilities(params, x))))
+        return Predicted(model, x, "entropy")
     return Ridge(x, "entropy")
 
 
@@ -193,12 +223,6 @@ def function(f: Callable) -> Observable:
     """
     require(callable(f), f"`f` must be a function of the parameters: got {type(f).__name__}.")
     return Function(f)
-
-
-def _probabilities(model) -> Callable:
-    if not callable(model):
-        raise InvalidInput(f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}.")
-    return model
 
 
 def _binary(value, name: str) -> int:

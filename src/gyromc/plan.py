@@ -201,18 +201,22 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        kept, key = self.model._kept, ("prepared oracle", id(self.oracle))
-        if key not in kept:
-            kept[key] = (
-                self.oracle,
-                self.oracle.prepared(self.model),
-            )  # the oracle stays alive, so that its id stays its own
-        return kept[key][1]
+        found = self.model.computed.find("prepared oracle", (self.oracle,))
+        if found is None:
+            found = self.oracle.prepared(self.model)
+            self.model.computed.keep("prepared oracle", (self.oracle,), found)
+        return found
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:
-        """The scheme with what it computes once for this plan."""
-        return self.scheme.prepared(self)
+        """The scheme with what it computes once for this plan; that of a saved run is the one it ran with."""
+        known = None if self.scheduled else self.model.computed.find("prepared scheme", self.step_pieces)
+        return self.scheme.prepared(self) if known is None else known
+
+    @property
+    def step_pieces(self) -> tuple:
+        """What one step of a chain with a constant step size depends on, besides the target."""
+        return self.scheme, self.dynamics, self.oracle, self.eta
 
     @functools.cached_property
     def step_matrices(self) -> StepMatrices:

@@ -10,6 +10,7 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -93,6 +94,7 @@ class EngineState:
     snapshots: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)  # sums after so many steps
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)  # the time then
     anchors: np.ndarray | None = None  # what an oracle keeps for each chain between steps: chains × 2d
+    checked: int | None = None  # the step at which U was last computed
 
     @property
     def sums(self) -> np.ndarray:
@@ -249,6 +251,14 @@ class Run(Records[Average], Shown):
             return self.resume(self.plan, self)
         more = whole(more_steps, "more_steps", least=1)
         return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to a file, whole or not at all; `gyromc.load(path)` returns it, in any process.
+
+        `continue_` of the loaded run equals that of this one, bit for bit. Functions of yours are stored by name (see
+        docs/scale.md).
+        """
+        extensions.load("save_run")(self, path)
 
     def to_datatree(
         self,

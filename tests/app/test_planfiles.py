@@ -1,10 +1,19 @@
 """Plans from TOML: every built-in piece, data from CSV, and errors that name the table and the key."""
 
+import re
+import tomllib
+
+import jsonschema
 import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app import planfiles
+from gyromc.app import kinds, planfiles
+from gyromc.app.schema import plan_schema
+from gyromc.app.tomllines import key_lines
+from support.values import ROOT
+
+VALIDATOR = jsonschema.Draft202012Validator(plan_schema())
 
 BASE = """
 step_size = 0.05
@@ -19,6 +28,13 @@ PIECES = {
         'kind = "cosine_perturbed"\ndim = 2\nbeta = 1.2',
         'kind = "linear_regression"\nX = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]\ny = [1.0, 2.0, 3.0]\nprior_scale = 2.0',
         'kind = "logistic_regression"\nX = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]\ny = [0, 1, 1]',
+        'kind = "poisson_regression"\nX = {npy = "X.npy"}\ny = {npy = "y.npy"}',
+        'kind = "softmax_regression"\nX = {npy = "X.npy"}\ny = {npy = "y.npy"}\nnum_classes = 2',
+        'kind = "mixed_regression"\nX = [[1.0], [1.0]]\ny = [0.5, 1.0]\nlikelihood = {kind = "normal_noise"}',
+        'kind = "separable"\nprecision = [1.0, 1.0]\npotential = "support.survivors:quartic"',
+        'kind = "log_density"\nfn = "support.survivors:log_density"',
+        'kind = "finite_sum"\nlog_likelihood = "support.survivors:log_likelihood"\nlog_prior = "support.survivors:log_density"\n'
+        'data = {x = {npy = "X.npy"}, y = [0, 1, 1]}',
     ],
     "dynamics": [
         'kind = "overdamped"',
@@ -27,6 +43,9 @@ PIECES = {
         'kind = "hfhr"\nalpha = 1.0\ngamma = 2.0',
         'kind = "gaul"\nC = [0.5, 1.5]\na = 1.0\ngamma = 2.0',
         'kind = "general"\nD = [1.0, 2.0]\nQ = 0',
+        'kind = "general"\nD = [1.0, 1.0]\nQ = {kind = "rotations", dim = 2, rate = 0.5}',
+        'kind = "hfhr"\nalpha = 1.0\ngamma = 2.0\n[dynamics.preconditioner]\nkind = "gram"\nscale = [1.0, 2.0]\n'
+        "basis = [[1.0], [0.0]]\ngains = [2.0]",
     ],
     "oracle": ['kind = "exact"', 'kind = "gaussian"\ntau = 1.0'],
     "observables.x": [
@@ -37,15 +56,25 @@ PIECES = {
         'kind = "predictive"\nx = [1.0, 0.5]\nlabel = 0',
         'kind = "brier"\nx = [1.0, 0.5]\ny = 1',
         'kind = "entropy"\nx = [1.0, 0.5]',
+        'kind = "function"\nf = "support.survivors:weighted"',
+    ],
+    "scheme": [
+        'kind = "euler"',
+        'kind = "balanced"\nS = {kind = "low_rank", diagonal = [1.0, 1.0], factor = [[1.0], [0.5]]}',
     ],
 }
 
 
 @pytest.mark.parametrize(("table", "body"), [(t, b) for t, bodies in PIECES.items() for b in bodies])
-def test_every_piece_can_be_written(table, body):
+def test_every_piece_can_be_written(table, body, tmp_path):
+    np.save(tmp_path / "X.npy", [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    np.save(tmp_path / "y.npy", [0, 1, 1])
     chosen = {name: bodies[0] for name, bodies in PIECES.items()} | {table: body}
+    if "support.survivors:log" in body:  # a density without a dimension
+        chosen["dynamics"] = 'kind = "overdamped"\ndim = 2'
     text = "step_size = 0.05\n" + "".join(f"[{name}]\n{b}\n" for name, b in chosen.items())
-    plan = planfiles.loads(text)
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
+    plan = planfiles.loads(text, tmp_path, allow_import=True)
     assert plan.num_steps == 400
     assert plan.dim == 2
 
@@ -112,7 +141,7 @@ def test_missing_files(tmp_path):
     with pytest.raises(gm.InvalidInput, match="no plan file"):
         planfiles.load(tmp_path / "none.toml")
     (tmp_path / "plan.toml").write_text(BASE.replace("precision = [1.0, 2.0]", 'csv = "none.csv"'))
-    with pytest.raises(gm.InvalidInput, match=r"plan.toml: .*does not exist"):
+    with pytest.raises(gm.InvalidInput, match=r"plan\.toml, line 3, key `target\.csv`: .*does not exist"):
         planfiles.load(tmp_path / "plan.toml")
 
 
@@ -136,3 +165,98 @@ def test_schemes_and_the_martingale():
     assert planfiles.loads(BASE + 'scheme = {kind = "leimkuhler_matthews"}').scheme is gm.schemes.leimkuhler_matthews
     with pytest.raises(gm.InvalidInput, match="Did you mean 'balanced'"):
         planfiles.loads(BASE + 'scheme = {kind = "balancd"}')
+
+
+WRONG = {
+    "no piece": (BASE.replace('"quadratic"', '"quadrtic"'), 3, "target.kind"),
+    "no argument": (BASE.replace("precision", "precison"), 3, "target.precison"),
+    "a missing argument": (BASE.replace(", precision = [1.0, 2.0]", ""), 3, "target"),
+    "no key": ("step_sise = 1\n" + BASE, 1, "step_sise"),
+    "a text for numbers": (BASE.replace("[1.0, 2.0]", '"1, 2"'), 3, "target.precision"),
+    "a truth value among numbers": (BASE.replace("[1.0, 0.0]", "[1.0, true]"), 5, "observables.x.u"),
+    "a number for a truth value": (BASE + "martingale = 1", 6, "martingale"),
+    "half a step": (BASE + "num_steps = 1.5", 6, "num_steps"),
+    "another precision": (BASE + 'dtype = "float16"', 6, "dtype"),
+    "no scheme": (BASE + 'scheme = "midpoint"', 6, "scheme"),
+    "no function": (BASE + 'start = "no function"', 6, "start"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_line_and_the_key_are_said_and_the_schema_agrees(name):
+    text, line, key = WRONG[name]
+    with pytest.raises(gm.InvalidInput, match=rf"^line {line}, key `{re.escape(key)}`: "):
+        planfiles.loads(text)
+    assert list(VALIDATOR.iter_errors(tomllib.loads(text)))
+
+
+def test_errors_of_the_plan_have_a_line_too():
+    with pytest.raises(gm.InvalidInput, match=r"^line 3, key `target\.precision`: .*positive definite"):
+        planfiles.loads(BASE.replace("[1.0, 2.0]", "[1.0, -2.0]"))
+    with pytest.raises(gm.InvalidInput, match=r"^line 5, key `observables\.x`: Observable 'x' has a direction of 3"):
+        planfiles.loads(BASE.replace("[1.0, 0.0]", "[1.0, 0.0, 2.0]"))
+    with pytest.raises(gm.InvalidInput, match=r"^line 6, key `num_chains`: "):
+        planfiles.loads(BASE + "num_chains = 0")
+
+
+DOCUMENT = """a = 1
+[target]
+kind = "x"  # b = 2
+"q.r" = [1,
+ 2, {z = 3, w = [1, {k = 1}]}]
+[[target.groups]]
+Z = 1
+[[target.groups]]
+Z = \"\"\"
+a = [
+\"\"\"
+s.t = 5
+[observables.x]
+kind = '#'
+"""
+
+
+def test_lines_of_keys():
+    found = key_lines(DOCUMENT)
+    expected = {("a",): 1, ("target", "kind"): 3, ("target", "q.r", 2, "w", 1, "k"): 5, ("target", "groups", 1, "Z"): 9}
+    assert expected.items() <= found.items()
+    assert found["target", "groups", 1, "s", "t"] == 12
+    assert found["observables", "x", "kind"] == 14
+    assert ("b",) not in found
+
+
+def test_functions_and_arrays_are_data_until_they_are_allowed(tmp_path):
+    text = BASE.replace("step_size = 0.05", 'step_size = "support.survivors:decreasing"\nnum_steps = 10')
+    with pytest.raises(
+        gm.InvalidInput, match=r"`support\.survivors:decreasing` would have to be imported.*--allow-import"
+    ):
+        planfiles.loads(text)
+    assert planfiles.loads(text, allow_import=True).scheduled
+    np.save(tmp_path / "bad.npy", np.array([object()], object), allow_pickle=True)
+    with pytest.raises(gm.InvalidInput, match=r"bad\.npy cannot be read as an array of numbers"):
+        planfiles.loads(BASE.replace("[1.0, 2.0]", '{npy = "bad.npy"}'), tmp_path)
+    start = BASE.replace(
+        '{kind = "quadratic", precision = [1.0, 2.0]}', '{kind = "log_density", fn = "support.survivors:of_table"}'
+    )
+    start = start.replace('kind = "overdamped"', 'kind = "overdamped", dim = 2').replace(
+        'kind = "linear", u = [1.0, 0.0]', 'kind = "function", f = "support.survivors:of_table"'
+    )
+    assert planfiles.loads(start + "start = {a = [0.5], b = 1.0}", allow_import=True).dim == 2
+
+
+def test_the_schema_knows_every_argument():
+    jsonschema.Draft202012Validator.check_schema(plan_schema())
+    for among in kinds.KINDS.values():
+        for kind in among.values():
+            assert set(kind.arguments) <= set(kinds.TYPES), kind
+
+
+def test_plans_in_the_documentation_follow_the_schema():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [
+        (page.name, b) for page in pages for b in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    plans = [(name, table) for name, block in blocks if "target" in (table := tomllib.loads(block))]
+    assert len(plans) >= 2
+    for name, table in plans:
+        assert not list(VALIDATOR.iter_errors(table)), name

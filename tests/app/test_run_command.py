@@ -1,12 +1,17 @@
 """`gyromc run` from a plan file, as a user calls it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
-from support.commands import gyromc, refused
+import gyromc as gm
+from support.commands import gyromc, interruptible_command, refused
 
 PLAN = """
 step_size = 0.1
@@ -67,3 +72,71 @@ def test_the_table_and_the_baseline(plan_file):
 )
 def test_errors_are_sentences(plan_file, arguments, message):
     assert message in refused("run", plan_file, *arguments)
+
+
+def test_a_run_is_saved_and_continued(plan_file, tmp_path):
+    saved, longer = tmp_path / "run.gyromc", tmp_path / "longer.gyromc"
+    done = gyromc("run", plan_file, "--engine", "lanes", "--thin", "10", "--save", saved, "--json")
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {saved}" in done.stderr
+    more = gyromc("continue", saved, "--steps", "50", "--save", longer, "--json")
+    whole = gyromc("run", plan_file, "--engine", "lanes", "--num-steps", "150", "--json")
+    assert json.loads(more.stdout)["observables"] == json.loads(whole.stdout)["observables"]
+    assert gm.load(longer).draws.shape == (40, 15, 2)
+    assert "This run is complete: say how many" in refused("continue", saved)
+    assert "there is no directory" in refused("run", plan_file, "--save", tmp_path / "none" / "run.gyromc")
+
+
+def test_checkpoints_from_the_command_line(plan_file, tmp_path):
+    options = ["--engine", "lanes", "--checkpoint", tmp_path / "saved", "--every", "40", "--keep", "2", "--json"]
+    first = gyromc("run", plan_file, *options)
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
+        "step-000000000000080.gyromc",
+        "step-000000000000100.gyromc",
+    ]
+    again = json.loads(gyromc("run", plan_file, *options).stdout)
+    assert again["observables"] == json.loads(first.stdout)["observables"]
+    assert "seed: 3 → 4" in refused("run", plan_file, *options, "--seed", "4")
+    assert "`every` must be a time" in refused("run", plan_file, *options[:4], "--every", "soon")
+
+
+LONG = PLAN.replace("step_size = 0.1", "step_size = 0.1\nnum_steps = 2_000_000_000")
+
+
+def test_sigterm_saves_and_has_its_own_status(tmp_path):
+    (tmp_path / "long.toml").write_text(LONG)
+    saved = tmp_path / "saved"
+    command = ["run", tmp_path / "long.toml", "--engine", "lanes", "--checkpoint", saved, "--every", "0.1s"]
+    process = subprocess.Popen(interruptible_command(*command), stderr=subprocess.PIPE, text=True)
+    while not list(saved.glob("step-*.gyromc")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    assert "SIGTERM: saving, then ending" in said
+    assert "Traceback" not in said
+    assert not list(saved.glob(".step*"))
+
+
+def test_ctrl_c_saves_and_has_its_own_status(tmp_path, sigint):
+    sigint(signal.default_int_handler)
+    (tmp_path / "long.toml").write_text(LONG)
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    saving = ["--checkpoint", tmp_path / "saved", "--save", tmp_path / "run.gyromc"]
+    done = gyromc("run", tmp_path / "long.toml", "--engine", "lanes", *saving)
+    assert done.returncode == 130, done.stderr
+    assert "PARTIAL: interrupted after" in done.stdout
+    assert f"{gm.load(tmp_path / 'run.gyromc').state.step:015d}" in next((tmp_path / "saved").iterdir()).name
+
+
+def test_functions_of_a_plan_file_need_permission(plan_file, tmp_path):
+    text = PLAN.replace('kind = "linear"\nu = [1.0, 0.0]', 'kind = "function"\nf = "support.survivors:weighted"')
+    (tmp_path / "own.toml").write_text(text)
+    assert (
+        "own.toml, line 20, key `observables.x.f`: The function `support.survivors:weighted` would have to be"
+        in refused("run", tmp_path / "own.toml")
+    )
+    done = gyromc("run", tmp_path / "own.toml", "--allow-import", "--engine", "scan", "--save", tmp_path / "run.gyromc")
+    assert done.returncode == 0, done.stderr
+    assert "--allow-import" in refused("continue", tmp_path / "run.gyromc", "--steps", "10")
+    assert gyromc("continue", tmp_path / "run.gyromc", "--steps", "10", "--allow-import").returncode == 0

@@ -1,26 +1,33 @@
 """`gyromc.load`: what a file of gyromc holds, whatever kind of thing that is."""
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gyromc.archive import read_archive
-from gyromc.checks import require
+from gyromc.checks import flag, require
+from gyromc.references import References
 
 __all__ = ["load"]
 
-KINDS = {"fit": "gyromc.app.fit.saved", "estimator": "gyromc.interop.sklearn"}
+KINDS = {"fit": "gyromc.app.fit.saved", "estimator": "gyromc.interop.sklearn", "run": "gyromc.savedruns"}
 """The module that restores each kind of file, by its function `restored`."""
+WITH_FUNCTIONS = ("run",)  # kinds that may refer to functions of a user
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, *, allow_import: bool = False, functions: Mapping[str, Callable] | None = None) -> Any:
     """Read a file that gyromc saved; no code of the file is run.
 
     **Arguments:**
 
-    - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save` or by the `save` of a scikit-learn estimator.
+    - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save`, by the `save` of a scikit-learn estimator, by
+      `run.save` or by `gyromc run … --save FILE`.
+    - `allow_import`: whether modules may be imported for the functions that a run refers to by `module:function`. Importing a
+      module runs its code.
+    - `functions`: the functions themselves, by these names, in place of importing them.
 
-    **Returns:** a `FittedModel` with `predict`, or the estimator.
+    **Returns:** a `FittedModel` with `predict`, the estimator, or the `Run`.
 
     ```python
     import numpy as np
@@ -34,8 +41,15 @@ def load(path: str | Path) -> Any:
     """
     archive = read_archive(path)
     require(
+        archive.kind != "checkpoint",
+        f"{path} is a checkpoint: `gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it.",
+    )
+    require(
         archive.kind in KINDS,
         f"{path} holds {archive.kind!r}, which this gyromc does not know; it was written by gyromc {archive.written_by}. Install "
         "that version.",
     )
-    return import_module(KINDS[archive.kind]).restored(archive, path)
+    module = import_module(KINDS[archive.kind])
+    if archive.kind not in WITH_FUNCTIONS:
+        return module.restored(archive, path)
+    return module.restored(archive, path, References(flag(allow_import, "allow_import"), functions or {}))

@@ -1,16 +1,25 @@
-"""`gyromc predict`, `gyromc run` and `gyromc tune`: what a plan will deliver, what it delivers, and a better plan."""
+"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gyromc.app.output import Json, answer
+from gyromc.app.output import Json, answer, print_json
+
+if TYPE_CHECKING:
+    from gyromc.results import Run
 
 __all__ = ["register"]
 
+INTERRUPTED = 130  # the status after Ctrl-C
+
 What = Annotated[
     str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
+]
+AllowImport = Annotated[
+    bool,
+    typer.Option("--allow-import", help="Import the modules of functions named in the file, which runs their code."),
 ]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
 
@@ -18,7 +27,13 @@ StepSize = Annotated[float | None, typer.Option(help="Another step size than the
 def register(app: typer.Typer) -> None:
     """Add the commands to an app."""
     app.command(epilog="Example: gyromc predict nld-nonquadratic --step-size 0.025")(predict)
-    app.command(epilog="Example: gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json")(run)
+    app.command(
+        epilog="Exit status: 0 done; 2 refused or diverged; 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved "
+        "where --checkpoint is given. Examples: gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json; "
+        "gyromc run plan.toml --checkpoint DIR --every 30s --save run.gyromc"
+    )(run)
+    app.command("continue", epilog="Example: gyromc continue run.gyromc --steps 10000 --save longer.gyromc")(continue_)
+    app.command(epilog="Example: gyromc schema > plan.schema.json")(schema)
     app.command(
         epilog="Examples: gyromc tune plan.toml --gradients 4000 --save tuned.toml; gyromc tune nld-nonquadratic --error 0.01"
     )(tune)
@@ -28,13 +43,14 @@ def predict(
     what: What,
     step_size: StepSize = None,
     digits: Annotated[int, typer.Option(help="Digits of V where the Poisson equation is solved.")] = 6,
+    allow_import: AllowImport = False,
     json: Json = False,
 ) -> None:
     """Predict what a plan will deliver: V, V_0, RMSE, bias, stability, verdicts. Nothing is sampled."""
     from gyromc.app.planfiles import find
     from gyromc.prediction.predict import predict
 
-    prediction = predict(find(what, step_size), digits=digits)
+    prediction = predict(find(what, step_size, allow_import), digits=digits)
     answer(json, prediction.to_dict(), prediction)
 
 
@@ -49,17 +65,72 @@ def run(
     on_divergence: Annotated[
         str, typer.Option(help="raise, or report to continue without the chains that failed.")
     ] = "raise",
+    thin: Annotated[int | None, typer.Option(help="Keep every n-th state, for --save.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the run to a file, for `continue` and `gyromc.load`.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save checkpoints to this directory; go on from the newest one there.")
+    ] = None,
+    every: Annotated[str, typer.Option(help="Between checkpoints: 30s, 5min, 2h, or a number of steps.")] = "60s",
+    keep: Annotated[int, typer.Option(help="How many checkpoints stay.")] = 3,
+    allow_import: AllowImport = False,
     json: Json = False,
 ) -> None:
     """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
     from gyromc.app.planfiles import find
+    from gyromc.app.saving import require_file
     from gyromc.engines import run
 
-    plan = find(what, step_size)
+    require_file(save, "--save")
+    plan = find(what, step_size, allow_import)
     changes = {"num_chains": num_chains, "num_steps": num_steps, "seed": seed}
     plan = plan.replace(**{name: value for name, value in changes.items() if value is not None})
-    result = run(plan.reversible() if reversible else plan, engine, on_divergence=on_divergence)
+    plan = plan.reversible() if reversible else plan
+    saving = {"checkpoint": checkpoint, "every": int(every) if every.isdigit() else every, "keep": keep}
+    _finish(run(plan, engine, on_divergence=on_divergence, thin=thin, **saving), save, json)
+
+
+def continue_(
+    saved: Annotated[Path, typer.Argument(metavar="RUN.gyromc", help="A file of `gyromc run … --save` or `run.save`.")],
+    steps: Annotated[
+        int | None, typer.Option(help="More steps of every chain; left out: what an interrupted run lacks.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the longer run to a file, which may be the same.")] = None,
+    allow_import: AllowImport = False,
+    json: Json = False,
+) -> None:
+    """Continue a saved run: the result equals one longer run, bit for bit."""
+    from gyromc.app.loading import load
+    from gyromc.app.saving import require_file
+    from gyromc.checks import require
+    from gyromc.results import Run
+
+    require_file(save, "--save")
+    run = load(saved, allow_import=allow_import)
+    require(
+        isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
+    )
+    _finish(run.continue_(steps), save, json)
+
+
+def _finish(result: "Run", save: Path | None, json: bool) -> None:
+    """Save a run where that is asked for, print it, and end with the status of Ctrl-C where it was interrupted."""
+    from gyromc.show.progress import say
+
+    if save is not None:
+        result.save(save)
+        say(f"wrote {save}")
     answer(json, result.to_dict(), result)
+    if result.partial:
+        raise typer.Exit(INTERRUPTED)
+
+
+def schema() -> None:
+    """Print the JSON Schema of plan files, with which editors check and complete them."""
+    from gyromc.app.schema import plan_schema
+
+    print_json(plan_schema())
 
 
 def tune(

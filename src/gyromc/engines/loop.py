@@ -6,23 +6,26 @@ same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failure
 
 import contextlib
 import dataclasses
+import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from gyromc.checks import free_memory, one_of, positive, require, require_memory, shown, whole
+from gyromc.engines.checkpoints import Checkpoints
 from gyromc.engines.choice import ENGINES, choose
+from gyromc.engines.failures import explanation, failures_of
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
-from gyromc.prediction.stability import advice
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
-from gyromc.show.interruption import interruptible
+from gyromc.show.interruption import delayed, interruptible
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
@@ -30,7 +33,7 @@ from gyromc.targets import CosinePerturbed, Quadratic
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["draws_bytes", "resume", "run"]
+__all__ = ["draws_bytes", "resume", "run", "run_bytes"]
 
 CHUNK_SECONDS = 0.25  # how often progress is shown and Ctrl-C is checked
 FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
@@ -57,10 +60,17 @@ def run(
     sane_range: float | None = None,
     keep_blocks: int | None = None,
     keep_draws: int | None = None,
+    checkpoint: str | Path | None = None,
+    every: str | int = "60s",
+    keep: int = 3,
 ) -> Run:
     """Run the chains of a plan and average its observables.
 
     Ctrl-C ends the run after the current chunk and returns what is done, marked `partial`.
+
+    With `checkpoint`, what is done is saved from time to time. The same call, after the process ended or was killed, goes on
+    from the newest checkpoint, and the result equals that of a run that was never interrupted, bit for bit. SIGTERM and Ctrl-C
+    save before they end the run.
 
     **Arguments:**
 
@@ -77,6 +87,9 @@ def run(
     - `keep_blocks`: keep averages over about so many (between half of it and all) equal stretches of each chain, from which the
       error of single chains is computed; left out: 128, or 8 for more than 64 chains, which vary enough among themselves.
     - `keep_draws`: the old name of `thin`.
+    - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
+    - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
+    - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
 
     **Returns:** a `Run`.
 
@@ -95,7 +108,12 @@ def run(
         thin = keep_draws
     _check_length(plan)
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
-    return _execute(plan, None, options)
+    if checkpoint is None:
+        return _execute(plan, None, options)
+    with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
+        found = checkpoints.newest()
+        before = None if found is None else dataclasses.replace(found, resume=resume)
+        return _execute(plan if before is None else before.plan, before, options, checkpoints)
 
 
 def resume(plan: Plan, before: Run) -> Run:
@@ -118,13 +136,8 @@ def _check_length(plan: Plan) -> None:
 
 def _check_memory(plan: Plan, keep_blocks: int) -> None:
     """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    numbers = 3 * plan.state_size + 2 * plan.oracle.memory(
-        plan.dim
-    )  # position, gradient and noise; anchors, old and new
-    states = np.dtype(plan.dtype).itemsize * numbers
-    sums = 8 * len(plan.observables) * (1 + plan.martingale) * (2 + min(keep_blocks, plan.num_steps))
     require_memory(
-        plan.num_chains * (states + sums),
+        run_bytes(plan, keep_blocks),
         f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
         "Take fewer chains; several runs with different seeds can be averaged.",
     )
@@ -156,7 +169,7 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
     )
 
 
-def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
+def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: Checkpoints | None = None) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     began = time.perf_counter()
     least = plan.num_chains * (plan.num_steps + plan.burn_in - (before.state.step if before else 0)) / STEPS_A_SECOND
@@ -168,7 +181,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
-        loop = _Loop(plan, state, options, before.failures if before else ())
+        loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
         wanted = options.progress
@@ -176,34 +189,46 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
             progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
-        while loop.step < loop.total and not interrupted:
-            progress.advance(loop.chunk())
-            if loop.step == loop.total or interrupted:
+        result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
+        while loop.step < loop.total and not interrupted and not (checkpoints and checkpoints.ended):
+            progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
+            if loop.step == loop.total:
                 loop.check_density()
             if options.on_divergence == "raise" and loop.failed():
-                raise DivergenceError(_explain(plan, loop.failures(), options))
-    state = loop.state()
-    partial = state.step < loop.total
-    if partial:
+                raise DivergenceError(explanation(plan, loop.failures(), options))
+            if checkpoints is not None and checkpoints.due(loop.step):
+                checkpoints.save(result(), loop.kept)
+        if checkpoints is not None and checkpoints.last != loop.step:
+            checkpoints.save(result(), loop.kept)
+        if interrupted:
+            loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
+            if options.on_divergence == "raise" and loop.failed():
+                raise DivergenceError(explanation(plan, loop.failures(), options))
+    run = result()
+    run = dataclasses.replace(run, draws=loop.draws())
+    if run.partial:
         warnings.warn(
-            f"Interrupted: averages over {max(0, state.step - plan.burn_in)} of {plan.num_steps} steps. "
-            "`run.continue_()` does the rest.",
+            f"Interrupted: averages over {run.steps_done} of {plan.num_steps} steps. `run.continue_()` does the rest.",
             GyromcWarning,
             stacklevel=3,
         )
-    failures = loop.failures()
-    if failures:  # otherwise raised above
-        warnings.warn(_explain(plan, failures, options), GyromcWarning, stacklevel=3)
+    if run.failures:  # otherwise raised above
+        warnings.warn(explanation(plan, run.failures, options), GyromcWarning, stacklevel=3)
+    return run
+
+
+def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: float, compile_time: float) -> Run:
+    """Where the chains stand, as a run without its draws; times are added to those of `before`."""
+    state = loop.state()
     return Run(
-        plan=plan,
+        plan=loop.plan,
         engine=options.engine,
         engine_reason=options.reason,
         state=state,
-        wall_time=(before.wall_time if before else 0.0) + time.perf_counter() - began,
+        wall_time=(before.wall_time if before else 0.0) + seconds,
         compile_time=(before.compile_time if before else 0.0) + compile_time,
-        partial=partial,
-        failures=failures,
-        draws=loop.draws(before),
+        partial=state.step < loop.total,
+        failures=failures_of(loop.plan, state, loop.outside),
         options=options,
         resume=resume,
     )
@@ -212,7 +237,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
 class _Loop:
     """The chunks of one execution: where they must end, and what is collected from them."""
 
-    def __init__(self, plan: Plan, state: EngineState, options: RunOptions, failures: tuple[Failure, ...]):
+    def __init__(self, plan: Plan, state: EngineState, options: RunOptions, before: Run | None):
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
@@ -222,9 +247,10 @@ class _Loop:
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
             self.slots = max(1, min(_num_draws(plan, options.thin), MOST_ON_DEVICE // _row_bytes(plan)))
-        self.kept: list[np.ndarray] = []
+        self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
+        failures = () if before is None else before.failures
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
-        self.checked = state.step  # when U was last computed
+        self.checked = state.step if state.checked is None else state.checked  # when U was last computed
         self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
@@ -232,10 +258,12 @@ class _Loop:
         self.pace = options.chunk_size or max(1, min(64, FIRST_WORK // work))
         self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
 
-    def chunk(self) -> int:
-        """Make the next few steps; returns how many."""
+    def chunk(self, stop_every: int | None = None) -> int:
+        """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""
         burn_in, thin = self.plan.burn_in, self.options.thin
-        count = min(self.pace, self.total - self.step)
+        count = min(
+            self.pace, self.total - self.step, *(() if stop_every is None else (stop_every - self.step % stop_every,))
+        )
         done = self.step - burn_in
         count = min(count, -done if done < 0 else self.length - done % self.length)
         first_slot = 0
@@ -278,7 +306,7 @@ class _Loop:
         return bool(self.outside) or self.session.failed()
 
     def failures(self) -> tuple[Failure, ...]:
-        return _failures(self.plan, self.state(), self.outside)
+        return failures_of(self.plan, self.state(), self.outside)
 
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
@@ -286,60 +314,40 @@ class _Loop:
         failed_at = np.array(state.failed_at)
         for chain, step in self.outside.items():
             failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
-        return dataclasses.replace(state, failed_at=failed_at, snapshots=dict(self.snapshots), clocks=dict(self.clocks))
+        marks = {"snapshots": dict(self.snapshots), "clocks": dict(self.clocks), "checked": self.checked}
+        return dataclasses.replace(state, failed_at=failed_at, **marks)
 
-    def draws(self, before: Run | None) -> Any:
-        """Kept states, chains × draws, shaped like the parameters; those of `before` first."""
+    def draws(self) -> Any:
+        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first."""
         if self.options.thin is None:
             return None
         theta = np.concatenate(self.kept).swapaxes(0, 1)
         with jax.enable_x64(theta.dtype == np.float64):
-            new = jax.tree.map(np.asarray, jax.vmap(jax.vmap(self.plan.unravel))(theta))
-        if before is None or before.draws is None:
-            return new
-        return jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), before.draws, new)
+            return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self.plan.unravel))(theta))
+
+
+def _flat(plan: Plan, draws: Any) -> np.ndarray:
+    """Draws shaped like the parameters, chains × draws, as rows of θ: draws × chains × d."""
+    if draws is None:
+        return np.zeros((0, plan.num_chains, plan.dim), plan.dtype)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
+    rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
+    return np.concatenate(rows, axis=2).swapaxes(0, 1)
 
 
 def _potential(target, theta):
     return target.potential(theta)
 
 
-def _failures(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:
-    """The chains that failed, in the order in which they did; those `outside` stood where the density is zero."""
-    names = list(plan.observables)
-    sums = state.sums[:, : len(names)]
-    failures = []
-    for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
-        finite = bool(np.all(np.isfinite(state.z[chain])))
-        bad = tuple(name for name, s in zip(names, sums[chain], strict=True) if finite and not np.isfinite(s))
-        cause = Cause.OBSERVABLE_NOT_FINITE if bad else Cause.OUT_OF_RANGE if finite else Cause.STATE_NOT_FINITE
-        if outside.get(int(chain)) == state.failed_at[chain]:
-            cause, bad = Cause.DENSITY_NOT_POSITIVE, ()
-        failures.append(Failure(int(chain), int(state.failed_at[chain]), cause, bad))
-    return tuple(failures)
+def run_bytes(plan: Plan, keep_blocks: int) -> int:
+    """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
-
-def _explain(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) -> str:
-    """What failed, where, the likely cause and what to do."""
-    first = failures[0]
-    chains = f"{len(failures)} of {plan.num_chains} chains failed" if len(failures) > 1 else "1 chain failed"
-    if first.cause is Cause.OBSERVABLE_NOT_FINITE:
-        remedy = "Fix the observable, or leave it out."
-    elif first.cause is Cause.DENSITY_NOT_POSITIVE:
-        remedy = (
-            "A chain steps over the edge of a bounded parameter. Transform it so that every real number is allowed, for example "
-            "x = exp(θ) for x > 0, and add the log derivative of the transform to the log density."
-        )
-    else:
-        remedy = (
-            f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
-        )
-    keep = (
-        "They are left out of means and errors; `run.failures` names them."
-        if options.on_divergence == "report"
-        else 'Pass `on_divergence="report"` to go on without failed chains.'
-    )
-    return f"{chains}, the first: {first}. {remedy} {keep}"
+    For each chain: its state at the start, in the engine, at the end and in the making, anchors old and new; sums in two parts in
+    three copies; blocks, as they are copied when averages are read; random numbers and marks of failure.
+    """
+    numbers = 4 * plan.state_size + 2 * plan.oracle.memory(plan.dim)
+    sums = len(plan.observables) * (1 + plan.martingale) * (6 + 4 * min(keep_blocks, plan.num_steps))
+    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 128)
 
 
 def draws_bytes(plan: Plan, thin: int) -> int:

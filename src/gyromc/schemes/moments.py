@@ -59,12 +59,13 @@ def gradient_moments(plan: Any) -> GradientMoments:
 
     Where S = P + Σ is known to no better than 5 %, a `GyromcWarning` says so, once for each step size.
     """
-    kept, key = plan.model._kept, ("gradient moments", id(plan.oracle))
-    if key not in kept:
-        kept[key] = plan.oracle, _gradient_moments(plan)  # the oracle stays alive, so that its id stays its own
-    found, told = kept[key][1], ("error of gradient moments", id(plan.oracle), plan.eta)
-    if found.relative_error > ENOUGH and told not in kept:
-        kept[told] = True
+    found = plan.model.computed.find("gradient moments", (plan.oracle,))
+    if found is None:
+        found = _gradient_moments(plan)
+        plan.model.computed.keep("gradient moments", (plan.oracle,), found)
+    told = "error of gradient moments", (plan.oracle, plan.eta)
+    if found.relative_error > ENOUGH and not plan.model.computed.find(*told):
+        plan.model.computed.keep(*told, True)
         _warn(plan, found)
     return found
 

@@ -89,7 +89,7 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     except OSError as error:
         raise InvalidInput(f"Cannot write to {path}: {error.strerror or error}. Pass `--out` elsewhere.") from None
-    with _locked(folder):
+    with locked(folder):
         try:
             yield folder
             folder.chmod(0o755)
@@ -113,14 +113,14 @@ def _move_into_place(folder: Path, path: Path, own: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a lock on a folder, which ends with the process; False where another process holds it or there are no locks."""
+def locked(folder: Path) -> Iterator[bool | None]:
+    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks."""
     try:
         import fcntl
 
         handle = os.open(folder, os.O_RDONLY)
     except (ImportError, OSError):  # Windows
-        yield False
+        yield None
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,12 +131,22 @@ def _locked(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk, where the system can say so."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def _remove_abandoned(place: Path, prefix: str) -> None:
     """Remove unfinished folders whose process has ended; a new one may not be locked yet."""
     for folder in place.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):
             if folder.is_dir() and not folder.is_symlink() and time.time() - folder.stat().st_mtime > NEW:
-                with _locked(folder) as free:
+                with locked(folder) as free:
                     if free:
                         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""Ctrl-C at a safe moment: the first press is remembered, a second one raises `KeyboardInterrupt` at once.
+"""Ctrl-C and SIGTERM at a safe moment: the first is remembered, a second one acts at once.
 
-Raised at once, the first could strike where Python drops exceptions, such as a garbage collector's callback.
+Raised at once, the first `KeyboardInterrupt` could strike where Python drops exceptions, such as a garbage collector's callback.
 """
 
 import contextlib
@@ -11,16 +11,18 @@ from typing import Any
 
 from gyromc.show.progress import say
 
-__all__ = ["Interruption", "interruptible"]
+__all__ = ["Interruption", "delayed", "interruptible"]
 
+ENDING = ("SIGTERM", "SIGHUP")  # signals that end a process, by name: SIGHUP is not known everywhere
 AGAIN = 2.0  # seconds after which an interrupt that Python dropped is repeated
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed, or another signal came; `number` is that of the other one."""
 
     def __init__(self):
         self.pressed = False
+        self.number: int | None = None
 
     def __bool__(self) -> bool:
         return self.pressed
@@ -52,6 +54,38 @@ def interruptible(
     finally:
         press.ended.set()
         signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def delayed() -> Iterator[Interruption]:
+    """Remember SIGTERM and SIGHUP while the block runs, and deliver them when it has ended; a second one is delivered at once.
+
+    Signals that the process ignores stay ignored. Outside the main thread nothing is remembered.
+    """
+    found, before = Interruption(), {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def remember(number: int, frame: Any) -> None:
+        if found:
+            restore()
+            signal.raise_signal(number)
+        found.pressed, found.number = True, number
+        say(f"{signal.Signals(number).name}: saving, then ending")
+
+    if threading.current_thread() is threading.main_thread():
+        known = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+        before = {n: h for n in known if (h := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, remember)
+    try:
+        yield found
+    finally:
+        restore()
+    if found.number is not None:
+        signal.raise_signal(found.number)
 
 
 class _Press:

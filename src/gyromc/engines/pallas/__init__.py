@@ -122,7 +122,7 @@ class PallasSession:
             self.inputs = jax.device_put(Inputs(np.zeros(3, np.int32), seed, bound, **tables))
             self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
             self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
-        self.advance(0)  # making no step compiles
+        self._launch(0)  # making no step compiles; `advance` would look for draws that are due before a later start
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         end = self.step + num_steps

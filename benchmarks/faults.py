@@ -1,0 +1,191 @@
+"""What runs with checkpoints survive: every fault is made to happen many times, and its promise is checked each time.
+
+`python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md` measures all of them and writes the
+table of docs/scale.md; the tests make each fault a few times. Signals are sent to processes here, other faults are in `damages`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gyromc as gm
+from damages import Row, damaged, digest, options_of, plan_of
+
+MARK = "faults"
+STEPS = {"lanes": 400_000, "scan": 20_000, "pallas": 400}
+WHILE_STEPPING = 0.75  # share of the signals that are sent while the process makes steps; the others come at any moment
+CHECKPOINTS = 40  # of an uninterrupted run
+PROMISES = {
+    "SIGKILL": "the same bits after resuming; at most the interval is repeated",
+    "SIGTERM": "saved, then ended by the signal; the same bits, nothing is repeated",
+    "newest checkpoint cut": "the one before it is used, with a warning; the same bits",
+    "newest checkpoint with a flipped bit": "noticed or without meaning; the same bits",
+    "all checkpoints damaged": "an error; no file is changed",
+    "disk full": "a warning; the run goes on to the same bits, older checkpoints stay whole",
+    "read-only directory": "refused before the first step",
+    "clock jumps": "the newest by step is used; the same bits",
+    "data file removed": "refused with the file's name, checkpoints untouched; with the file back, the same bits",
+}
+
+
+def work(engine: str, steps: int, every: int, directory: str, out: str) -> None:
+    """One process: resume or start the run, note the steps reached in `out`/reached, write the digest to `out`/digest."""
+    reached, note = [_newest(directory)], os.open(Path(out) / "reached", os.O_CREAT | os.O_RDWR)
+
+    def progress(count: int) -> None:
+        reached[0] += count
+        os.pwrite(note, reached[0].to_bytes(8, "little"), 0)
+
+    os.pwrite(note, reached[0].to_bytes(8, "little"), 8)  # where this process began
+    options = {**options_of(engine, steps), "progress": progress}
+    run = gm.run(plan_of(steps), checkpoint=directory, every=every, **options)
+    (Path(out) / "digest").write_text(digest(run))
+    os._exit(0)  # threads of engines are not waited for
+
+
+def _newest(directory: str | Path) -> int:
+    found = [int(path.stem.removeprefix("step-")) for path in Path(directory).glob("step-*.gyromc")]
+    return max(found, default=0)
+
+
+def _noted(out: str, offset: int) -> int:
+    with contextlib.suppress(OSError), open(Path(out) / "reached", "rb") as file:
+        file.seek(offset)
+        return int.from_bytes(file.read(8), "little")
+    return 0
+
+
+def _forget(out: str) -> None:
+    for name in ("digest", "reached"):
+        (Path(out) / name).unlink(missing_ok=True)
+
+
+def _first_step(process: Any, out: str) -> float:
+    """Wait until a process has made steps of its own, or ended; the time then."""
+    while process.is_alive() and _noted(out, 0) <= _noted(out, 8):
+        time.sleep(0.002)
+    return time.monotonic()
+
+
+def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = None, seed: int = 0) -> Row:
+    """Send a signal to a process at random moments of its life, start the next one, and compare what comes out at the end."""
+    steps = STEPS[engine] if steps is None else steps
+    every = max(1, steps // CHECKPOINTS)
+    row = Row(number.name, engine, interval=every)
+    context, rng = multiprocessing.get_context("forkserver"), np.random.default_rng(seed)
+    context.set_forkserver_preload(["faults"])  # each process starts with everything imported, and nothing compiled
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "out")
+        os.mkdir(out)
+
+        def start(directory: str) -> Any:
+            process = context.Process(target=work, args=(engine, steps, every, directory, out))
+            process.start()
+            return process
+
+        began, first = time.monotonic(), start(f"{folder}/first")
+        stepping = _first_step(first, out)
+        first.join()
+        ended, expected = time.monotonic(), (Path(out) / "digest").read_text()
+        for round_number in range(10 * tries):
+            if row.tries >= tries:
+                break
+            _forget(out)
+            directory = f"{folder}/{round_number}"
+            while not (Path(out) / "digest").exists():
+                process = start(directory)
+                if row.tries < tries:
+                    if rng.random() < WHILE_STEPPING:
+                        _first_step(process, out)
+                        process.join(rng.uniform(0, ended - stepping))
+                    else:
+                        process.join(rng.uniform(0, ended - began))
+                    os.kill(process.pid, number) if process.is_alive() else None
+                process.join()
+                if process.exitcode == -number:
+                    row.tries += 1
+                    again = _noted(out, 0) - _newest(directory) if _noted(out, 0) > _noted(out, 8) else 0
+                    row.repeated = max(row.repeated, again)
+                    (Path(out) / "reached").unlink(missing_ok=True)
+                elif process.exitcode != 0:
+                    row.broken += 1
+                    break
+            row.broken += (Path(out) / "digest").exists() and (Path(out) / "digest").read_text() != expected
+            shutil.rmtree(directory)
+    row.broken += row.repeated > (every if number == signal.SIGKILL else 0)
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    from pages import markdown
+
+    lines = [
+        [
+            f"{row['fault']}, engine {row['engine']}" if row["fault"].startswith("SIG") else row["fault"],
+            PROMISES[row["fault"]],
+            str(row["tries"]),
+            str(row["broken"]),
+            f"{row['repeated']:,} of {row['interval']:,}" if row["fault"].startswith("SIG") else "–",
+        ]
+        for row in rows
+    ]
+    return markdown(["fault", "promise", "tries", "lost", "most steps repeated, of an interval of"], lines, left=2)
+
+
+def main() -> None:
+    from pages import replace_between
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=100)
+    parser.add_argument("--engines", default="scan,lanes", help="for SIGKILL and SIGTERM; nothing: for none")
+    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--page", type=Path, help="a Markdown page with the two markers")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as compiled:  # processes share what JAX compiles, as they do where users set it
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        broken = 0
+        for row in _rows(options.engines.split(","), options.tries, options.only):
+            print(row, flush=True)
+            broken += row.broken
+            if options.out:
+                everything = _saved(options.out, dataclasses.asdict(row))
+                if options.page:
+                    replace_between(options.page, MARK, table(everything))
+    raise SystemExit(broken > 0)
+
+
+def _rows(engines: list[str], tries: int, only: str) -> Iterator[Row]:
+    for engine in filter(None, engines):
+        for number, count in ((signal.SIGKILL, tries), (signal.SIGTERM, max(1, tries // 5))):
+            if only in number.name:
+                yield killed(engine, count, number)
+    yield from damaged(tries, only)
+
+
+def _saved(path: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """All rows of the file, with a new one in place of that of the same fault and engine."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    key = lambda row: (list(PROMISES).index(row["fault"]), row["engine"])
+    rows = sorted([old for old in rows if key(old) != key(row)] + [row], key=key)
+    path.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+    return rows
+
+
+if __name__ == "__main__":
+    import faults  # processes import this module by its name, and find the same functions there
+
+    faults.main()

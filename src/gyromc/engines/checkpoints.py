@@ -1,0 +1,206 @@
+"""Checkpoints: what a run needs to go on after its process ended, in a directory of files.
+
+Input: the directory, a plan and the options of its run. Output: the newest checkpoint as a partial `Run`, and new checkpoints as
+the run goes on. A checkpoint is one archive (`gyromc.archive`), named by its step, that appears whole or not at all. It holds the
+state of the chains with the position of their random numbers, the sums of observables and martingales, block sums, the draws so
+far, what was computed for the plan before its first step, the versions of the programs, and a description of the plan. Files are
+ordered by step, never by date, so that a clock that jumps changes nothing.
+"""
+
+import contextlib
+import os
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gyromc import __version__
+from gyromc.archive import read_archive, unpack, write_archive
+from gyromc.checks import require, shown, whole
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.packing import PIECES, description, differences, prepared, remember, versions
+from gyromc.plan import Plan
+from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
+from gyromc.show.files import locked, require_writable, sync_folder
+from gyromc.show.interruption import Interruption
+
+__all__ = ["KIND", "STATE", "Checkpoints"]
+
+KIND = "checkpoint"
+STATE: dict[str, type] = {known.__name__: known for known in (EngineState, Failure, Cause, RunOptions)}
+"""The classes of a run besides those of its plan, by name."""
+NAME = re.compile(r"step-(\d{15})\.gyromc")
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+NUMBERS = ("engine", "thin", "sane_range", "keep_blocks")  # options that the numbers of a run depend on
+
+
+class Checkpoints:
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
+
+    def __init__(
+        self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
+    ):
+        require(isinstance(directory, str | os.PathLike), f"`checkpoint` must be a directory: got {shown(directory)}.")
+        self.directory, self.plan, self.options, self.ended = Path(directory), plan, options, ended
+        self.seconds, self.steps = _interval(every)
+        self.keep = whole(keep, "keep", least=1)
+        self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
+        self.saved = time.monotonic()
+        self.last: int | None = None  # the step of the last checkpoint
+        self._computed: dict[str, Any] | None = None
+        self._lock = contextlib.ExitStack()
+
+    def __enter__(self) -> "Checkpoints":
+        require_writable(self.directory)
+        free = self._lock.enter_context(locked(self.directory))
+        if free is False:
+            self._lock.close()
+            raise InvalidInput(
+                f"Another process saves checkpoints to {self.directory}. Wait for it, or pass another directory."
+            )
+        for left in self.directory.glob(".step-*.gyromc.*"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._lock.close()
+
+    def newest(self) -> Run | None:
+        """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
+
+        `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
+        """
+        files, reasons = self._files(), {}
+        for path in reversed(files):
+            try:
+                archive = read_archive(path)
+                require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
+                content = unpack(archive.content, archive.arrays, PIECES | STATE)
+                self._compare(content, path)
+                found = self._run(content)
+            except _OtherPlan as error:
+                raise InvalidInput(str(error)) from None
+            except (InvalidInput, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+                reasons[path] = str(error)
+                continue
+            self._set_aside(reasons, path)
+            self.saved, self.last = time.monotonic(), found.state.step
+            return found
+        require(
+            not files,
+            f"None of the {len(files)} checkpoints in {self.directory} can be read, and none was changed. The newest: "
+            f"{next(iter(reasons.values()), '')} Pass another directory to start anew.",
+        )
+        return None
+
+    def due(self, step: int) -> bool:
+        """Whether it is time for the next one."""
+        if self.steps is not None:
+            return step % self.steps == 0
+        return self.seconds is not None and time.monotonic() - self.saved >= self.seconds
+
+    def save(self, run: Run, kept: list[np.ndarray]) -> None:
+        """Write a checkpoint and remove the oldest; where that fails a warning says so, and the run goes on."""
+        if len(kept) > 1:
+            kept[:] = [np.concatenate(kept)]
+        content = {
+            "description": self.description,
+            "versions": versions(),
+            "state": run.state,
+            "failures": run.failures,
+            "draws": kept[0] if kept else None,
+            "prepared": self._prepared(run.plan),
+            "times": (run.wall_time, run.compile_time),
+        }
+        path = self.directory / f"step-{run.state.step:015d}.gyromc"
+        try:
+            write_archive(path, KIND, content, PIECES | STATE, __version__)
+            sync_folder(self.directory)
+            self.last = run.state.step
+            for old in [p for p in self._files() if p <= path][: -self.keep]:
+                old.unlink(missing_ok=True)
+        except (InvalidInput, OSError) as error:
+            warnings.warn(
+                f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
+                GyromcWarning,
+                stacklevel=4,
+            )
+        self.saved = time.monotonic()
+
+    def _prepared(self, plan: Plan) -> dict[str, Any]:
+        """What was computed for the plan, computed once."""
+        if self._computed is None:
+            self._computed = prepared(plan, functions=False)
+        return self._computed
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.directory.iterdir() if NAME.fullmatch(path.name))
+
+    def _compare(self, content: dict[str, Any], path: Path) -> None:
+        changed = differences(content["description"], self.description)
+        if changed:
+            raise _OtherPlan(
+                f"{path} is a checkpoint of another plan. What differs:\n  "
+                + "\n  ".join(changed)
+                + "\nPass the plan as it was, or another directory to start anew."
+            )
+        before, now = content["versions"], versions()
+        other = [f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name]]
+        if other:
+            warnings.warn(
+                f"{path} was written by other programs ({', '.join(other)}): the run goes on, but its numbers may differ in "
+                "their last digits from those of a run that was not interrupted.",
+                GyromcWarning,
+                stacklevel=5,
+            )
+
+    def _run(self, content: dict[str, Any]) -> Run:
+        """The checkpoint as a partial run, its plan with what was computed for it."""
+        plan, draws = self.plan.replace(), content["draws"]
+        remember(plan, content["prepared"])
+        if draws is not None:
+            with jax.enable_x64(plan.dtype == "float64"):
+                draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(plan.unravel))(draws.swapaxes(0, 1)))
+        return Run(
+            plan=plan,
+            engine=self.options.engine,
+            engine_reason=self.options.reason,
+            state=content["state"],
+            wall_time=content["times"][0],
+            compile_time=content["times"][1],
+            partial=True,
+            failures=content["failures"],
+            draws=draws,
+            options=self.options,
+        )
+
+    def _set_aside(self, reasons: dict[Path, str], used: Path) -> None:
+        """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
+        for path, reason in reasons.items():
+            with contextlib.suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
+            warnings.warn(
+                f"{reason} It is now named {path.with_suffix('.damaged').name}, and the run goes on from {used.name}.",
+                GyromcWarning,
+                stacklevel=4,
+            )
+
+
+class _OtherPlan(Exception):
+    """A checkpoint belongs to another plan."""
+
+
+def _interval(every: str | int) -> tuple[float | None, int | None]:
+    """Seconds or steps between two checkpoints; the other is None."""
+    if not isinstance(every, str):
+        return None, whole(every, "every", least=1)
+    given = re.fullmatch(r"\s*(\d+\.?\d*)\s*(s|min|h)\s*", every)
+    if given is None:
+        raise InvalidInput(
+            f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
+        )
+    return float(given[1]) * UNITS[given[2]], None

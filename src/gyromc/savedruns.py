@@ -1,0 +1,59 @@
+"""Runs as files: `run.save(path)` writes one, `gyromc.load(path)` returns it.
+
+Input: a `Run`. Output: an archive with its plan, what was computed for the plan, the state of the chains, draws and failures. A
+loaded run is continued bit for bit like the saved one, on the same kind of machine with the same versions.
+"""
+
+import warnings
+from pathlib import Path
+
+from gyromc import __version__
+from gyromc.archive import Archive, Functions, unpack, write_archive
+from gyromc.engines.checkpoints import STATE
+from gyromc.engines.loop import resume
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.packing import PIECES, packed_plan, unpacked_plan, versions
+from gyromc.references import References
+from gyromc.results import Run
+
+__all__ = ["KIND", "restored", "save_run"]
+
+KIND = "run"
+FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
+
+
+def save_run(run: Run, path: str | Path) -> None:
+    """Write a run to a file, whole or not at all; `InvalidInput` where a function in it has no name."""
+    options = None if run.options is None else run.options.__getstate__()
+    content = {
+        "plan": packed_plan(run.plan),
+        "run": {name: getattr(run, name) for name in FIELDS},
+        "options": options,
+        "versions": versions(),
+    }
+    write_archive(path, KIND, content, PIECES | STATE, __version__, References())
+
+
+def restored(archive: Archive, path: str | Path, functions: Functions) -> Run:
+    """Return the run of an archive that was read."""
+    try:
+        content = unpack(archive.content, archive.arrays, PIECES | STATE, functions)
+        options = None if content["options"] is None else STATE["RunOptions"](**content["options"])
+        run = Run(plan=unpacked_plan(content["plan"]), options=options, resume=resume, **content["run"])
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
+            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or run the plan again."
+        ) from None
+    before, now = content["versions"], versions()
+    other = [f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        warnings.warn(
+            f"{path} was written by other programs ({', '.join(other)}): a continuation may differ in its last digits from one "
+            "that they would make.",
+            GyromcWarning,
+            stacklevel=3,
+        )
+    return run
