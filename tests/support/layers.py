@@ -38,6 +38,7 @@ LAYERS = [
     Part("dependence", "which entries of a vector a function reads"),
     Part("precision", "functions and arrays that JAX reads in both precisions"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
+    Part("data", "rows of data that stay on disk: mapped files, Parquet, batches; passes over them"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
     Part("stretches", "linear maps that are diagonal but for a few directions"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),
