@@ -17,7 +17,7 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
 from gyromc.shape.near_mode import some_rows
 from gyromc.targets import Target
-from gyromc.targets.regressions import KnownLikelihood
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 __all__ = ["descend", "find_mode", "newton"]
 
@@ -40,7 +40,7 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
             lambda x: target.gradients(x[None])[0],
             lambda x: target.mean_hessian(x[None]),
             first,
-            reuse=part is not target,
+            reuse=isinstance(target, WithLikelihood) and part is not target,  # a pass over a source has the Hessian anyway
         )
     return _descend(target, np.asarray(start, float), tolerance)
 

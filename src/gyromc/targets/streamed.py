@@ -119,20 +119,24 @@ class StreamedRegression(KnownLikelihood):
         return directions @ self.sums.at(np.asarray(theta, float)).hessian
 
     def potential(self, params):
-        return _on_host(self.sums.losses, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
+        return _at_rows(self.sums.losses, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
 
     def gradient(self, params):
-        return _on_host(self.sums.slopes, params.shape, params) + self.prior_gradient(params)
+        return _at_rows(self.sums.slopes, params.shape, params) + self.prior_gradient(params)
 
     def data_product(self, theta, direction):
-        return _on_host(self.sums.products, theta.shape, theta, direction)
+        return _at_rows(self.sums.products, theta.shape, theta, direction)
 
     def rows(self, index, dtype) -> tuple[Any, Any]:
         """The rows with these numbers, read when a compiled function runs: b × d and b."""
-        source = self.sums.by_row
-        shapes = jax.ShapeDtypeStruct((*index.shape, self.dim), dtype), jax.ShapeDtypeStruct(index.shape, dtype)
-        read = lambda numbers: tuple(np.asarray(part, dtype) for part in source.read(np.asarray(numbers)))
-        return jax.pure_callback(read, shapes, index, vmap_method="broadcast_all")
+        source, d = self.sums.by_row, self.dim
+
+        def read(numbers):
+            X, y = source.read(numbers)
+            return np.concatenate([np.asarray(X, dtype), np.asarray(y, dtype)[..., None]], axis=-1)
+
+        found = _on_host(read, (*index.shape, d + 1), dtype, index.astype(jnp.uint32))
+        return found[..., :d], found[..., d]
 
     def batch_gradient(self, params, index):
         X, y = self.rows(index, params.dtype)
@@ -276,12 +280,33 @@ def _check_rows(source: RowSource, family: type[WithLikelihood]) -> None:
     require(first == source.num_rows, f"{source.name} has {first:,} rows, and {source.num_rows:,} were declared.")
 
 
-def _on_host(function, shape, *arrays):
+def _at_rows(function, shape, *arrays):
     """A function of rows of θ (and of directions), evaluated by NumPy when a compiled function runs."""
-    out = jax.ShapeDtypeStruct(shape, jnp.result_type(*arrays))
 
     def evaluated(*given):
         rows = [np.asarray(a, float).reshape(-1, a.shape[-1]) for a in given]
-        return np.asarray(function(*rows), out.dtype).reshape(*given[0].shape[:-1], *shape)
+        return np.asarray(function(*rows)).reshape(*given[0].shape[:-1], *shape)
 
-    return jax.pure_callback(evaluated, out, *arrays, vmap_method="broadcast_all")
+    return _on_host(evaluated, shape, jnp.result_type(*arrays), *arrays)
+
+
+def _on_host(function, shape, dtype, *arrays):
+    """`function(*arrays)`, called by a compiled function with NumPy arrays; leading axes may be added to all of them.
+
+    Numbers of 64 bits go there and back as pairs of 32: a callback runs in a thread of its own, where JAX may be set to single
+    precision and would round them.
+    """
+    dtype = np.dtype(dtype)
+    wide = [x.dtype == np.float64 for x in arrays]
+    words = [jax.lax.bitcast_convert_type(x, jnp.uint32) if w else x for x, w in zip(arrays, wide, strict=True)]
+    double = dtype == np.float64
+    out = jax.ShapeDtypeStruct((*shape, 2) if double else shape, jnp.uint32 if double else dtype)
+
+    def called(*given):
+        given = [np.ascontiguousarray(np.asarray(x)) for x in given]
+        given = [x.view(np.float64)[..., 0] if w else x for x, w in zip(given, wide, strict=True)]
+        found = np.ascontiguousarray(np.asarray(function(*given), dtype))
+        return found[..., None].view(np.uint32) if double else found
+
+    found = jax.pure_callback(called, out, *words, vmap_method="broadcast_all")
+    return jax.lax.bitcast_convert_type(found, jnp.float64) if double else found
