@@ -12,6 +12,8 @@ from gyromc.errors import InvalidInput
 
 __all__ = ["Parquet"]
 
+BUFFER = 2**20  # bytes of a column that are read at once; else a whole group of rows would be
+
 
 class Parquet(RowSource):
     """The rows of a Parquet file, read with pyarrow (the extra `data`); never as a whole.
@@ -66,7 +68,7 @@ class Parquet(RowSource):
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
-        with arrow.parquet.ParquetFile(self.path, pre_buffer=False) as file:
+        with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
                 columns = {name: self._numbers(batch.column(name), name, first) for name in names}
                 X = np.empty((batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32))

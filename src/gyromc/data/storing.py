@@ -17,14 +17,7 @@ from gyromc.show.progress import say
 __all__ = ["random_access", "store"]
 
 
-def store(
-    source: RowSource,
-    folder: str | Path,
-    dtype: str = "float32",
-    resident: int | None = RESIDENT,
-    center: Any = None,
-    scale: Any = None,
-) -> Mapped:
+def store(source: RowSource, folder: str | Path, dtype: str = "float32", resident: int | None = RESIDENT) -> Mapped:
     """Write all rows to `folder`/X.npy and y.npy, and return them as a source; one pass, nothing is held in memory.
 
     **Arguments:**
@@ -33,7 +26,6 @@ def store(
     - `folder`: where to; it is made if it does not exist, and files of these names in it are replaced when all is written.
     - `dtype`: `"float32"` or `"float64"`, of X and y.
     - `resident`: as for `Mapped`.
-    - `center`, `scale`: numbers by column: (x - center)/scale is written; left out: x as it is.
 
     ```python
     import tempfile
@@ -49,16 +41,12 @@ def store(
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
     require(needed < free, f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.")
-    shift = np.zeros(d) if center is None else np.asarray(center, float)
-    factor = np.ones(d) if scale is None else 1 / np.asarray(scale, float)
-    plain = center is None and scale is None
     unfinished = folder / "X.npy.part", folder / "y.npy.part"
     with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
         _header(x_file, (N, d), kind)
         _header(y_file, (N,), kind)
         for X, y in prefetched(source.blocks(block_rows(d))):
-            rows = X if plain else (X - shift) * factor
-            x_file.write(np.ascontiguousarray(rows, kind).data)
+            x_file.write(np.ascontiguousarray(X, kind).data)
             y_file.write(np.ascontiguousarray(y, kind).data)
     for part in unfinished:
         part.replace(part.with_suffix(""))
