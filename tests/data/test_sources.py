@@ -59,9 +59,11 @@ def test_rows_by_number(kind, tmp_path, capsys):
 
 
 def test_pages_given_back_change_nothing(tmp_path):
-    tight, index = saved(tmp_path, resident=2**16), RNG.integers(0, 1000, 300)
+    tight, index = saved(tmp_path, resident=2**21), RNG.integers(0, 1000, 300)
     assert tight.rows_resident == 1
     assert np.array_equal(tight.read(index)[0], X[index])
+    assert np.array_equal(tight.read(index, keep=True)[0], X[index])
+    assert not tight.keeps(1000) and tight.keeps(1001)
     assert saved(tmp_path, resident=None).rows_resident is None
 
 

@@ -51,16 +51,16 @@ def test_control_variates_are_those_in_memory_up_to_rounding(family, oracle, tmp
 
 def test_pages_given_back_after_every_step_change_nothing(tmp_path, monkeypatch):
     wanted, given = averages(mapped(tmp_path, "logistic", resident=None), gm.oracles.Minibatch(21)), []
-    monkeypatch.setattr("gyromc.engines.lanes.mapped.KEEP", 1e9)
+    monkeypatch.setattr("gyromc.data.mapped.KEEP", 1e9)
     monkeypatch.setattr(Mapped, "release", lambda self, own=Mapped.release: (given.append(1), own(self)))
-    target = mapped(tmp_path, "logistic", resident=2**16)
+    target = mapped(tmp_path, "logistic", resident=2**21)
     given.clear()
     assert np.array_equal(averages(target, gm.oracles.Minibatch(21), chunk_size=10), wanted)
     assert len(given) == 40
 
 
 def test_a_plan_that_reads_many_rows_keeps_the_pages(tmp_path):
-    target = mapped(tmp_path, "logistic", resident=2**16)
+    target = mapped(tmp_path, "logistic", resident=2**21)
     plan = gm.Plan(
         target=target, dynamics=gm.dynamics.overdamped(D), oracle=gm.oracles.Minibatch(21), step_size=1e-4, num_steps=400,
         observables={"x": gm.observables.linear(np.eye(D)[0])}, num_chains=5,

@@ -1,9 +1,11 @@
 """Two .npy files, X.npy and y.npy, that are read where they are.
 
-Passes over all rows read blocks into buffers. Single rows come from a memory map. A page of a file that was touched through a
-map counts as resident memory of the process, although the system takes it back when it needs it; `release` gives it back at once.
+Passes over all rows read blocks into buffers. Single rows come from a memory map where many are read, else from reads of one row
+each: a page of a file that was touched through a map counts as resident memory of the process, although the system takes it back
+when it needs it, and one row can make two megabytes resident. `release` gives all pages back.
 """
 
+import concurrent.futures
 import mmap
 import os
 import threading
@@ -12,13 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from gyromc.checks import require, whole
+from gyromc.data.passes import num_threads
 from gyromc.data.source import RowSource
 from gyromc.errors import InvalidInput
 
 __all__ = ["Mapped"]
 
-AROUND = 2**16  # bytes that become resident when one byte is touched (Linux maps the pages around it, too)
+AROUND = 2**21  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
 RESIDENT = 2**28  # bytes
+KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept
+AT_ONCE = 2**14  # rows that a thread reads at once
 
 
 class Mapped(RowSource):
@@ -27,8 +32,8 @@ class Mapped(RowSource):
     **Arguments:**
 
     - `X`, `y`: the paths of the files, as `np.save` writes them.
-    - `resident`: the most bytes of them that stay resident while single rows are read, where not so many rows are read that it
-      pays to keep all pages; `None`: all pages that were touched stay.
+    - `resident`: the most bytes of them that become resident while few single rows are read, fewer than there are: rows are then
+      read one by one, and pages that were touched are given back. `None`: all pages that were touched stay.
 
     ```python
     import tempfile
@@ -74,26 +79,46 @@ class Mapped(RowSource):
     @property
     def rows_resident(self) -> int | None:
         """How many single rows may be read before `release`; None: any number."""
-        return None if self.resident is None else max(1, self.resident // (2 * AROUND))
+        return None if self.resident is None else max(1, self.resident // AROUND)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file of X, for single reads at `offset` and beyond; -1 where the system has no `pread`."""
+        return self._X.file.fileno() if hasattr(os, "pread") else -1
+
+    @property
+    def offset(self) -> int:
+        """Where the numbers of X begin in its file."""
+        return self._X.offset
 
     def blocks(self, size):
         for first in range(0, self.num_rows, size):
             count = min(size, self.num_rows - first)
             yield self._X.rows(first, count), self._y.rows(first, count)
 
-    def read(self, index):
+    def keeps(self, rows: int) -> bool:
+        """Whether the pages stay resident while so many single rows are read: more than there are, so that it pays."""
+        return self.resident is None or rows > KEEP * self.num_rows
+
+    def read(self, index, keep: bool = False):
+        """The rows with these numbers; `keep`: through the map, by several threads where they are many."""
         index = np.asarray(index)
-        shape, flat, at_once = index.shape, index.ravel(), self.rows_resident or index.size
+        shape, flat = index.shape, index.ravel()
         inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
         require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
-        X = np.empty((len(flat), self.num_columns), self._X.dtype)
-        y = np.empty(len(flat), self._y.dtype)
-        for i in range(0, len(flat), max(1, at_once)):
-            part = flat[i : i + at_once]
-            np.take(self.X, part, axis=0, out=X[i : i + at_once], mode="clip")
-            np.take(self.y, part, out=y[i : i + at_once], mode="clip")
-            if self.resident is not None:
-                self.release()
+        if not (keep or self.resident is None) and self.descriptor >= 0:
+            return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
+        X, y = np.empty((len(flat), self.num_columns), self._X.dtype), np.empty(len(flat), self._y.dtype)
+
+        def part(i: int) -> None:
+            np.take(self.X, flat[i : i + AT_ONCE], axis=0, out=X[i : i + AT_ONCE], mode="clip")
+            np.take(self.y, flat[i : i + AT_ONCE], out=y[i : i + AT_ONCE], mode="clip")
+
+        if len(flat) > AT_ONCE:
+            with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
+                list(pool.map(part, range(0, len(flat), AT_ONCE)))
+        else:
+            part(0)
         return X.reshape(*shape, -1), y.reshape(shape)
 
     def release(self) -> None:
@@ -145,6 +170,14 @@ class _File:
             read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
         require(read == out.nbytes, f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.")
         return out
+
+    def single(self, index: np.ndarray) -> np.ndarray:
+        """Rows by number, each by one read: nothing is mapped."""
+        size = self.row_numbers * self.dtype.itemsize
+        places = self.offset + index.astype(np.int64) * size
+        content = b"".join([os.pread(self.file.fileno(), size, place) for place in places.tolist()])
+        require(len(content) == size * len(index), f"{self.path} ended while single rows were read: it was changed. Start again.")
+        return np.frombuffer(content, self.dtype).reshape(len(index), *self.shape[1:])
 
     def map(self) -> np.ndarray:
         if self.mapped is None:

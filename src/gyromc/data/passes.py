@@ -23,6 +23,11 @@ MOST_THREADS = 8
 _END = object()
 
 
+def num_threads() -> int:
+    """How many threads compute: the processors this process may use, at most eight."""
+    return min(MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
 def block_rows(columns: int) -> int:
     """How many rows a block has."""
     return max(1, BLOCK_NUMBERS // columns)
@@ -74,8 +79,7 @@ def prefetched(items: Iterable[T], ahead: int = AHEAD) -> Iterator[T]:
 
 def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None = None) -> Iterator[T]:
     """`function(X, y)` of every block, in the order of the blocks; computed by as many threads as there are processors."""
-    threads = min(MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    waiting: collections.deque = collections.deque()
+    threads, waiting = num_threads(), collections.deque()
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         for X, y in prefetched(source.blocks(rows or block_rows(source.num_columns))):
             waiting.append(pool.submit(function, X, y))

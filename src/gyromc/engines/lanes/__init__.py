@@ -68,8 +68,7 @@ class LanesSession:
             types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
             self.loop = loops.loop_for(part, *variant, "_".join(str(np.dtype(one)) for one in types))
         self.threads = min(num_threads(), self.blocks)
-        self.rows_a_step = self.blocks * WIDTH * self.program.batch
-        self.until_release = steps_between_releases(plan, self.rows_a_step) if part == gradients.MAPPED else None
+        self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
@@ -122,6 +121,7 @@ class LanesSession:
         for done in range(0, num_steps, self.until_release):  # pages of a mapped file are given back in between
             self._advance(min(self.until_release, num_steps - done), first_slot)
             mapped_source(self.plan).release()
+            mapped_source(self.plan).check_size()
 
     def _advance(self, num_steps: int, first_slot: int) -> None:
         if self.threads == 1:

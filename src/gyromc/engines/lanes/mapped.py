@@ -12,14 +12,13 @@ import numpy as np
 from gyromc.data import Mapped
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.gradients import AFFINE, MOST_COMPARED, SIGNED_LOGISTIC, WIDTH, draw_rows, kernel
-from gyromc.engines.lanes.rows import add_weighted_rows, column_of_rows, dot_rows, transpose
+from gyromc.engines.lanes.rows import add_weighted_rows, column_of_rows, dot_rows, read_bytes, transpose
 from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
 from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
 
 MOST_ROWS = 2**32 - 1  # that a word of 32 random bits chooses from
-KEEP = 1.0  # times N: a plan that reads more rows than this in all keeps the file's pages
 
 
 class MappedRows(NamedTuple):
@@ -28,6 +27,8 @@ class MappedRows(NamedTuple):
     rows: np.ndarray
     responses: np.ndarray
     centre: np.ndarray
+    descriptor: int = -1
+    data_offset: int = 0
 
 
 def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
@@ -58,7 +59,8 @@ def mapped_rows(plan: Plan, width: int) -> MappedRows:
     if isinstance(oracle, ControlVariate):
         centre[: target.dim] = oracle.center
     source.check_size()
-    return MappedRows(source.X.reshape(-1), source.y, centre)
+    singly = reads_singly(plan) and source.X.dtype == centre.dtype
+    return MappedRows(source.X.reshape(-1), source.y, centre, source.descriptor if singly else -1, source.offset)
 
 
 def mapped_source(plan: Plan) -> Mapped:
@@ -69,12 +71,22 @@ def mapped_source(plan: Plan) -> Mapped:
     return source
 
 
-def steps_between_releases(plan: Plan, rows_a_step: int) -> int | None:
-    """After how many steps pages of the file are given back; None: never, as for plans that read more rows than there are."""
-    source, steps = mapped_source(plan), plan.num_steps + plan.burn_in
-    if source.rows_resident is None or rows_a_step * steps > KEEP * source.num_rows:
+def rows_a_step(plan: Plan) -> int:
+    """How many rows one step of all chains reads, those of the lanes past the last chain counted."""
+    assert isinstance(plan.oracle, Batch)
+    return -(-plan.num_chains // WIDTH) * WIDTH * plan.oracle.size
+
+
+def reads_singly(plan: Plan) -> bool:
+    """Whether rows are read one by one and pages given back, since the plan reads too few for the map to pay."""
+    return not mapped_source(plan).keeps(rows_a_step(plan) * (plan.num_steps + plan.burn_in))
+
+
+def steps_between_releases(plan: Plan) -> int | None:
+    """After how many steps pages of the file are given back, those of y at least; None: never."""
+    if not reads_singly(plan):
         return None
-    return max(1, source.rows_resident // rows_a_step)
+    return max(1, (mapped_source(plan).rows_resident or 1) // rows_a_step(plan))
 
 
 @functions.inlined
@@ -92,8 +104,13 @@ def copy_rows(p, offsets, c, scratch, first, width):
     """Copy the rows that one chain has drawn, each followed by its response; rows past b stay zero."""
     for j in range(p.batch):
         row, at = np.int64(number(offsets, j * LANES + c)), first + j * width
-        for i in range(p.d):
-            scratch[at + i] = number(p.rows, row * p.d + i)
+        if p.descriptor >= 0:
+            size = p.d * scratch.itemsize
+            if read_bytes(p.descriptor, scratch, at, size, p.data_offset + row * size) != size:
+                scratch[at] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
+        else:
+            for i in range(p.d):
+                scratch[at + i] = number(p.rows, row * p.d + i)
         scratch[at + p.d] = number(p.responses, row)
 
 

@@ -357,6 +357,8 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
         rows=mapped.rows,
         responses=mapped.responses,
+        descriptor=mapped.descriptor,
+        data_offset=mapped.data_offset,
         centre=mapped.centre,
     )
 

@@ -156,3 +156,21 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
 
     args = (source, types.intp, types.intp, target, types.intp, types.intp)
     return signature(types.void, *args), codegen
+
+
+@intrinsic
+def read_bytes(typingctx, descriptor, array, at, count, place):
+    """Read `count` bytes of an open file, from `place` on, into the array from `array[at]` on; how many were read.
+
+    The system's `pread`: several threads may use one file.
+    """
+
+    def codegen(context, builder, sig, args):
+        file, data, at, count, place = args
+        word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
+        pointer = builder.bitcast(pointer_to(context, builder, array, data, at), byte)
+        kind = ir.FunctionType(word, [ir.IntType(32), byte, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "pread")
+        return builder.call(function, [builder.trunc(file, ir.IntType(32)), pointer, count, place])
+
+    return signature(types.int64, types.int64, array, types.intp, types.int64, types.int64), codegen
