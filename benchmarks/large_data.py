@@ -3,11 +3,14 @@
     python benchmarks/large_data.py make FOLDER [--rows 20000000] [--columns 20] [--parquet]
     python benchmarks/large_data.py means FOLDER [--out docs/measured/large-data.json]
     python benchmarks/large_data.py speed FOLDER [--rows 2000000] [--out docs/measured/large-data-speed.json]
+    python benchmarks/large_data.py feed FOLDER [--out docs/measured/large-data-feed.json]
 
-`make` writes X.npy and y.npy (float32), and rows.parquet with `--parquet`, a million rows at a time. `means` runs `gm.expect` for
-all coefficients to 1 % of a posterior standard deviation, and compares with the mean to second order, m - ½K⁻¹Σᵢ ℓ'''ᵢ xᵢ(xᵢᵀK⁻¹xᵢ),
-whose own error is smaller by another factor of about d/√N. `speed` times steps with b = 256 on the first rows in memory and on the
-same rows mapped, in turn, and takes the median of the ratios. Prints JSON. Delete the folder afterwards.
+`make` writes X.npy and y.npy (float32), and rows.parquet with `--parquet`, a million rows at a time. `means` runs `gm.expect`
+for all coefficients to 1 % of a posterior standard deviation, and compares with the mean to second order,
+m - ½K⁻¹Σᵢ ℓ'''ᵢ xᵢ(xᵢᵀK⁻¹xᵢ), whose own error is smaller by another factor of about d/√N. `speed` times steps with b = 256 on the
+first rows in memory and on the same rows mapped, in turn, and takes the median of the ratios. `feed` times steps of engine `scan`
+on JAX's default device whose rows are read from the files ahead of them, beside the same steps with rows that are already there,
+and beside how many rows a second the host reads. Prints JSON. Delete the folder afterwards.
 """
 
 import argparse
@@ -45,7 +48,9 @@ def make(folder: Path, rows: int, columns: int, parquet: bool) -> dict:
         from pyarrow import parquet as pq
 
         names = [f"x{j}" for j in range(1, columns)]
-        with pq.ParquetWriter(folder / "rows.parquet", pa.schema([(n, pa.float32()) for n in names] + [("y", pa.int8())])) as file:
+        with pq.ParquetWriter(
+            folder / "rows.parquet", pa.schema([(n, pa.float32()) for n in names] + [("y", pa.int8())])
+        ) as file:
             for X, y in chunks(rows, columns):
                 table = {name: X[:, j] for j, name in enumerate(names, start=1)} | {"y": y.astype(np.int8)}
                 file.write_table(pa.table(table))
@@ -62,7 +67,9 @@ def means(folder: Path) -> dict:
     found_mode = time.perf_counter() - began - checked
     d = target.dim
     observables = {f"theta[{i}]": gm.observables.linear(row) for i, row in enumerate(np.eye(d))}
-    plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(d), observables=observables, step_size=0.1, num_steps=1)
+    plan = gm.Plan(
+        target=target, dynamics=gm.dynamics.overdamped(d), observables=observables, step_size=0.1, num_steps=1
+    )
     found = gm.expect(plan.knowing(model), observables, error=0.01, progress=False)
     wall, usage = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     C = np.linalg.inv(K)
@@ -135,9 +142,61 @@ def speed(folder: Path, rows: int) -> dict:
     return row | {"speed_mapped_over_memory": statistics.median(ratios), "ratios": ratios}
 
 
+FED = ((16, 256), (64, 256), (256, 32), (1024, 32), (1024, 256))  # chains, b
+
+
+def feed(folder: Path) -> dict:
+    """How long a device waits for rows: steps with rows from the files over steps with rows that are on the device."""
+    import jax
+
+    from gyromc.engines import scan
+
+    source = Mapped(folder / "X.npy", folder / "y.npy", resident=None)
+    target, rng, rows = gm.targets.StreamedRegression(source, "logistic"), np.random.default_rng(0), []
+    for chains, batch in FED:
+        plan = gm.Plan(
+            target=target,
+            dynamics=gm.dynamics.overdamped(target.dim),
+            oracle=gm.oracles.Minibatch(batch),
+            observables={"first": gm.observables.linear(np.eye(target.dim)[0])},
+            step_size=1e-9,
+            num_steps=10**8,
+            num_chains=chains,
+        )
+        session = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
+        assert session.feed is not None
+        length = session.feed.length
+        session.advance(3 * length)  # compiles, and fills what is read ahead
+        began = time.perf_counter()
+        session.advance(12 * length)
+        fed = (time.perf_counter() - began) / (12 * length)
+        ready, counts = session.feed.rows, [jax.numpy.asarray(k, jax.numpy.int32) for k in (0, length, 0)]
+        session.feed.chunks.close()  # nothing is read any more
+        carry, began = session.carry, time.perf_counter()
+        for _ in range(12):
+            carry = scan.advance_fed(session.pieces, ready, carry, *counts)
+        jax.block_until_ready(carry)
+        there = (time.perf_counter() - began) / (12 * length)
+        index = rng.integers(0, source.num_rows, (length, chains, batch))
+        began = time.perf_counter()
+        source.read(index, keep=True)
+        reads = index.size / (time.perf_counter() - began)
+        row = {
+            "chains": chains,
+            "batch": batch,
+            "fed_us": 1e6 * fed,
+            "rows_there_us": 1e6 * there,
+            "ratio": fed / there,
+        }
+        row |= {"rows_needed_a_second": chains * batch / there, "rows_read_a_second": reads}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return {"device": jax.devices()[0].device_kind, "cores": len(os.sched_getaffinity(0)), "steps": rows}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("make", "means", "speed"))
+    parser.add_argument("what", choices=("make", "means", "speed", "feed"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--columns", type=int, default=20)
@@ -148,6 +207,8 @@ def main() -> None:
         found = make(options.folder, options.rows or 20_000_000, options.columns, options.parquet)
     elif options.what == "means":
         found = means(options.folder)
+    elif options.what == "feed":
+        found = feed(options.folder)
     else:
         found = speed(options.folder, options.rows or 2_000_000)
     print(json.dumps(found, indent=1))

@@ -63,7 +63,8 @@ def test_pages_given_back_change_nothing(tmp_path):
     assert tight.rows_resident == 1
     assert np.array_equal(tight.read(index)[0], X[index])
     assert np.array_equal(tight.read(index, keep=True)[0], X[index])
-    assert not tight.keeps(1000) and tight.keeps(1001)
+    assert not tight.keeps(1000)
+    assert tight.keeps(1001)
     assert saved(tmp_path, resident=None).rows_resident is None
 
 
@@ -105,7 +106,7 @@ def test_a_file_that_is_cut_off_is_refused_and_one_that_is_cut_later_is_noticed(
 
 
 def test_parquet_refuses_texts_missing_values_and_unknown_columns(tmp_path):
-    with pytest.raises(gm.InvalidInput, match="'t' of .* holds string"):
+    with pytest.raises(gm.InvalidInput, match=r"'t' of .* holds string"):
         Parquet(parquet(tmp_path, t=["a"] * 1000), "y")
     holes = pa.array([None if i == 640 else 1.0 for i in range(1000)])
     with pytest.raises(gm.InvalidInput, match="missing values, the first in row 641"):

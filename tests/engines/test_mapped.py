@@ -5,14 +5,18 @@ import pytest
 
 import gyromc as gm
 from gyromc.data import Mapped, Records
-from gyromc.engines.lanes import LanesSession
+from gyromc.engines import lanes
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
 
 RNG = np.random.default_rng(1)
 N, D = 3000, 5
 X = (RNG.standard_normal((N, D)) / 2).astype(np.float32)
 T = X @ np.linspace(-1, 1, D)
-RESPONSES = {"linear": T + RNG.standard_normal(N), "logistic": RNG.random(N) < 1 / (1 + np.exp(-T)), "poisson": RNG.poisson(np.exp(T))}
+RESPONSES = {
+    "linear": T + RNG.standard_normal(N),
+    "logistic": RNG.random(N) < 1 / (1 + np.exp(-T)),
+    "poisson": RNG.poisson(np.exp(T)),
+}
 
 
 def averages(target, oracle, dtype="float32", **options):
@@ -34,13 +38,17 @@ def memory(family, X=X, kind=np.float32):
     return FAMILIES[family](X, np.asarray(RESPONSES[family], kind), 2.0)
 
 
-@pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(21), gm.oracles.Minibatch(16, replace=False)], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "oracle", [gm.oracles.Minibatch(21), gm.oracles.Minibatch(16, replace=False)], ids=lambda o: o.name
+)
 @pytest.mark.parametrize("family", ["logistic", "poisson"])
 def test_chains_are_those_in_memory_bit_for_bit(family, oracle, tmp_path):
     assert np.array_equal(averages(mapped(tmp_path, family), oracle), averages(memory(family), oracle))
 
 
-@pytest.mark.parametrize("oracle", [gm.oracles.ControlVariate(9), gm.oracles.ControlVariate(9, order=2)], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "oracle", [gm.oracles.ControlVariate(9), gm.oracles.ControlVariate(9, order=2)], ids=lambda o: o.name
+)
 @pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])
 def test_control_variates_are_those_in_memory_up_to_rounding(family, oracle, tmp_path):
     found, wanted = averages(mapped(tmp_path, family), oracle), averages(memory(family), oracle)
@@ -65,9 +73,9 @@ def test_a_plan_that_reads_many_rows_keeps_the_pages(tmp_path):
         target=target, dynamics=gm.dynamics.overdamped(D), oracle=gm.oracles.Minibatch(21), step_size=1e-4, num_steps=400,
         observables={"x": gm.observables.linear(np.eye(D)[0])}, num_chains=5,
     )  # fmt: skip
-    state = __import__("gyromc.engines.lanes", fromlist=["x"]).initial_state(plan)
-    assert LanesSession(plan, state, 1e8, None, 0).until_release is None
-    assert LanesSession(plan.replace(num_steps=2), state, 1e8, None, 0).until_release == 1
+    state = lanes.initial_state(plan)
+    assert lanes.Session(plan, state, 1e8, None, 0).until_release is None
+    assert lanes.Session(plan.replace(num_steps=2), state, 1e8, None, 0).until_release == 1
 
 
 def test_a_file_of_doubles_is_rounded_row_by_row(tmp_path):
@@ -84,11 +92,13 @@ def test_double_precision(tmp_path):
 
 
 def test_what_it_cannot_run_is_said(tmp_path):
-    records = StreamedRegression(Records([(x, float(y)) for x, y in zip(X[:50], RESPONSES["logistic"][:50], strict=True)]), "logistic")
+    records = StreamedRegression(
+        Records([(x, float(y)) for x, y in zip(X[:50], RESPONSES["logistic"][:50], strict=True)]), "logistic"
+    )
     with pytest.raises(gm.InvalidInput, match="reads mapped files"):
         averages(records, gm.oracles.Minibatch(5))
     target = mapped(tmp_path, "logistic")
     with pytest.raises(gm.InvalidInput, match="not all of them"):
         averages(target, gm.oracles.Exact())
-    with pytest.raises(gm.InvalidInput, match="at most 512 distinct rows"):
+    with pytest.raises(gm.InvalidInput, match="at most 512 distinct ones"):
         averages(target, gm.oracles.Minibatch(600, replace=False))

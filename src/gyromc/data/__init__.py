@@ -13,4 +13,14 @@ from gyromc.data.passes import over_blocks, prefetched
 from gyromc.data.source import RowSource
 from gyromc.data.storing import random_access, store
 
-__all__ = ["Batches", "Mapped", "Parquet", "Records", "RowSource", "over_blocks", "prefetched", "random_access", "store"]
+__all__ = [
+    "Batches",
+    "Mapped",
+    "Parquet",
+    "Records",
+    "RowSource",
+    "over_blocks",
+    "prefetched",
+    "random_access",
+    "store",
+]

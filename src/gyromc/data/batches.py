@@ -30,7 +30,9 @@ class Records(RowSource):
 
     reads_rows = True
 
-    def __init__(self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"):
+    def __init__(
+        self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"
+    ):
         self.records, self.pair, self.name = records, pair or (lambda record: record), name
         self.num_rows = len(records)
         require(self.num_rows > 0, f"{name} are empty: one at least is needed.")
@@ -92,7 +94,10 @@ class Batches(RowSource):
             for i in range(0, len(X), size):
                 yield X[i : i + size], y[i : i + size]
             first += len(X)
-            require(first <= self.num_rows, f"{self.name} yield more than the {self.num_rows:,} rows declared as `num_rows`.")
+            require(
+                first <= self.num_rows,
+                f"{self.name} yield more than the {self.num_rows:,} rows declared as `num_rows`.",
+            )
         require(first == self.num_rows, f"{self.name} yield {first:,} rows, and `num_rows` declares {self.num_rows:,}.")
 
     def _pair(self, item: Any, first: int, columns: int | None):

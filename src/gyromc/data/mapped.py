@@ -20,7 +20,9 @@ from gyromc.errors import InvalidInput
 
 __all__ = ["Mapped"]
 
-AROUND = 2**21  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
+AROUND = (
+    2**21
+)  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
 RESIDENT = 2**28  # bytes
 KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept
 AT_ONCE = 2**14  # rows that a thread reads at once
@@ -159,7 +161,10 @@ class _File:
     def check_size(self) -> None:
         needed, found = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize, 0
         found = os.fstat(self.file.fileno()).st_size
-        require(found >= needed, f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.")
+        require(
+            found >= needed,
+            f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
+        )
 
     def rows(self, first: int, count: int) -> np.ndarray:
         """Rows as a new array, by reading: nothing is mapped."""
@@ -168,7 +173,10 @@ class _File:
         with self.lock:
             self.file.seek(at)
             read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
-        require(read == out.nbytes, f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.")
+        require(
+            read == out.nbytes,
+            f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.",
+        )
         return out
 
     def single(self, index: np.ndarray) -> np.ndarray:
@@ -176,7 +184,10 @@ class _File:
         size = self.row_numbers * self.dtype.itemsize
         places = self.offset + index.astype(np.int64) * size
         content = b"".join([os.pread(self.file.fileno(), size, place) for place in places.tolist()])
-        require(len(content) == size * len(index), f"{self.path} ended while single rows were read: it was changed. Start again.")
+        require(
+            len(content) == size * len(index),
+            f"{self.path} ended while single rows were read: it was changed. Start again.",
+        )
         return np.frombuffer(content, self.dtype).reshape(len(index), *self.shape[1:])
 
     def map(self) -> np.ndarray:

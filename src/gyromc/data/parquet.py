@@ -71,7 +71,9 @@ class Parquet(RowSource):
         with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
                 columns = {name: self._numbers(batch.column(name), name, first) for name in names}
-                X = np.empty((batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32))
+                X = np.empty(
+                    (batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32)
+                )
                 for j, name in enumerate(self.columns):
                     X[:, j] = columns[name]
                 yield X, columns[self.response]

@@ -17,7 +17,9 @@ from gyromc.data.source import RowSource
 __all__ = ["BLOCK_NUMBERS", "block_rows", "over_blocks", "prefetched"]
 
 T = TypeVar("T")
-BLOCK_NUMBERS = 2**20  # of x in a block: some megabytes, which is quick to compute with and slow enough to hide a thread's start
+BLOCK_NUMBERS = (
+    2**20
+)  # of x in a block: some megabytes, which is quick to compute with and slow enough to hide a thread's start
 AHEAD = 2  # blocks that are read before they are asked for
 MOST_THREADS = 8
 _END = object()

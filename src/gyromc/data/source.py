@@ -54,6 +54,6 @@ def as_block(X, y, name: str, first: int, columns: int | None = None) -> Block:
     for part, what in ((X, "x"), (y, "y")):
         require(
             part.dtype.kind in "fiub",
-            f"{name} has {what} of type {part.dtype} at row {first}: numbers are needed. Encode texts and dates as numbers first.",
+            f"{name} has {what} of type {part.dtype} at row {first}: numbers are needed. Encode texts and dates first.",
         )
     return X, y

@@ -40,7 +40,10 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
     folder.mkdir(parents=True, exist_ok=True)
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
-    require(needed < free, f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.")
+    require(
+        needed < free,
+        f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.",
+    )
     unfinished = folder / "X.npy.part", folder / "y.npy.part"
     with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
         _header(x_file, (N, d), kind)

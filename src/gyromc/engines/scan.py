@@ -232,7 +232,7 @@ def advance_fed(pieces: Pieces, rows, carry: Carry, first, count, first_slot) ->
 
 
 def _step(pieces: Pieces, carry: Carry, first_slot, zeta=None) -> Carry:
-    """Observe the state of every chain, add to the sums, and make one step; `zeta`: the oracle's randomness, where it is given."""
+    """Observe the state of every chain, add to the sums, and make one step; `zeta`: the oracle's randomness, where given."""
     k, y = carry.step, carry.z
     z, dtype = y[:, : pieces.dynamics.size], y.dtype
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))

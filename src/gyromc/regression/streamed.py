@@ -87,7 +87,10 @@ def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
     for X, y in prefetched(source.blocks(block_rows(d))):
         rows = np.concatenate([np.asarray(X, float), np.asarray(y, float)[:, None]], axis=1)
         bad = ~np.isfinite(rows).all(axis=1)
-        require(not bad.any(), f"Row {count + int(np.argmax(bad)) + 1} of {source.name} has a value that is missing or infinite.")
+        require(
+            not bad.any(),
+            f"Row {count + int(np.argmax(bad)) + 1} of {source.name} has a value that is missing or infinite.",
+        )
         own = index[np.searchsorted(index, count) : np.searchsorted(index, count + len(rows))] - count
         parts.append(rows[own])
         center = rows.mean(axis=0)
@@ -201,7 +204,9 @@ INTEGRATED = (
 
 def _linear(source: RowSource, units: Units, prior_scale: float, labels: Sequence[str]) -> tuple[Coefficient, ...]:
     def gram(X, y):
-        rows = np.concatenate([units.rows(np.asarray(X, float)), ((y - units.y_center) / units.y_scale)[:, None]], axis=1)
+        rows = np.concatenate(
+            [units.rows(np.asarray(X, float)), ((y - units.y_center) / units.y_scale)[:, None]], axis=1
+        )
         return rows.T @ rows
 
     values, vectors = np.linalg.eigh(sum(over_blocks(source, gram)))
@@ -233,7 +238,11 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         one = found[name]
         bias = math.sqrt(max(0.0, one.total_error**2 - one.std_error**2))
         mean = one.mean + float(start)
-        rows.append(Coefficient(name, None, mean, float(spread), mean - half * spread, mean + half * spread, one.std_error, bias))
+        rows.append(
+            Coefficient(
+                name, None, mean, float(spread), mean - half * spread, mean + half * spread, one.std_error, bias
+            )
+        )
     run = found.run
     reason = (
         f"{run.plan.num_chains} chains × {run.steps_done} steps on engine {run.engine}, gradients from {run.plan.oracle.name}. "
@@ -245,5 +254,7 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
 
 def _plan(model: Model, observables):
     """A plan that passes the model on to the tuner, so that the mode is found once."""
-    plan = Plan(target=model.target, dynamics=overdamped(model.dim), observables=observables, step_size=0.1, num_steps=1)
+    plan = Plan(
+        target=model.target, dynamics=overdamped(model.dim), observables=observables, step_size=0.1, num_steps=1
+    )
     return plan.knowing(model)

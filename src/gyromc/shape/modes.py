@@ -40,7 +40,8 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
             lambda x: target.gradients(x[None])[0],
             lambda x: target.mean_hessian(x[None]),
             first,
-            reuse=isinstance(target, WithLikelihood) and part is not target,  # a pass over a source has the Hessian anyway
+            reuse=isinstance(target, WithLikelihood)
+            and part is not target,  # a pass over a source has the Hessian anyway
         )
     return _descend(target, np.asarray(start, float), tolerance)
 

@@ -128,7 +128,7 @@ class StreamedRegression(KnownLikelihood):
         return _at_rows(self.sums.products, theta.shape, theta, direction)
 
     def rows(self, index, dtype) -> tuple[Any, Any]:
-        """The rows with these numbers, read when a compiled function runs: b × d and b; rows that were read before as they are."""
+        """The rows with these numbers, read when a compiled function runs: b × d and b; rows that were read before stay."""
         if isinstance(index, tuple):
             return index
         source, d = self.sums.by_row, self.dim

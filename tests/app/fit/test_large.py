@@ -61,8 +61,12 @@ def test_coefficients_are_those_of_the_ordinary_fit(family):
 
 def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr("gyromc.app.fit.datatable.read_table", lambda *a, **k: pytest.fail("read into memory"))
-    monkeypatch.setattr(large, "_check_sample", lambda *given: {"rows": 7, "verdicts": ["Model: fine."], "held_out": None})
-    request = Request(data=written(tmp_path, "logistic", id=np.arange(N)), target="y", drop=["id"], out=str(tmp_path / "out"))
+    monkeypatch.setattr(
+        large, "_check_sample", lambda *given: {"rows": 7, "verdicts": ["Model: fine."], "held_out": None}
+    )
+    request = Request(
+        data=written(tmp_path, "logistic", id=np.arange(N)), target="y", drop=["id"], out=str(tmp_path / "out")
+    )
     assert large.is_large(request)
     said = []
     directory, results = large.large_study(request, said.append)
@@ -96,7 +100,9 @@ def test_the_sample_has_its_own_report(tmp_path, monkeypatch):
     assert (directory / "sample_report.html").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("option", [{"weights": "size"}, {"impute": True}, {"formula": "y ~ size"}, {"predict": "new.csv"}])
+@pytest.mark.parametrize(
+    "option", [{"weights": "size"}, {"impute": True}, {"formula": "y ~ size"}, {"predict": "new.csv"}]
+)
 def test_options_that_need_all_rows_are_refused(option, tmp_path):
     request = Request(data=written(tmp_path, "logistic"), out=str(tmp_path / "out"), **{"target": "y"} | option)
     with pytest.raises(gm.InvalidInput, match=f"read in pieces, and `--{next(iter(option))}` needs all rows"):
@@ -105,7 +111,7 @@ def test_options_that_need_all_rows_are_refused(option, tmp_path):
 
 def test_what_is_not_numbers_or_has_no_family_is_refused(tmp_path):
     given = {"out": str(tmp_path / "out"), "target": "y"}
-    with pytest.raises(gm.InvalidInput, match="'name' of .* holds string"):
+    with pytest.raises(gm.InvalidInput, match=r"'name' of .* holds string"):
         large.large_study(Request(data=written(tmp_path, "logistic", name=["a"] * N), **given))
     with pytest.raises(gm.InvalidInput, match="linear or poisson"):
         large.large_study(Request(data=written(tmp_path, "poisson"), **given))

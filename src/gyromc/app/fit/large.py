@@ -67,8 +67,8 @@ def _source(request: Request) -> Parquet:
     for name in REFUSED:
         require(
             not getattr(request, name),
-            f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in memory. "
-            f"Leave it out, take fewer `--columns`, or fit a sample of the rows.",
+            f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
+            f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
         )
     family = request.family or request.model
     require(
@@ -120,7 +120,11 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
             "warnings": list(found.warnings),
             "sample": checked,
             "files": [RESULTS.name, "coefficients.csv", *([REPORT] if "report" in checked else [])],
-            "times": {"started": started.isoformat(timespec="seconds"), "fitting": spent, "wall": time.perf_counter() - began},
+            "times": {
+                "started": started.isoformat(timespec="seconds"),
+                "fitting": spent,
+                "wall": time.perf_counter() - began,
+            },
         }
         results = RESULTS.save(results, folder)
     return request.directory, results
@@ -138,7 +142,9 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
         path = Path(place, "sample.parquet")
         columns = {name: X[:, j] for j, name in enumerate(source.columns)}
         arrow.parquet.write_table(arrow.table(columns | {request.target: y}), path)
-        plain = dataclasses.replace(request, data=str(path), out=str(Path(place, "out")), columns=[], drop=[], family=found.family, model=None)
+        plain = dataclasses.replace(
+            request, data=str(path), out=str(Path(place, "out")), columns=[], drop=[], family=found.family, model=None
+        )
         directory, results = study(plain, lambda line: None)
         shutil.copy(directory / "report.html", folder / REPORT)
     return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
@@ -151,5 +157,9 @@ def large_tables(results: dict[str, Any]) -> list[Table | str]:
     rows = [[c[name] for name in names] for c in results["coefficients"]]
     head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
     sample = results["sample"]
-    said = [f"On a sample of {sample['rows']:,} rows, with a fit of its own:", *sample["verdicts"], *results["warnings"]]
+    said = [
+        f"On a sample of {sample['rows']:,} rows, with a fit of its own:",
+        *sample["verdicts"],
+        *results["warnings"],
+    ]
     return [head, Table(names, rows, title="Coefficients"), "", model["reason"] + "\n", "\n".join(said) + "\n"]

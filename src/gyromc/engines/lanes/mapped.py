@@ -42,7 +42,7 @@ def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
     if target.num_data > MOST_ROWS:
         return f"it chooses from {MOST_ROWS} rows at most, and the data have {target.num_data}"
     if not oracle.replace and oracle.size > MOST_COMPARED:
-        return f"of data that are not in memory it draws at most {MOST_COMPARED} distinct rows, and the mini-batch has {oracle.size}"
+        return f"of rows that are not in memory it draws at most {MOST_COMPARED} distinct ones, and the batch has {oracle.size}"
     return None
 
 
@@ -134,7 +134,7 @@ def weights_of_rows(p, scratch, offsets, at, theta, weights, width, slope):
 
 @kernel
 def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
-    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - …) x_i, the rows of one chain at a time; `offsets` ends with the places of the copies."""
+    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - …) x_i, one chain at a time; `offsets` ends with the places of the copies."""
     draw_rows(p, generator, w, offsets, 1)
     padded = p.padded_batch
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
