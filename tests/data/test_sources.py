@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.data import Batches, Mapped, Parquet, Records, over_blocks, prefetched, random_access, store
+from gyromc.data import Batches, Mapped, Parquet, Sequenced, over_blocks, prefetched, random_access, store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -33,7 +33,7 @@ def sources(folder):
     return {
         "mapped": saved(folder),
         "parquet": Parquet(parquet(folder), "y"),
-        "records": Records(list(zip(X, Y, strict=True))),
+        "records": Sequenced(list(zip(X, Y, strict=True))),
         "batches": Batches([(X[:400], Y[:400]), (X[400:], Y[400:])], 1000),
     }
 
@@ -129,7 +129,7 @@ def test_batches_must_keep_to_what_is_declared():
 
 
 def test_stored_rows_replace_files_only_when_complete(tmp_path):
-    kept = store(Records(list(zip(X, Y, strict=True))), tmp_path, "float64")
+    kept = store(Sequenced(list(zip(X, Y, strict=True))), tmp_path, "float64")
     assert np.array_equal(kept.X, X)
     assert np.array_equal(np.load(tmp_path / "y.npy"), Y)
     before = (tmp_path / "X.npy").read_bytes()

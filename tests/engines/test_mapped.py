@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.data import Mapped, Records
+from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
 
@@ -93,7 +93,7 @@ def test_double_precision(tmp_path):
 
 def test_what_it_cannot_run_is_said(tmp_path):
     records = StreamedRegression(
-        Records([(x, float(y)) for x, y in zip(X[:50], RESPONSES["logistic"][:50], strict=True)]), "logistic"
+        Sequenced([(x, float(y)) for x, y in zip(X[:50], RESPONSES["logistic"][:50], strict=True)]), "logistic"
     )
     with pytest.raises(gm.InvalidInput, match="reads mapped files"):
         averages(records, gm.oracles.Minibatch(5))

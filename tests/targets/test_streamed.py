@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.data import Batches, Mapped, Records
+from gyromc.data import Batches, Mapped, Sequenced
 from gyromc.evaluation import doubled
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
 
@@ -21,7 +21,7 @@ RESPONSES = {
 ROWS = RNG.standard_normal((4, 3))
 
 
-class Counted(Records):
+class Counted(Sequenced):
     """Rows that count how often they were all read."""
 
     passes = 0

@@ -8,10 +8,10 @@ import numpy as np
 from gyromc.checks import require, whole
 from gyromc.data.source import RowSource, as_block
 
-__all__ = ["Batches", "Records"]
+__all__ = ["Batches", "Sequenced"]
 
 
-class Records(RowSource):
+class Sequenced(RowSource):
     """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.
 
     **Arguments:**
@@ -23,7 +23,7 @@ class Records(RowSource):
     ```python
     import numpy as np
     import gyromc as gm
-    source = gm.data.Records([{"x": [1.0, 2.0], "y": 1}, {"x": [0.0, 3.0], "y": 0}], pair=lambda r: (r["x"], r["y"]))
+    source = gm.data.Sequenced([{"x": [1.0, 2.0], "y": 1}, {"x": [0.0, 3.0], "y": 0}], pair=lambda r: (r["x"], r["y"]))
     assert source.num_rows == 2 and source.read(np.array([1, 1]))[0].tolist() == [[0.0, 3.0], [0.0, 3.0]]
     ```
     """

@@ -124,7 +124,7 @@ class Mapped(RowSource):
         return X.reshape(*shape, -1), y.reshape(shape)
 
     def release(self) -> None:
-        """Give back all pages that were touched; they stay in the system's cache of files while it has room."""
+        """Give back all pages that were touched; they stay in the system's cache of files until it needs the memory."""
         self._X.release()
         self._y.release()
 
