@@ -27,7 +27,7 @@ import gyromc as gm
 from gyromc.data import Mapped, over_blocks
 
 CHUNK = 1_000_000
-BATCH, CHAINS, STEPS, PAIRS = 256, 64, 400, 5
+BATCH, CHAINS, STEPS, PAIRS = 256, 64, 100, 3
 
 
 def chunks(rows: int, columns: int):
@@ -104,10 +104,14 @@ def means(folder: Path) -> dict:
     }
 
 
-def _seconds(plan: gm.Plan) -> float:
-    """Of a step of all chains, without compilation."""
+def _seconds(plan: gm.Plan) -> tuple[float, float]:
+    """Of a step of all chains, without compilation: by the clock, and of the processor, which other programs do not change."""
+    busy = time.process_time()
+    short = gm.run(plan.replace(num_steps=1), "lanes", progress=False)
+    before = time.process_time()
     run = gm.run(plan, "lanes", progress=False, chunk_size=STEPS)
-    return (run.wall_time - run.compile_time) / (plan.num_steps + plan.burn_in)
+    used = (time.process_time() - before) - (before - busy)  # less what a run of one step takes
+    return (run.wall_time - run.compile_time) / plan.num_steps, used / (plan.num_steps - short.plan.num_steps)
 
 
 def speed(folder: Path, rows: int) -> dict:
@@ -137,9 +141,11 @@ def speed(folder: Path, rows: int) -> dict:
     del X, y
     pairs = [(_seconds(plans[0]), _seconds(plans[1])) for _ in range(PAIRS)]
     same = np.array_equal(*(gm.run(plan, "lanes", progress=False).averages["first"] for plan in plans))
-    ratios = [memory / mapped for memory, mapped in pairs]
     row = {"rows": rows, "batch": BATCH, "chains": CHAINS, "pairs": pairs, "same_chains": bool(same)}
-    return row | {"speed_mapped_over_memory": statistics.median(ratios), "ratios": ratios}
+    for k, name in enumerate(("by_the_clock", "by_processor_time")):
+        ratios = [memory[k] / mapped[k] for memory, mapped in pairs]
+        row |= {f"speed_mapped_over_memory_{name}": statistics.median(ratios), f"ratios_{name}": ratios}
+    return row
 
 
 FED = ((16, 256), (64, 256), (256, 32), (1024, 32), (1024, 256))  # chains, b

@@ -12,12 +12,21 @@ import numpy as np
 from gyromc.data import Mapped
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.gradients import AFFINE, MOST_COMPARED, SIGNED_LOGISTIC, WIDTH, draw_rows, kernel
-from gyromc.engines.lanes.rows import add_weighted_rows, column_of_rows, dot_rows, read_bytes, transpose
+from gyromc.engines.lanes.rows import (
+    add_weighted_rows,
+    column_of_rows,
+    copy_lanes,
+    dot_rows,
+    prefetch,
+    read_bytes,
+    transpose,
+)
 from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
 from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
 
+AHEAD = 12  # rows that are being loaded while one is copied
 MOST_ROWS = 2**32 - 1  # that a word of 32 random bits chooses from
 
 
@@ -100,8 +109,32 @@ def curvature(code, slope, y):
 
 
 @kernel
+def prefetch_row(p, row):
+    """Begin to load a row and its response."""
+    line = 64 // p.rows.itemsize
+    for i in range(0, p.d, line):
+        prefetch(p.rows, row * p.d + i)
+    prefetch(p.rows, row * p.d + p.d - 1)
+    prefetch(p.responses, row)
+
+
+@kernel
+def copy_row(p, row, scratch, at):
+    """Copy one row through the map, sixteen numbers at a time; what follows the row is multiplied by zeros."""
+    if row + LANES < p.num_rows:
+        for i in range(0, p.d, LANES):
+            copy_lanes(scratch, at + i, p.rows, row * p.d + i)
+    else:  # no reading past the end of the file
+        for i in range(p.d):
+            scratch[at + i] = number(p.rows, row * p.d + i)
+
+
+@kernel
 def copy_rows(p, offsets, c, scratch, first, width):
     """Copy the rows that one chain has drawn, each followed by its response; rows past b stay zero."""
+    if p.descriptor < 0:
+        for j in range(min(AHEAD, p.batch)):
+            prefetch_row(p, np.int64(number(offsets, j * LANES + c)))
     for j in range(p.batch):
         row, at = np.int64(number(offsets, j * LANES + c)), first + j * width
         if p.descriptor >= 0:
@@ -109,8 +142,9 @@ def copy_rows(p, offsets, c, scratch, first, width):
             if read_bytes(p.descriptor, scratch, at, size, p.data_offset + row * size) != size:
                 scratch[at] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
         else:
-            for i in range(p.d):
-                scratch[at + i] = number(p.rows, row * p.d + i)
+            if j + AHEAD < p.batch:
+                prefetch_row(p, np.int64(number(offsets, (j + AHEAD) * LANES + c)))
+            copy_row(p, row, scratch, at)
         scratch[at + p.d] = number(p.responses, row)
 
 
