@@ -63,8 +63,9 @@ def test_pages_given_back_change_nothing(tmp_path):
     assert tight.rows_resident == 1
     assert np.array_equal(tight.read(index)[0], X[index])
     assert np.array_equal(tight.read(index, keep=True)[0], X[index])
-    assert not tight.keeps(1000)
-    assert tight.keeps(1001)
+    assert not tight.keeps(1000, 64)
+    assert tight.keeps(1001, 64)
+    assert tight.keeps(1000, 65)
     assert saved(tmp_path, resident=None).rows_resident is None
 
 

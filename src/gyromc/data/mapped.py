@@ -24,7 +24,8 @@ AROUND = (
     2**21
 )  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
 RESIDENT = 2**28  # bytes
-KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept
+KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept,
+SMALL = 64  # and with more rows than this in a batch, whose reading would take most of a step
 AT_ONCE = 2**14  # rows that a thread reads at once
 
 
@@ -34,8 +35,8 @@ class Mapped(RowSource):
     **Arguments:**
 
     - `X`, `y`: the paths of the files, as `np.save` writes them.
-    - `resident`: the most bytes of them that become resident while few single rows are read, fewer than there are: rows are then
-      read one by one, and pages that were touched are given back. `None`: all pages that were touched stay.
+    - `resident`: the most bytes of them that become resident while few single rows are read, in batches of at most 64 and fewer
+      in all than there are: rows are then read one by one, and pages that were touched are given back. `None`: pages stay.
 
     ```python
     import tempfile
@@ -98,9 +99,9 @@ class Mapped(RowSource):
             count = min(size, self.num_rows - first)
             yield self._X.rows(first, count), self._y.rows(first, count)
 
-    def keeps(self, rows: int) -> bool:
-        """Whether the pages stay resident while so many single rows are read: more than there are, so that it pays."""
-        return self.resident is None or rows > KEEP * self.num_rows
+    def keeps(self, rows: int, batch: int) -> bool:
+        """Whether rows come from the map, its pages kept: large batches, and more rows in all than there are."""
+        return self.resident is None or batch > SMALL or rows > KEEP * self.num_rows
 
     def read(self, index, keep: bool = False):
         """The rows with these numbers; `keep`: through the map, by several threads where they are many."""

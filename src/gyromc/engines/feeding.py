@@ -58,7 +58,7 @@ def _chunks(plan: Plan, key: Any, first: int, length: int, put: Callable) -> Ite
     assert isinstance(target, StreamedRegression)
     assert isinstance(oracle, Batch)
     source, total = target.sums.by_row, plan.num_steps + plan.burn_in
-    kept = {"keep": True} if isinstance(source, Mapped) and source.keeps(R * oracle.size * total) else {}
+    kept = {"keep": True} if isinstance(source, Mapped) and source.keeps(R * oracle.size * total, oracle.size) else {}
     host = jax.local_devices(backend="cpu")[0]  # drawing on a busy device would wait for its steps
 
     def draw(key, step):

@@ -88,7 +88,8 @@ def rows_a_step(plan: Plan) -> int:
 
 def reads_singly(plan: Plan) -> bool:
     """Whether rows are read one by one and pages given back, since the plan reads too few for the map to pay."""
-    return not mapped_source(plan).keeps(rows_a_step(plan) * (plan.num_steps + plan.burn_in))
+    assert isinstance(plan.oracle, Batch)
+    return not mapped_source(plan).keeps(rows_a_step(plan) * (plan.num_steps + plan.burn_in), plan.oracle.size)
 
 
 def steps_between_releases(plan: Plan) -> int | None:
