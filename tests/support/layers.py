@@ -39,6 +39,7 @@ LAYERS = [
     Part("precision", "functions and arrays that JAX reads in both precisions"),
     Part("references", "functions in files, by the name `module:function`"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
+    Part("data", "rows of data that stay on disk: mapped files, Parquet, batches; passes over them"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
     Part("stretches", "linear maps that are diagonal but for a few directions"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),

@@ -30,7 +30,7 @@ from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import CosinePerturbed, Quadratic
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
 __all__ = ["draws_bytes", "resume", "run", "run_bytes"]
@@ -46,7 +46,7 @@ STEPS_A_SECOND = 10**9  # of all chains together, at best
 GRADIENTS_A_CHECK = 100  # that U is finite
 MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
 FIRST_WORK = 2**30  # multiplications, at most, before the clock is looked at
-FINITE = (Quadratic, CosinePerturbed, WithLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
+FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
 
 
 def run(

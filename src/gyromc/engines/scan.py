@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
 from gyromc.engines import threefry
+from gyromc.engines.feeding import Feed, is_fed
 from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable, Ridge
@@ -132,12 +133,32 @@ class ScanSession:
         self.pieces = make_pieces(plan, sane_range, thin)
         _check_randomness(self.pieces, plan)
         self.carry = _to_device(state, plan, slots)
-        self.advance(0)  # making no step compiles
+        self.feed = None
+        if is_fed(plan):
+            rows = NamedSharding(self.carry.z.sharding.mesh, P(None, "chains"))
+            self.feed = Feed(plan, self.pieces.key, state.step, lambda x: jax.device_put(x, rows))
+        else:
+            self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        if self.feed is not None:
+            self._advance_fed(num_steps, first_slot)
+            return
         counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
         with _full_precision():
             self.carry = jax.block_until_ready(advance(self.pieces, self.carry, *counts))
+
+    def _advance_fed(self, num_steps: int, first_slot: int) -> None:
+        """The same with rows that were read ahead; the next chunk is copied to the device while it computes."""
+        assert self.feed is not None
+        slot = jnp.asarray(first_slot, jnp.int32)
+        with _full_precision():
+            while num_steps > 0:
+                rows, first, count = self.feed.take(num_steps)
+                counts = jnp.asarray(first, jnp.int32), jnp.asarray(count, jnp.int32)
+                self.carry = advance_fed(self.pieces, rows, self.carry, *counts, slot)
+                num_steps -= count
+            jax.block_until_ready(self.carry)
 
     def failed(self) -> bool:
         return bool(np.any(np.asarray(self.carry.failed_at) >= 0))
@@ -199,14 +220,26 @@ def advance(pieces: Pieces, carry: Carry, num_steps, first_slot) -> Carry:
     return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
-def _step(pieces: Pieces, carry: Carry, first_slot) -> Carry:
-    """Observe the state of every chain, add to the sums, and make one step."""
+@eqx.filter_jit
+def advance_fed(pieces: Pieces, rows, carry: Carry, first, count, first_slot) -> Carry:
+    """The same with given rows, steps × chains × …: those from `first` on."""
+
+    def step(i, c):
+        own = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, first + i, keepdims=False), rows)
+        return _step(pieces, c, first_slot, own)
+
+    return jax.lax.fori_loop(0, count, step, carry)
+
+
+def _step(pieces: Pieces, carry: Carry, first_slot, zeta=None) -> Carry:
+    """Observe the state of every chain, add to the sums, and make one step; `zeta`: the oracle's randomness, where given."""
     k, y = carry.step, carry.z
     z, dtype = y[:, : pieces.dynamics.size], y.dtype
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
-    zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
+    if zeta is None:
+        zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
     xi = threefry.normal(key_noise, z.shape, dtype)
     anchors = _refresh(pieces, carry)
     values, after = moved(pieces, y, zeta, xi, eta, anchors)

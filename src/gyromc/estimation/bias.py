@@ -24,7 +24,7 @@ from gyromc.shape.importance import DRAWS
 from gyromc.shape.pareto import HEAVY
 from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.targets import SumOverData
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 
 HEALTHY = 0.5  # effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known
 AFFORDABLE = 2e9  # numbers of data touched by a prediction from an importance sample
@@ -196,7 +196,7 @@ def too_costly(run: Run) -> str | None:
     touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
     if touched > AFFORDABLE:
         return f"a prediction would touch {touched:.1g} numbers of the data (at most {AFFORDABLE:.0e})"
-    known, count = isinstance(plan.flat_target, WithLikelihood), len(plan.observables)
+    known, count = isinstance(plan.flat_target, KnownLikelihood), len(plan.observables)
     seconds = FIRST + EACH * count if known else OTHER * count
     if seconds > max(SECONDS, run.wall_time):
         return f"a prediction would take about {seconds:.0f} s, and the run took {run.wall_time:.2g} s"

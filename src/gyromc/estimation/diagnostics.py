@@ -19,7 +19,7 @@ from gyromc.results import Run
 from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
-from gyromc.targets.regressions import Regression, WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood, Regression
 
 HEAVY = (
     "the observable has heavy tails under this target: its variance, and with it this error, may not exist. Estimate something "
@@ -165,7 +165,7 @@ def heavy_tailed(plan: Plan, states: np.ndarray) -> list[str]:
     Directions are the coordinates and the principal axes of the curvature far out, where a heavy one has none.
     """
     target = plan.flat_target
-    gaussian_prior = isinstance(target, WithLikelihood)  # and a loss that is bounded below: U grows as a square
+    gaussian_prior = isinstance(target, KnownLikelihood)  # and a loss that is bounded below: U grows as a square
     if plan.dim > MOST_PARAMETERS or gaussian_prior or target.gaussian() is not None:
         return []
     center = np.mean(states, axis=0) if len(states) else np.zeros(plan.dim)

@@ -19,7 +19,7 @@ from gyromc.evaluation import doubled, over_rows
 from gyromc.operators import Dense, Diagonal, Operator, as_operator
 from gyromc.oracles.batches import Batch
 from gyromc.targets import GeneralizedLinear, SumOverData
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 
 MOST_DENSE = 2000  # parameters up to which K is computed as a matrix
 SAME = 1e-6  # relative error up to which a given K is taken for the right one
@@ -284,7 +284,7 @@ def _require_same(given: np.ndarray, wanted: np.ndarray, what: str) -> None:
 
 def _anchor(target: SumOverData, center: np.ndarray) -> np.ndarray:
     """∇U at the centre without the prior's part."""
-    if isinstance(target, WithLikelihood):  # without compiling, and the data stay where they are
+    if isinstance(target, KnownLikelihood):  # without compiling, and the data stay where they are
         return target.gradients(center[None])[0] - float(target.prior_precision) * center
     with jax.enable_x64(True):
         theta, wide = jnp.asarray(center), doubled(target)
@@ -293,7 +293,7 @@ def _anchor(target: SumOverData, center: np.ndarray) -> np.ndarray:
 
 def _products(target: SumOverData, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
     """Σ_i ∇²ℓ_i(c) times each direction, in rows."""
-    if isinstance(target, WithLikelihood):
+    if isinstance(target, KnownLikelihood):
         return target.data_products(center, directions)
     return over_rows(_product, directions, target, center, chunk=len(directions))
 

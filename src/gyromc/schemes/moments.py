@@ -22,7 +22,7 @@ from gyromc.shape.importance import Sample
 from gyromc.shape.secondmoments import MatrixEstimate, over_blocks
 from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.targets import Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 
 MOST_CURVED = 4e8  # multiplications for a mean curvature
 POINTS = 512  # at which curvature and noise are averaged
@@ -91,7 +91,7 @@ def _gradient_moments(plan: Any) -> GradientMoments:
 
 def _curvature(target: Target, sample: Sample, rows: np.ndarray) -> MatrixEstimate:
     """E[∇²U]: of a regression by its own formula; of others from the gradients at the sample, without Hessians."""
-    if not isinstance(target, WithLikelihood):
+    if not isinstance(target, KnownLikelihood):
         return sample.mean_curvature()
     used = rows[: max(2 * BLOCKS, int(MOST_CURVED / (target.num_data * rows.shape[1])))]
     return over_blocks(np.array([target.mean_hessian(part) for part in np.array_split(used, BLOCKS)]))

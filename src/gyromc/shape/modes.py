@@ -17,7 +17,7 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
 from gyromc.shape.near_mode import some_rows
 from gyromc.targets import Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 __all__ = ["descend", "find_mode", "newton"]
 
@@ -31,16 +31,17 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
     known = target.gaussian()
     if known is not None:
         return known[1]
-    if isinstance(target, WithLikelihood):
+    if isinstance(target, KnownLikelihood):
         part = some_rows(target)
-        assert isinstance(part, WithLikelihood)
+        assert isinstance(part, KnownLikelihood)
         first = part.start_point() if part is target else find_mode(part, start)
         return newton(
             lambda x: float(target.potentials(x[None])[0]),
             lambda x: target.gradients(x[None])[0],
             lambda x: target.mean_hessian(x[None]),
             first,
-            reuse=part is not target,
+            reuse=isinstance(target, WithLikelihood)
+            and part is not target,  # a pass over a source has the Hessian anyway
         )
     return _descend(target, np.asarray(start, float), tolerance)
 

@@ -7,12 +7,11 @@ sample of the rows says well enough how small.
 
 import dataclasses
 
-import equinox as eqx
 import numpy as np
 
 from gyromc.shape.laplace import Laplace
 from gyromc.targets import Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 __all__ = ["NearMode", "near_mode", "some_rows"]
 
@@ -65,29 +64,22 @@ def near_mode(target: Target, center: Laplace) -> "NearMode | Target":
     ```
     """
     part = some_rows(target)
-    return (
-        target
-        if part is target or not isinstance(part, WithLikelihood)
-        else NearMode(center, part, _share(target, part))
-    )
+    if part is target or not isinstance(part, WithLikelihood) or not isinstance(target, KnownLikelihood):
+        return target
+    return NearMode(center, part, target.num_data / part.num_data)
 
 
 def some_rows(target: Target) -> Target:
-    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is."""
-    if not isinstance(target, WithLikelihood) or target.num_data * target.dim <= MANY:
+    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
+
+    Rows that are not in memory are always sampled: all of them where they are few.
+    """
+    if not isinstance(target, KnownLikelihood):
         return target
     count = max(ENOUGH, PER_PARAMETER * target.dim)
-    if 4 * count >= target.num_data:
+    if isinstance(target, WithLikelihood) and (target.num_data * target.dim <= MANY or 4 * count >= target.num_data):
         return target
-    rows = np.sort(np.random.default_rng(0).choice(target.num_data, count, replace=False))
-    fields = lambda t: (t.X, t.y, t.prior_precision)
-    share = target.num_data / count
-    return eqx.tree_at(fields, target, (target.X[rows], target.y[rows], target.prior_precision / share))
-
-
-def _share(target: Target, part: WithLikelihood) -> float:
-    assert isinstance(target, WithLikelihood)
-    return target.num_data / part.num_data
+    return target.sampled(count)
 
 
 def _squares(away: np.ndarray, K: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from gyromc.errors import InvalidInput
 from gyromc.shape.laplace import Laplace, inverse_root, laplace
 from gyromc.shape.modes import descend, find_mode
 from gyromc.targets import SumOverData, Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 
 __all__ = ["Modes", "find_modes"]
 
@@ -61,7 +61,7 @@ def find_modes(target: Target, first: Laplace, seed: int = 0) -> Modes:
     Gaussian targets and regressions with a known likelihood have one; above `MOST_PARAMETERS` parameters no search is made.
     """
     one = Modes((first,), np.ones(1), searched=True)
-    if target.gaussian() is not None or isinstance(target, WithLikelihood):
+    if target.gaussian() is not None or isinstance(target, KnownLikelihood):
         return one
     if len(first.mode) > MOST_PARAMETERS:
         return dataclasses.replace(one, searched=False)

@@ -3,7 +3,7 @@
 Input: a model and its data. Output: U, ∇U and, for sums over data, the terms that a mini-batch needs. Known structure is
 available as `gaussian()`, `separable()` and `design`; closed forms and fused engines use it. `base` defines the interface,
 `densities` holds targets given by a formula, `regressions` those given by a design matrix, `mixed` those with further parameters
-and groups, `separable` those with a user's own scalar nonlinearity.
+and groups, `separable` those with a user's own scalar nonlinearity, `streamed` regressions over rows that are not in memory.
 """
 
 from gyromc.targets.base import SumOverData, Target
@@ -17,6 +17,7 @@ from gyromc.targets.regressions import (
     SoftmaxRegression,
 )
 from gyromc.targets.separable import Separable
+from gyromc.targets.streamed import StreamedRegression
 
 __all__ = [
     "CosinePerturbed",
@@ -31,6 +32,7 @@ __all__ = [
     "Quadratic",
     "Separable",
     "SoftmaxRegression",
+    "StreamedRegression",
     "SumOverData",
     "Target",
 ]

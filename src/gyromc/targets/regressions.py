@@ -80,13 +80,44 @@ class Regression(SumOverData):
         return self.prior_precision * params
 
 
-class WithLikelihood(Regression):
-    """A regression with a `Likelihood`: U, ∇U and ∇²U at many points in plain NumPy, nothing compiled."""
+class KnownLikelihood(SumOverData):
+    """A regression with a convex `Likelihood` and a Gaussian prior, wherever its rows are: U has one mode and grows as a square.
+
+    U, ∇U and ∇²U at many points are computed by NumPy, nothing is compiled.
+    """
+
+    prior_precision: np.ndarray
 
     @property
     @abc.abstractmethod
     def likelihood(self) -> Canonical:
         """The model of y given its linear predictors."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int: ...
+
+    @abc.abstractmethod
+    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
+
+    @abc.abstractmethod
+    def start_point(self) -> np.ndarray:
+        """Where Newton's method begins."""
+
+    @abc.abstractmethod
+    def sampled(self, count: int) -> "WithLikelihood":
+        """The same model in memory, of so many random rows or all where there are fewer, with as much less prior."""
+
+    def hessians(self, rows, chunk=512):
+        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(rows, float)])
+
+    def data_hessian(self, theta):
+        return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
+
+
+class WithLikelihood(Regression, KnownLikelihood):
+    """A regression in memory with a `Likelihood`."""
 
     @property
     def dim(self) -> int:
@@ -132,8 +163,12 @@ class WithLikelihood(Regression):
             return np.zeros(self.dim)
         return np.linalg.lstsq(self.X, wanted, rcond=None)[0].T.ravel()
 
-    def hessians(self, rows, chunk=512):
-        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(rows, float)])
+    def sampled(self, count):
+        if count >= self.num_data:
+            return self
+        rows = np.sort(np.random.default_rng(0).choice(self.num_data, count, replace=False))
+        fields, prior = (lambda t: (t.X, t.y, t.prior_precision)), self.prior_precision * count / self.num_data
+        return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
     def mean_hessian(self, rows):
         q, p = self.likelihood.outputs, self.X.shape[1]
@@ -150,15 +185,11 @@ class WithLikelihood(Regression):
                 K[b, :, a] = K[a, :, b]
         return K.reshape(q * p, q * p) + float(self.prior_precision) * np.eye(q * p)
 
-    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
+    def data_products(self, theta, directions):
         w, along = self.likelihood.curvature(self.predictors(theta)), self.predictors(directions)
         spend(2 * len(directions))
         found = w * along if self._scalar else np.swapaxes(np.einsum("nab,snb->sna", w, along), -1, -2)
         return (found @ self.X).reshape(directions.shape)
-
-    def data_hessian(self, theta):
-        return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
 
 
 class GeneralizedLinear(Regression):

@@ -17,7 +17,7 @@ from gyromc.schemes import balanced
 from gyromc.schemes import find as find_scheme
 from gyromc.shape.near_mode import NearMode
 from gyromc.targets import SumOverData, Target
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 from gyromc.tuning.survey import Survey
 
 __all__ = ["EULER", "FAMILIES", "Family", "largest_safe_step"]
@@ -104,7 +104,7 @@ def largest_safe_step(survey: Survey, dynamics: Dynamics) -> float:
 
 def _around(survey: Survey) -> Target | NearMode:
     """The target, or what is cheaper near its mode."""
-    return survey.model.near_mode if isinstance(survey.model.target, WithLikelihood) else survey.model.flat_target
+    return survey.model.near_mode if isinstance(survey.model.target, KnownLikelihood) else survey.model.flat_target
 
 
 @functools.lru_cache(maxsize=1)  # the same for all families of one tuning

@@ -13,7 +13,7 @@ from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import SumOverData
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 from gyromc.tuning.survey import Survey
 
 __all__ = ["Reading", "given_reading", "readings"]
@@ -85,6 +85,6 @@ def _control_variate(base: Plan, survey: Survey, left: float, order: int, rows: 
 def _curvature(survey: Survey, base: Plan) -> np.ndarray | None:
     """Σ_i ∇²ℓ_i at the mode, where the Laplace approximation has it."""
     target = base.flat_target
-    if not isinstance(target, WithLikelihood):
+    if not isinstance(target, KnownLikelihood):
         return None
     return survey.model.laplace.precision - float(target.prior_precision) * np.eye(target.dim)

@@ -18,7 +18,7 @@ from gyromc.model import Model
 from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import SumOverData
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import KnownLikelihood
 
 __all__ = ["Pilot", "Survey", "survey"]
 
@@ -110,7 +110,7 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
         center = Laplace(np.asarray(model.start, float), _curvature_at(model))
         why = (f"{str(error).split('. ')[0].rstrip('.')}.",)
         return _piloted(model, pilot, why) or _stayed(_settled(model, [center], center, seed, why))
-    if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, WithLikelihood)):
+    if _concentrated(model, points) or (model.dim > MOST_WEIGHTED and isinstance(target, KnownLikelihood)):
         return _of_curvature(model, points, rng)
     doubts = _of_modes(model)
     if model.dim > MOST_WEIGHTED:
@@ -119,21 +119,21 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
             return found
         why = f"The curvature varies by {found.steepest:.2g} times."
         return _piloted(model, pilot, (*doubts, why)) or _doubted(found, why)
-    if isinstance(target, WithLikelihood):  # of a skewed posterior, a better proposal than the mode
+    if isinstance(target, KnownLikelihood):  # of a skewed posterior, a better proposal than the mode
         modes = (nearest_gaussian(target, modes[0], AVERAGED),)
     found = _importance(model, modes, points, rng)
     if found.trusted:
         found = dataclasses.replace(found, doubts=doubts)
         return (
             found
-            if found.steepest < VARIES or isinstance(target, WithLikelihood)
+            if found.steepest < VARIES or isinstance(target, KnownLikelihood)
             else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
         )
     where = "modes" if len(modes) > 1 else "mode"
     draws = f"Draws around the {where} are worth only {100 * found.worth:.2g} % of their number"
     reason = draws if found.worth < GOOD else "The curvature at the mode does not show the width of the posterior"
     why = (*doubts, f"{reason}: the posterior is far from Gaussian. Its width was found by a short run.")
-    if isinstance(target, WithLikelihood):
+    if isinstance(target, KnownLikelihood):
         said = why[-1].replace("was found by a short run", "is that of the mean curvature")
         return dataclasses.replace(_of_curvature(model, points, rng), trusted=False, doubts=(*doubts, said))
     center = _of(found) if found.worth >= ENOUGH else _center(found.theta, found.weights, _of(found))
@@ -158,7 +158,7 @@ def _importance(model: Model, modes: tuple[Laplace, ...], points: int, rng: np.r
     best: Survey | None = None
     fitted = 0
     # a convex potential has no narrow part that is hard to enter
-    may_hide = not isinstance(model.flat_target, WithLikelihood)
+    may_hide = not isinstance(model.flat_target, KnownLikelihood)
     narrowed = False  # then a part of the law that is narrower still can be missing, as the neck of a funnel
     for k in range(MOST_ROUNDS):
         theta, log_density = _proposed(proposals, shares, points, rng)
@@ -352,7 +352,7 @@ def _doubted(found: Survey, why: str) -> Survey:
 def _concentrated(model: Model, points: int) -> bool:
     target = model.flat_target
     rows = target.num_data if isinstance(target, SumOverData) else 1
-    return isinstance(target, WithLikelihood) and rows * model.dim * points > MOST_WORK
+    return isinstance(target, KnownLikelihood) and rows * model.dim * points > MOST_WORK
 
 
 def _of_modes(model: Model) -> tuple[str, ...]:

@@ -30,13 +30,15 @@ def register(app: typer.Typer) -> None:
 
 def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
+    from gyromc.app.fit.large import is_large, large_study, large_tables
     from gyromc.app.fit.report import tables
     from gyromc.app.fit.study import study
     from gyromc.errors import InvalidInput
     from gyromc.show.progress import say
 
     request = Request(**options)
-    if request.explain:
+    large = is_large(request)
+    if request.explain and not large:
         from gyromc.app.fit.explain import explained, explanation_tables
         from gyromc.app.fit.preparation import prepare
 
@@ -44,7 +46,7 @@ def fit(json: bool, **options: Any) -> None:
         answer(json, found, *explanation_tables(found))
         return
     try:
-        directory, results = study(request, say)
+        directory, results = large_study(request, say) if large else study(request, say)
     except KeyboardInterrupt:
         say("interrupted: nothing was written, and what was there before is as it was.")
         raise typer.Exit(130) from None
@@ -52,4 +54,6 @@ def fit(json: bool, **options: Any) -> None:
         raise InvalidInput(
             f"{request.data} does not fit into memory. Select columns with `--columns`, or take fewer rows."
         ) from None
-    answer(json, {"out": str(directory), **results}, *tables(results), path=directory / "report.html")
+    shown = large_tables(results) if large else tables(results)
+    page = directory / ("sample_report.html" if large else "report.html")
+    answer(json, {"out": str(directory), **results}, *shown, path=page)

@@ -28,7 +28,7 @@ from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, listed
 from gyromc.show.progress import Progress, progress
 
-__all__ = ["Request", "study"]
+__all__ = ["Request", "effort_of", "study"]
 
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 
@@ -165,7 +165,7 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
             intercept=encoding.intercept,
             names=encoding.names,
             classes=encoding.response.classes or None,
-            effort=_effort(request),
+            effort=effort_of(request),
             seed=request.seed,
             progress=watch.advance,
             priors=prepared.priors or None,
@@ -180,7 +180,8 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
     return found, time.perf_counter() - began
 
 
-def _effort(request: Request) -> str | float:
+def effort_of(request: Request) -> str | float:
+    """The effort asked for: a name, or the error wanted."""
     from gyromc.regression.fit import EFFORTS
 
     if request.effort in EFFORTS:

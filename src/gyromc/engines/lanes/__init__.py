@@ -17,6 +17,7 @@ import numpy as np
 from gyromc.engines.lanes import gradients, loops, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
+from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.state import initial_state as shared_state
@@ -64,8 +65,10 @@ class LanesSession:
         if own:
             self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
-            self.loop = loops.loop_for(part, *variant, str(np.dtype(plan.dtype)))
+            types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
+            self.loop = loops.loop_for(part, *variant, "_".join(str(np.dtype(one)) for one in types))
         self.threads = min(num_threads(), self.blocks)
+        self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
@@ -98,7 +101,12 @@ class LanesSession:
         rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift)
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
-        if not p.replace and p.batch > gradients.MOST_COMPARED:
+        if p.part == gradients.MAPPED:
+            floats += p.padded_batch * p.row_width
+            first = LANES * 2 * p.row_width + p.padded_batch  # where `mapped_batch` copies the rows to
+            places = np.repeat(first + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
+            offsets = np.concatenate([np.zeros_like(offsets), places.astype(np.uint32)])
+        elif not p.replace and p.batch > gradients.MOST_COMPARED:
             offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
@@ -107,6 +115,15 @@ class LanesSession:
         self.loop(self.program, self.chains, task, workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        if self.until_release is None:
+            self._advance(num_steps, first_slot)
+            return
+        for done in range(0, num_steps, self.until_release):  # pages of a mapped file are given back in between
+            self._advance(min(self.until_release, num_steps - done), first_slot)
+            mapped_source(self.plan).release()
+            mapped_source(self.plan).check_size()
+
+    def _advance(self, num_steps: int, first_slot: int) -> None:
         if self.threads == 1:
             self._work(0, self.blocks, num_steps, first_slot, self.workspaces[0])
         else:

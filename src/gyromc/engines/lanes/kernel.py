@@ -74,6 +74,11 @@ class Program(NamedTuple):
     batch: int
     padded_batch: int
     replace: bool  # whether a batch may hold a row twice
+    rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty elsewhere
+    responses: np.ndarray  # y of these rows, of any type of number
+    descriptor: int  # of the file of `rows`, which are then read one by one; -1: they are read through the map
+    data_offset: int  # where they begin in it
+    centre: np.ndarray  # c of a control variate over mapped rows, filled with zeros
 
 
 class Chains(NamedTuple):

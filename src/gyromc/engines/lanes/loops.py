@@ -14,6 +14,7 @@ from gyromc.engines.lanes.gradients import (
     BATCH,
     BATCH_MOMENTS,
     FULL_SUM,
+    MAPPED,
     NOTHING,
     SCALAR,
     SINE,
@@ -28,6 +29,7 @@ from gyromc.engines.lanes.gradients import (
     scalar,
 )
 from gyromc.engines.lanes.kernel import add_increments, advance, multiply_pairs, multiply_rows, no_increments
+from gyromc.engines.lanes.mapped import mapped_batch
 from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES
 
@@ -41,7 +43,7 @@ def _shared(pairs: bool, martingale: bool):
 def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
     """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
 
-    `precision`, the name of the run's type of number, is only a part of the name of the file.
+    `precision`, the names of the types of number, is only a part of the name of the file.
 
     Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
     makes a change in any file of the package count. Such variables must be numbers: a compiled function among them is another one
@@ -73,6 +75,8 @@ def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
             advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments)
         elif part == WIDE_BATCH_MOMENTS:
             advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments)
+        elif part == MAPPED:
+            advance(p, c, task, workspace, mapped_batch, p.row_width, known_slope, multiply, increments)
         else:
             advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
 

@@ -17,6 +17,7 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import PROFILES, Program
+from gyromc.engines.lanes.mapped import mapped_rows, no_rows, why_not_mapped
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.evaluation import doubled
@@ -24,6 +25,7 @@ from gyromc.flat import identity
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
+from gyromc.targets.streamed import FAMILIES
 
 SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 MAX_SIZE = 256  # entries of z; beyond, matrix products over all chains at once are faster
@@ -80,6 +82,8 @@ def why_not(plan: Plan) -> str | None:
         return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
         return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
+    if isinstance(target, targets.StreamedRegression):
+        return why_not_mapped(target, oracle)
     if type(target) in (targets.Quadratic, targets.CosinePerturbed, *KNOWN):
         return None
     if type(target) is targets.SoftmaxRegression:
@@ -107,9 +111,10 @@ def user_function(target):
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
     target, oracle = plan.flat_target, plan.prepared_oracle
-    noiseless = (
-        type(target) is targets.LinearRegression and isinstance(oracle, ControlVariate) and oracle.order == 2
-    )  # T8
+    exact = target.gaussian() is not None
+    noiseless = exact and isinstance(oracle, ControlVariate) and oracle.order == 2  # T8
+    if isinstance(target, targets.StreamedRegression) and not noiseless:
+        return _mapped_form(target, oracle)
     if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch) and not noiseless:
         return _batch_form(target, oracle)
     known = target.gaussian()
@@ -175,6 +180,29 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
         uses_centre=centred,
         curvature_column=curved,
         table=_padded(*columns),
+        batch=oracle.size,
+    )
+
+
+def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
+    """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
+    d, control = target.dim, isinstance(oracle, ControlVariate)
+    K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
+    if control:
+        a = np.asarray(oracle.anchor, float)
+        if oracle.order == 2:
+            assert oracle.operator is not None  # see `why_not`
+            curvature = oracle.operator.dense()
+            K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)
+    return Form(
+        K=K,
+        a=a,
+        c=target.num_data / oracle.size,
+        part=gradients.MAPPED,
+        slope_code=KNOWN[FAMILIES[target.family]],
+        uses_centre=control,
+        curvature_column=int(control and oracle.order == 2),
+        table=_padded(np.zeros((0, d + 1))),
         batch=oracle.size,
     )
 
@@ -283,6 +311,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]  # all of them: see `why_not`
     h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
     row_width = f.table.shape[1]
+    mapped = mapped_rows(plan, row_width) if f.part == gradients.MAPPED else no_rows(dtype)
     word = f"int{8 * dtype.itemsize}"
     infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
@@ -321,11 +350,16 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         uses_centre=f.uses_centre,
         curvature_column=f.curvature_column,
         table=table,
-        num_rows=len(table) // row_width - 1,
+        num_rows=len(mapped.responses) or len(table) // row_width - 1,
         row_width=row_width,
         batch=f.batch,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
+        rows=mapped.rows,
+        responses=mapped.responses,
+        descriptor=mapped.descriptor,
+        data_offset=mapped.data_offset,
+        centre=mapped.centre,
     )
 
 

@@ -156,3 +156,54 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
 
     args = (source, types.intp, types.intp, target, types.intp, types.intp)
     return signature(types.void, *args), codegen
+
+
+@intrinsic
+def read_bytes(typingctx, descriptor, array, at, count, place):
+    """Read `count` bytes of an open file, from `place` on, into the array from `array[at]` on; how many were read.
+
+    The system's `pread`: several threads may use one file.
+    """
+
+    def codegen(context, builder, sig, args):
+        file, data, at, count, place = args
+        word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
+        pointer = builder.bitcast(pointer_to(context, builder, array, data, at), byte)
+        kind = ir.FunctionType(word, [ir.IntType(32), byte, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "pread")
+        return builder.call(function, [builder.trunc(file, ir.IntType(32)), pointer, count, place])
+
+    return signature(types.int64, types.int64, array, types.intp, types.int64, types.int64), codegen
+
+
+@intrinsic
+def copy_lanes(typingctx, target, at, source, first):
+    """target[at + k] = source[first + k] for sixteen k, converted to the target's precision."""
+
+    def codegen(context, builder, sig, args):
+        out, at, data, first = args
+        value = load_lanes(context, builder, source, data, first)
+        wanted = llvm_type(VECTORS[str(target.dtype)])
+        if source.dtype.bitwidth != target.dtype.bitwidth:
+            narrower = source.dtype.bitwidth > target.dtype.bitwidth
+            value = builder.fptrunc(value, wanted) if narrower else builder.fpext(value, wanted)
+        pointer = pointer_to(context, builder, target, out, at)
+        builder.store(value, builder.bitcast(pointer, wanted.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return signature(types.void, target, types.intp, source, types.intp), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, at):
+    """Begin to load the cache line of array[at]: nothing waits for it."""
+
+    def codegen(context, builder, sig, args):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        pointer = builder.bitcast(pointer_to(context, builder, array, *args), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [pointer, word(0), word(3), word(1)])  # to read, into the nearest cache, data
+        return context.get_dummy_value()
+
+    return signature(types.void, array, types.intp), codegen

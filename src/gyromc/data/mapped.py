@@ -1,0 +1,202 @@
+"""Two .npy files, X.npy and y.npy, that are read where they are.
+
+Passes over all rows read blocks into buffers. Single rows come from a memory map where many are read, else from reads of one row
+each: a page of a file that was touched through a map counts as resident memory of the process, although the system takes it back
+when it needs it, and one row can make two megabytes resident. `release` gives all pages back.
+"""
+
+import concurrent.futures
+import mmap
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from gyromc.checks import require, whole
+from gyromc.data.passes import num_threads
+from gyromc.data.source import RowSource
+from gyromc.errors import InvalidInput
+
+__all__ = ["Mapped"]
+
+AROUND = (
+    2**21
+)  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
+RESIDENT = 2**28  # bytes
+KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept,
+SMALL = 64  # and with more rows than this in a batch, whose reading would take most of a step
+AT_ONCE = 2**14  # rows that a thread reads at once
+
+
+class Mapped(RowSource):
+    """X.npy (rows × columns, float32 or float64) and y.npy (one number a row), never read into memory as a whole.
+
+    **Arguments:**
+
+    - `X`, `y`: the paths of the files, as `np.save` writes them.
+    - `resident`: the most bytes of them that become resident while few single rows are read, in batches of at most 64 and fewer
+      in all than there are: rows are then read one by one, and pages that were touched are given back. `None`: pages stay.
+
+    ```python
+    import tempfile
+    from pathlib import Path
+    import numpy as np
+    import gyromc as gm
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder, "X.npy"), np.arange(6.0).reshape(3, 2))
+        np.save(Path(folder, "y.npy"), np.array([0, 1, 1]))
+        source = gm.data.Mapped(Path(folder, "X.npy"), Path(folder, "y.npy"))
+        assert source.num_rows == 3 and source.read(np.array([2]))[0].tolist() == [[4.0, 5.0]]
+    ```
+    """
+
+    reads_rows = True
+
+    def __init__(self, X: str | Path, y: str | Path, resident: int | None = RESIDENT):
+        self.name = str(X)
+        self._X, self._y = _File(X), _File(y)
+        require(
+            len(self._X.shape) == 2 and min(self._X.shape) > 0 and self._X.dtype in (np.float32, np.float64),
+            f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self._X.shape} and type "
+            f"{self._X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
+        )
+        require(
+            self._y.shape == self._X.shape[:1] and self._y.dtype.kind in "fiub",
+            f"{y} must hold one number per row of {X}, which has {self._X.shape[0]} rows: it has shape {self._y.shape} and type "
+            f"{self._y.dtype}.",
+        )
+        self.num_rows, self.num_columns = self._X.shape
+        self.resident = None if resident is None else whole(resident, "resident", least=AROUND)
+
+    @property
+    def X(self) -> np.ndarray:
+        """The matrix, mapped: reading an entry reads the file."""
+        return self._X.map()
+
+    @property
+    def y(self) -> np.ndarray:
+        """The responses, mapped."""
+        return self._y.map()
+
+    @property
+    def rows_resident(self) -> int | None:
+        """How many single rows may be read before `release`; None: any number."""
+        return None if self.resident is None else max(1, self.resident // AROUND)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file of X, for single reads at `offset` and beyond; -1 where the system has no `pread`."""
+        return self._X.file.fileno() if hasattr(os, "pread") else -1
+
+    @property
+    def offset(self) -> int:
+        """Where the numbers of X begin in its file."""
+        return self._X.offset
+
+    def blocks(self, size):
+        for first in range(0, self.num_rows, size):
+            count = min(size, self.num_rows - first)
+            yield self._X.rows(first, count), self._y.rows(first, count)
+
+    def keeps(self, rows: int, batch: int) -> bool:
+        """Whether rows come from the map, its pages kept: large batches, and more rows in all than there are."""
+        return self.resident is None or batch > SMALL or rows > KEEP * self.num_rows
+
+    def read(self, index, keep: bool = False):
+        """The rows with these numbers; `keep`: through the map, by several threads where they are many."""
+        index = np.asarray(index)
+        shape, flat = index.shape, index.ravel()
+        inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
+        require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
+        if not (keep or self.resident is None) and self.descriptor >= 0:
+            return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
+        X, y = np.empty((len(flat), self.num_columns), self._X.dtype), np.empty(len(flat), self._y.dtype)
+
+        def part(i: int) -> None:
+            np.take(self.X, flat[i : i + AT_ONCE], axis=0, out=X[i : i + AT_ONCE], mode="clip")
+            np.take(self.y, flat[i : i + AT_ONCE], out=y[i : i + AT_ONCE], mode="clip")
+
+        if len(flat) > AT_ONCE:
+            with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
+                list(pool.map(part, range(0, len(flat), AT_ONCE)))
+        else:
+            part(0)
+        return X.reshape(*shape, -1), y.reshape(shape)
+
+    def release(self) -> None:
+        """Give back all pages that were touched; they stay in the system's cache of files until it needs the memory."""
+        self._X.release()
+        self._y.release()
+
+    def check_size(self) -> None:
+        """Raise `InvalidInput` where a file is shorter than its header says: reading a page that is missing ends the process."""
+        self._X.check_size()
+        self._y.check_size()
+
+
+class _File:
+    """One .npy file: read in blocks, or mapped."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        require(self.path.is_file(), f"There is no file {path}.")
+        self.file = self.path.open("rb")
+        try:
+            version = np.lib.format.read_magic(self.file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, fortran, self.dtype = read(self.file)
+        except ValueError as error:
+            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {error}") from None
+        require(
+            (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
+            f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
+            "Save it with `np.save(path, np.ascontiguousarray(X))`.",
+        )
+        self.offset = self.file.tell()
+        self.row_numbers = int(np.prod(self.shape[1:], dtype=np.int64))
+        self.mapped: np.memmap | None = None
+        self.lock = threading.Lock()
+        self.check_size()
+
+    def check_size(self) -> None:
+        needed, found = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize, 0
+        found = os.fstat(self.file.fileno()).st_size
+        require(
+            found >= needed,
+            f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
+        )
+
+    def rows(self, first: int, count: int) -> np.ndarray:
+        """Rows as a new array, by reading: nothing is mapped."""
+        out = np.empty((count, *self.shape[1:]), self.dtype)
+        at = self.offset + first * self.row_numbers * self.dtype.itemsize
+        with self.lock:
+            self.file.seek(at)
+            read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
+        require(
+            read == out.nbytes,
+            f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.",
+        )
+        return out
+
+    def single(self, index: np.ndarray) -> np.ndarray:
+        """Rows by number, each by one read: nothing is mapped."""
+        size = self.row_numbers * self.dtype.itemsize
+        places = self.offset + index.astype(np.int64) * size
+        content = b"".join([os.pread(self.file.fileno(), size, place) for place in places.tolist()])
+        require(
+            len(content) == size * len(index),
+            f"{self.path} ended while single rows were read: it was changed. Start again.",
+        )
+        return np.frombuffer(content, self.dtype).reshape(len(index), *self.shape[1:])
+
+    def map(self) -> np.ndarray:
+        if self.mapped is None:
+            self.mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        return self.mapped.view(np.ndarray)
+
+    def release(self) -> None:
+        own = getattr(self.mapped, "_mmap", None)
+        if own is not None and hasattr(own, "madvise"):
+            own.madvise(mmap.MADV_DONTNEED)

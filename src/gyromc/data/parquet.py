@@ -1,0 +1,99 @@
+"""A Parquet file, read group after group: numeric columns as x and one of them as y."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.data.source import RowSource
+from gyromc.errors import InvalidInput
+
+__all__ = ["Parquet"]
+
+BUFFER = 2**20  # bytes of a column that are read at once; else a whole group of rows would be
+
+
+class Parquet(RowSource):
+    """The rows of a Parquet file, read with pyarrow (the extra `data`); never as a whole.
+
+    **Arguments:**
+
+    - `path`: of the file.
+    - `response`: the name of the column that is y.
+    - `columns`: those that are x, in this order; left out: all others.
+
+    ```python
+    import tempfile
+    from pathlib import Path
+    import pyarrow
+    import pyarrow.parquet
+    import gyromc as gm
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0], "b": [0, 3], "y": [0, 1]}), path)
+        source = gm.data.Parquet(path, response="y")
+        (X, y), = source.blocks(10)
+        assert source.columns == ("a", "b") and X.tolist() == [[1.0, 0.0], [2.0, 3.0]] and y.tolist() == [0, 1]
+    ```
+    """
+
+    def __init__(self, path: str | Path, response: str, columns: Sequence[str] | None = None):
+        arrow = pyarrow()
+        self.name, self.path = str(path), Path(path)
+        require(self.path.is_file(), f"There is no file {path}.")
+        try:
+            file = arrow.parquet.ParquetFile(self.path)
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise InvalidInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        with file:
+            schema, self.num_rows = file.schema_arrow, file.metadata.num_rows
+        require(self.num_rows > 0, f"{path} has no rows.")
+        self.response = response
+        self.columns = tuple(name for name in schema.names if name != response) if columns is None else tuple(columns)
+        self.num_columns = len(self.columns)
+        missing = [name for name in (response, *self.columns) if name not in schema.names]
+        require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
+        require(self.columns, f"{path} has no column beside {response!r}: x needs one at least.")
+        kinds = arrow.types
+        for name in (response, *self.columns):
+            kind = schema.field(name).type
+            numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+            require(
+                numeric,
+                f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
+                "as numbers.",
+            )
+
+    def blocks(self, size):
+        arrow, names, first = pyarrow(), [*self.columns, self.response], 0
+        with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER) as file:
+            for batch in file.iter_batches(batch_size=size, columns=names):
+                columns = {name: self._numbers(batch.column(name), name, first) for name in names}
+                X = np.empty(
+                    (batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32)
+                )
+                for j, name in enumerate(self.columns):
+                    X[:, j] = columns[name]
+                yield X, columns[self.response]
+                first += batch.num_rows
+
+    def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
+        if column.null_count:
+            at = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise InvalidInput(
+                f"The column {name!r} of {self.name} has missing values, the first in row {at + 1}. Drop or fill those rows."
+            )
+        return column.to_numpy(zero_copy_only=False)
+
+
+def pyarrow() -> Any:
+    """The package, or `InvalidInput` that says how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+        import pyarrow.types
+    except ImportError:
+        raise InvalidInput("Parquet files need pyarrow: `pip install 'gyromc[data]'`.") from None
+    return pyarrow

@@ -1,0 +1,195 @@
+"""Mini-batches of rows that are not in memory: the rows of one chain are copied from a mapped file, then computed with.
+
+Input: chains' θ, as for the other functions of `gradients`; the file's rows as arrays of the program. Output: the same vector s.
+The random numbers, the order of all sums and so the chains are those of the same data in memory, bit for bit where the rows are
+stored in the run's precision and there is no control variate, whose parts at the centre are computed here in every step.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gyromc.data import Mapped
+from gyromc.engines.lanes import functions
+from gyromc.engines.lanes.gradients import AFFINE, MOST_COMPARED, SIGNED_LOGISTIC, WIDTH, draw_rows, kernel
+from gyromc.engines.lanes.rows import (
+    add_weighted_rows,
+    column_of_rows,
+    copy_lanes,
+    dot_rows,
+    prefetch,
+    read_bytes,
+    transpose,
+)
+from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
+from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
+from gyromc.plan import Plan
+from gyromc.targets import StreamedRegression
+
+AHEAD = 12  # rows that are being loaded while one is copied
+MOST_ROWS = 2**32 - 1  # that a word of 32 random bits chooses from
+
+
+class MappedRows(NamedTuple):
+    """The arrays of a program that belong to a mapped file."""
+
+    rows: np.ndarray
+    responses: np.ndarray
+    centre: np.ndarray
+    descriptor: int = -1
+    data_offset: int = 0
+
+
+def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
+    """Why this engine cannot run chains over a source of rows, or None."""
+    if target.gaussian() is not None and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
+        return None  # the gradient is linear: no row is read
+    if not isinstance(oracle, Batch):
+        return "it reads drawn rows of data that are not in memory, not all of them in every step"
+    if not isinstance(target.sums.by_row, Mapped):
+        return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
+    if target.num_data > MOST_ROWS:
+        return f"it chooses from {MOST_ROWS} rows at most, and the data have {target.num_data}"
+    if not oracle.replace and oracle.size > MOST_COMPARED:
+        return f"of rows that are not in memory it draws at most {MOST_COMPARED} distinct ones, and the batch has {oracle.size}"
+    return None
+
+
+def no_rows(dtype: np.dtype) -> MappedRows:
+    """For programs without a mapped file."""
+    return MappedRows(np.zeros(0, dtype), np.zeros(0, dtype), np.zeros(0, dtype))
+
+
+def mapped_rows(plan: Plan, width: int) -> MappedRows:
+    """The file's rows, not copied, and the centre of the plan's control variate."""
+    target, oracle, source = plan.flat_target, plan.prepared_oracle, mapped_source(plan)
+    assert isinstance(target, StreamedRegression)
+    centre = np.zeros(width, np.dtype(plan.dtype))
+    if isinstance(oracle, ControlVariate):
+        centre[: target.dim] = oracle.center
+    source.check_size()
+    singly = reads_singly(plan) and source.X.dtype == centre.dtype
+    return MappedRows(source.X.reshape(-1), source.y, centre, source.descriptor if singly else -1, source.offset)
+
+
+def mapped_source(plan: Plan) -> Mapped:
+    """The mapped file of a plan that has one."""
+    assert isinstance(plan.flat_target, StreamedRegression)
+    source = plan.flat_target.sums.by_row
+    assert isinstance(source, Mapped)
+    return source
+
+
+def rows_a_step(plan: Plan) -> int:
+    """How many rows one step of all chains reads, those of the lanes past the last chain counted."""
+    assert isinstance(plan.oracle, Batch)
+    return -(-plan.num_chains // WIDTH) * WIDTH * plan.oracle.size
+
+
+def reads_singly(plan: Plan) -> bool:
+    """Whether rows are read one by one and pages given back, since the plan reads too few for the map to pay."""
+    assert isinstance(plan.oracle, Batch)
+    return not mapped_source(plan).keeps(rows_a_step(plan) * (plan.num_steps + plan.burn_in), plan.oracle.size)
+
+
+def steps_between_releases(plan: Plan) -> int | None:
+    """After how many steps pages of the file are given back, those of y at least; None: never."""
+    if not reads_singly(plan):
+        return None
+    return max(1, (mapped_source(plan).rows_resident or 1) // rows_a_step(plan))
+
+
+@functions.inlined
+def curvature(code, slope, y):
+    """∂² loss/∂t² from the slope there."""
+    if code == SIGNED_LOGISTIC:
+        return 0.0 - slope * (slope + 1.0)
+    if code == AFFINE:
+        return y * 0.0 + 1.0
+    return slope + y
+
+
+@kernel
+def prefetch_row(p, row):
+    """Begin to load a row and its response."""
+    line = 64 // p.rows.itemsize
+    for i in range(0, p.d, line):
+        prefetch(p.rows, row * p.d + i)
+    prefetch(p.rows, row * p.d + p.d - 1)
+    prefetch(p.responses, row)
+
+
+@kernel
+def copy_row(p, row, scratch, at):
+    """Copy one row through the map, sixteen numbers at a time; what follows the row is multiplied by zeros."""
+    if row + LANES < p.num_rows:
+        for i in range(0, p.d, LANES):
+            copy_lanes(scratch, at + i, p.rows, row * p.d + i)
+    else:  # no reading past the end of the file
+        for i in range(p.d):
+            scratch[at + i] = number(p.rows, row * p.d + i)
+
+
+@kernel
+def copy_rows(p, offsets, c, scratch, first, width):
+    """Copy the rows that one chain has drawn, each followed by its response; rows past b stay zero."""
+    if p.descriptor < 0:
+        for j in range(min(AHEAD, p.batch)):
+            prefetch_row(p, np.int64(number(offsets, j * LANES + c)))
+    for j in range(p.batch):
+        row, at = np.int64(number(offsets, j * LANES + c)), first + j * width
+        if p.descriptor >= 0:
+            size = p.d * scratch.itemsize
+            if read_bytes(p.descriptor, scratch, at, size, p.data_offset + row * size) != size:
+                scratch[at] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
+        else:
+            if j + AHEAD < p.batch:
+                prefetch_row(p, np.int64(number(offsets, (j + AHEAD) * LANES + c)))
+            copy_row(p, row, scratch, at)
+        scratch[at + p.d] = number(p.responses, row)
+
+
+@kernel
+def weights_of_rows(p, scratch, offsets, at, theta, weights, width, slope):
+    """Of sixteen copied rows: slope(t, y), less its Taylor polynomial at the centre with control variates."""
+    y = column_of_rows(scratch, offsets, at, p.d)
+    sign = y * 0.0 + 1.0
+    if p.slope_code == SIGNED_LOGISTIC:
+        sign = y * 2.0 - 1.0
+    t = dot_rows(scratch, offsets, at, scratch, theta, width) * sign
+    g = slope(p.slope_code, t, y)
+    if p.uses_centre:
+        tc = dot_rows(scratch, offsets, at, p.centre, 0, width) * sign
+        gc = slope(p.slope_code, tc, y)
+        g = g - gc
+        if p.curvature_column > 0:
+            g = g - curvature(p.slope_code, gc, y) * (t - tc)  # T8
+    store(scratch, weights, g * sign)
+
+
+@kernel
+def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
+    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - …) x_i, one chain at a time; `offsets` ends with the places of the copies."""
+    draw_rows(p, generator, w, offsets, 1)
+    padded = p.padded_batch
+    tile, theta, weights = 0, LANES * width, 2 * LANES * width
+    copies, places = 2 * LANES * width + padded, padded * LANES
+    for i in range(p.d):
+        store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
+    for k in range(0, width, LANES):
+        transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
+    for c in range(LANES):
+        copy_rows(p, offsets, c, scratch, copies, width)
+        for j in range(0, padded, LANES):
+            weights_of_rows(p, scratch, offsets, places + j * LANES, theta + c * width, weights + j, width, slope)
+        for k in range(0, width, LANES):
+            total = zeros_like(source)
+            for j in range(0, padded, LANES):
+                total = add_weighted_rows(scratch, offsets, places + j * LANES, k, scratch, weights + j, total)
+            store(scratch, theta + c * width + k, total)
+    for k in range(0, width, LANES):
+        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
+    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
+        store(scratch, tile + i * LANES, zeros_like(source))

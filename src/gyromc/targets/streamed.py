@@ -1,0 +1,314 @@
+"""Regressions over rows that are not in memory: U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²), the rows read from a `RowSource`.
+
+Input: a source and a family. Output: U, ∇U and ∇²U by passes over all rows, in float64 whatever the rows are stored in, and the
+sums over drawn rows that a mini-batch needs. A pass at one θ computes all three, so that a Newton step, the anchor of a control
+variate and the curvature there take one pass together.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.checks import one_of, positive, require
+from gyromc.data import RowSource, over_blocks, random_access
+from gyromc.errors import InvalidInput
+from gyromc.evaluation import POTENTIAL, spend
+from gyromc.targets.likelihoods import Canonical
+from gyromc.targets.regressions import (
+    KnownLikelihood,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    WithLikelihood,
+)
+
+__all__ = ["FAMILIES", "StreamedRegression"]
+
+FAMILIES: dict[str, type[WithLikelihood]] = {
+    "linear": LinearRegression,
+    "logistic": LogisticRegression,
+    "poisson": PoissonRegression,
+}
+KEPT = 4  # points whose sums are kept
+AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
+
+
+class StreamedRegression(KnownLikelihood):
+    """A linear, logistic or Poisson regression over rows that stay where they are; everything else is as in memory.
+
+    The rows are read once when this is made, to check them. The mode is found by Newton's method: from a sample of the rows in
+    memory, then with all of them, two to four passes. Mini-batches read the rows that are drawn; where the source cannot read
+    single rows, it is first written to a temporary file (`gyromc.data.random_access`).
+
+    **Arguments:**
+
+    - `source`: a value of `gyromc.data`.
+    - `family`: `"linear"` (unit noise), `"logistic"` (y is 0 or 1) or `"poisson"` (y is a count).
+    - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 2))
+    y = (rng.random(500) < 0.5).astype(float)
+    streamed = gm.targets.StreamedRegression(gm.data.Batches([(X[:300], y[:300]), (X[300:], y[300:])], 500), "logistic")
+    assert np.allclose(gm.Model(streamed).mode, gm.Model(gm.targets.LogisticRegression(X, y)).mode)
+    ```
+    """
+
+    source: RowSource = eqx.field(static=True)
+    family: str = eqx.field(static=True)
+    sums: "_Sums" = eqx.field(static=True)
+    prior_precision: np.ndarray
+
+    def __init__(self, source: RowSource, family: str, prior_scale: float = 1.0):
+        require(
+            isinstance(source, RowSource),
+            f"`source` must be a value of `gyromc.data`, such as `gyromc.data.Mapped(X, y)`: got {type(source).__name__}. "
+            "Arrays in memory go to `LogisticRegression` and its like.",
+        )
+        self.source, self.family = source, one_of(family, FAMILIES, "family")
+        self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+        self.sums = _Sums(source, FAMILIES[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
+        _check_rows(source, FAMILIES[family])
+
+    @property
+    def likelihood(self) -> Canonical:
+        return self.sums.likelihood
+
+    @property
+    def dim(self) -> int:
+        return self.source.num_columns
+
+    @property
+    def num_data(self) -> int:
+        return self.source.num_rows
+
+    def gaussian(self):
+        if self.family != "linear":
+            return None
+        zero = np.zeros(self.dim)
+        found = self.sums.at(zero)
+        K = found.hessian + float(self.prior_precision) * np.eye(self.dim)
+        return K, np.linalg.solve(K, -found.gradient)
+
+    def sampled(self, count):
+        count, N = min(count, self.num_data), self.num_data
+        X, y = self.sums.sampled(count)
+        return FAMILIES[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
+
+    def start_point(self):
+        return np.zeros(self.dim)
+
+    def potentials(self, rows):
+        rows = np.asarray(rows, float)
+        return self.sums.losses(rows) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
+
+    def gradients(self, rows):
+        rows = np.asarray(rows, float)
+        return self.sums.slopes(rows) + float(self.prior_precision) * rows
+
+    def mean_hessian(self, rows):
+        return self.sums.mean_hessian(np.asarray(rows, float)) + float(self.prior_precision) * np.eye(self.dim)
+
+    def data_products(self, theta, directions):
+        return directions @ self.sums.at(np.asarray(theta, float)).hessian
+
+    def potential(self, params):
+        return _at_rows(self.sums.losses, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
+
+    def gradient(self, params):
+        return _at_rows(self.sums.slopes, params.shape, params) + self.prior_gradient(params)
+
+    def data_product(self, theta, direction):
+        return _at_rows(self.sums.products, theta.shape, theta, direction)
+
+    def rows(self, index, dtype) -> tuple[Any, Any]:
+        """The rows with these numbers, read when a compiled function runs: b × d and b; rows that were read before stay."""
+        if isinstance(index, tuple):
+            return index
+        source, d = self.sums.by_row, self.dim
+
+        def read(numbers):
+            X, y = source.read(numbers)
+            return np.concatenate([np.asarray(X, dtype), np.asarray(y, dtype)[..., None]], axis=-1)
+
+        found = _on_host(read, (*index.shape, d + 1), dtype, index.astype(jnp.uint32))
+        return found[..., :d], found[..., d]
+
+    def batch_gradient(self, params, index):
+        X, y = self.rows(index, params.dtype)
+        return self.likelihood.slope(X @ params, y) @ X
+
+    def prior_gradient(self, params):
+        return self.prior_precision * params
+
+    def remainder(self, theta, center, index, order):
+        X, y = self.rows(index, theta.dtype)
+        t = X @ center
+        first = self.likelihood.slope(X @ theta, y) - self.likelihood.slope(t, y)
+        if order == 1:
+            return first @ X
+        return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
+
+
+class _Point:
+    """Σ_i ℓ_i, its gradient and its Hessian at one θ."""
+
+    def __init__(self, loss: float, gradient: np.ndarray, hessian: np.ndarray):
+        self.loss, self.gradient, self.hessian = loss, gradient, hessian
+
+
+class _Sums:
+    """Sums over all rows of a source, the last points kept; no part of a target's pytree, since nothing of it is an array."""
+
+    def __init__(self, source: RowSource, likelihood: Canonical):
+        self.source, self.likelihood = source, likelihood
+        self.points: dict[bytes, _Point] = {}
+        self.samples: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._by_row: RowSource | None = source if source.reads_rows else None
+
+    @property
+    def by_row(self) -> RowSource:
+        """The source, or its copy on disk where it reads no single rows."""
+        if self._by_row is None:
+            self._by_row = random_access(self.source)
+        return self._by_row
+
+    def at(self, theta: np.ndarray) -> _Point:
+        """All three sums at one θ, from one pass; kept for the last few points."""
+        key = theta.tobytes()
+        if key not in self.points:
+            spend(1 + POTENTIAL + len(theta))
+            found = _Point(0.0, np.zeros(len(theta)), np.zeros((len(theta), len(theta))))
+            for loss, gradient, hessian in over_blocks(self.source, lambda X, y: self._block(theta, X, y)):
+                found.loss += loss
+                found.gradient += gradient
+                found.hessian += hessian
+            while len(self.points) >= KEPT:
+                del self.points[next(iter(self.points))]
+            self.points[key] = found
+        return self.points[key]
+
+    def _block(self, theta: np.ndarray, X: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        X, y = np.asarray(X, float), np.asarray(y, float)
+        t, model = X @ theta, self.likelihood
+        return float(model.loss(t, y).sum()), model.slope(t, y) @ X, _curved(X, model.curvature(t))
+
+    def losses(self, rows: np.ndarray) -> np.ndarray:
+        """Σ_i ℓ_i at each row of θ."""
+        if len(rows) == 1:
+            return np.array([self.at(rows[0]).loss])
+        spend(POTENTIAL * len(rows))
+        return self.total(lambda X, y: self.likelihood.loss(rows @ X.T, y).sum(axis=-1), len(rows))
+
+    def slopes(self, rows: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at each row of θ."""
+        if len(rows) == 1:
+            return self.at(rows[0]).gradient[None]
+        spend(len(rows))
+        return self.total(lambda X, y: self.likelihood.slope(rows @ X.T, y) @ X, len(rows))
+
+    def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
+        """The mean over rows of θ of Σ_i ∇²ℓ_i."""
+        if len(rows) == 1:
+            return self.at(rows[0]).hessian.copy()
+        spend(len(rows) + rows.shape[1])
+        return self.total(lambda X, y: _curved(X, self.likelihood.curvature(rows @ X.T).mean(axis=0)), len(rows))
+
+    def products(self, rows: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i at each row of θ, times the direction in the same row."""
+        return np.stack([v @ self.at(theta).hessian for theta, v in zip(rows, directions, strict=True)])
+
+    def total(self, function, points: int) -> Any:
+        """The sum of a function of (X, y) over all blocks, in float64; blocks are smaller where it is of many points."""
+        rows = max(256, min(AT_ONCE // self.source.num_columns // 2, AT_ONCE // points))
+        exact = lambda X, y: function(np.asarray(X, float), np.asarray(y, float))
+        return sum(over_blocks(self.source, exact, rows))
+
+    def sampled(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Random rows, without replacement, in memory; all rows in their order where `count` is N."""
+        if count not in self.samples:
+            N = self.source.num_rows
+            if count == N:
+                parts = list(self.source.blocks(N))
+                found = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
+            elif self._by_row is not None:
+                found = self._by_row.read(np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
+            else:
+                found = _picked(self.source, np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
+            self.samples = {count: (np.asarray(found[0], float), np.asarray(found[1], float))}
+        return self.samples[count]
+
+
+def _curved(X: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Σ_i w_i x_i x_iᵀ."""
+    roots = X * np.sqrt(w)[:, None]
+    return roots.T @ roots
+
+
+def _picked(source: RowSource, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by their sorted numbers, from one pass over a source that cannot read single rows."""
+    first, parts = 0, []
+    for X, y in source.blocks(2**16):
+        own = index[np.searchsorted(index, first) : np.searchsorted(index, first + len(X))] - first
+        parts.append((X[own], y[own]))
+        first += len(X)
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _check_rows(source: RowSource, family: type[WithLikelihood]) -> None:
+    """One pass: every number finite, every response one that the family has."""
+
+    def check(X: np.ndarray, y: np.ndarray) -> tuple[int, str]:
+        with np.errstate(over="ignore"):
+            odd = ~np.isfinite(np.asarray(X, float).sum(axis=1)) | ~np.isfinite(np.asarray(y, float))
+        if odd.any():
+            return int(np.argmax(odd)), "has a value that is missing or infinite. Drop or fill such rows."
+        try:
+            family(np.zeros((len(y), 1)), y)
+        except InvalidInput as error:
+            return 0, f"begins a block that was refused: {error}"
+        return -1, ""
+
+    first = 0
+    for (at, why), size in over_blocks(source, lambda X, y: (check(X, y), len(y))):
+        require(at < 0, f"Row {first + at} of {source.name} {why}")
+        first += size
+    require(first == source.num_rows, f"{source.name} has {first:,} rows, and {source.num_rows:,} were declared.")
+
+
+def _at_rows(function, shape, *arrays):
+    """A function of rows of θ (and of directions), evaluated by NumPy when a compiled function runs."""
+
+    def evaluated(*given):
+        rows = [np.asarray(a, float).reshape(-1, a.shape[-1]) for a in given]
+        return np.asarray(function(*rows)).reshape(*given[0].shape[:-1], *shape)
+
+    return _on_host(evaluated, shape, jnp.result_type(*arrays), *arrays)
+
+
+def _on_host(function, shape, dtype, *arrays):
+    """`function(*arrays)`, called by a compiled function with NumPy arrays; leading axes may be added to all of them.
+
+    Numbers of 64 bits go there and back as pairs of 32: a callback runs in a thread of its own, where JAX may be set to single
+    precision and would round them.
+    """
+    dtype = np.dtype(dtype)
+    wide = [x.dtype == np.float64 for x in arrays]
+    words = [jax.lax.bitcast_convert_type(x, jnp.uint32) if w else x for x, w in zip(arrays, wide, strict=True)]
+    double = dtype == np.float64
+    out = jax.ShapeDtypeStruct((*shape, 2) if double else shape, jnp.uint32 if double else dtype)
+
+    def called(*given):
+        given = [np.ascontiguousarray(np.asarray(x)) for x in given]
+        given = [x.view(np.float64)[..., 0] if w else x for x, w in zip(given, wide, strict=True)]
+        found = np.ascontiguousarray(np.asarray(function(*given), dtype))
+        return found[..., None].view(np.uint32) if double else found
+
+    found = jax.pure_callback(called, out, *words, vmap_method="broadcast_all")
+    return jax.lax.bitcast_convert_type(found, jnp.float64) if double else found
