@@ -17,6 +17,7 @@ from accuracy.peers import BURN_IN, Outcome, step_sizes
 from accuracy.problems import Problem
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.tuning import tune as tuner
+from gyromc.tuning.budget import cost_of_a_gradient
 from gyromc.tuning.families import FAMILIES
 
 __all__ = [
@@ -140,14 +141,22 @@ def _whitened_plan(problem: Problem, rate: float, step_size: float, **lengths) -
     )
 
 
+LEAST_OF_NETWORKS = 4000  # gradients that `tune` asks for
+
+
 def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed: int = 0) -> gm.Tuned:
     """What `gyromc.tune` finds for a budget, from the target alone; `reversible`: among samplers without rotation."""
     base = _plan(
         problem, dynamics=gm.dynamics.overdamped(problem.dim), step_size=1.0, num_steps=1, start=np.zeros(problem.dim)
     )
     families = tuple(family for family in FAMILIES if not (reversible and family.turn))
+    many = problem.near is not None  # parameters of a network
     with mock.patch.object(tuner, "FAMILIES", families):
-        return gm.tune(base, gradients=gradients, seed=seed)
+        found = gm.tune(base, gradients=max(gradients, LEAST_OF_NETWORKS) if many else gradients, seed=seed)
+        share = cost_of_a_gradient(found.plan)
+        if share < 1 and not many:  # the budget counts mini-batches, as for every other sampler
+            found = gm.tune(base, gradients=gradients * share, oracle=found.plan.oracle, seed=seed)
+        return found
 
 
 def _tuned(problem: Problem, budget: int, repetitions: int, seed: int, reversible: bool) -> list[Outcome]:

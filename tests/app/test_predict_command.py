@@ -48,7 +48,7 @@ def test_json(folder):
 
 def test_wrong_input(folder):
     said = refused("predict", "wrong.toml", cwd=folder)
-    assert said.startswith("error: wrong.toml: [target]")
+    assert said.startswith("error: wrong.toml, line ")
     assert "Did you mean 'quadratic'" in said
     assert "plan file" in refused("predict", "no-such-experiment", cwd=folder)
 

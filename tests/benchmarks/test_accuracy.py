@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from accuracy import hierarchies, measure, ours, references, report
+from accuracy import hierarchies, measure, ours, problems, references, report
 from accuracy.peers import Outcome
 from accuracy.problems import KINDS, PROBLEMS, REFERENCES, draft, problem
 from gyromc.errors import InvalidInput
@@ -18,7 +18,6 @@ from pages import markdown, replace_between
 from support.zscores import largest
 
 TINY = measure.Profile("tiny", 60, 8, (40, 12), 1e12, ("gaussian-50-3", "gaussian-1-3"))
-WITHOUT_REFERENCE = ("digits",)  # until `python -m accuracy.references digits` has run
 QUICK_TO_COMPILE = {
     label: one for label, one in measure.COMPETITORS.items() if not label.startswith(("BlackJAX", "NumPyro"))
 }  # the others run in the slow tests
@@ -88,22 +87,23 @@ def test_weighted_draws_find_the_shift_from_mode_to_mean():
 
 def test_every_problem_has_its_kinds_and_a_reference():
     for name in PROBLEMS:
-        if name not in ("million-rows", *WITHOUT_REFERENCE) and not name.endswith("1000"):
+        if name not in ("million-rows", "digits") and not name.endswith("1000"):
             one = problem(name)
             assert set(one.kinds) == set(KINDS), name
             assert np.all(one.spread > 0), name
             assert np.all(one.truth_error < 1e-3 * np.sqrt(one.spread)), name
 
 
-def test_a_problem_without_a_reference_is_left_out_of_a_profile_and_refused_by_name():
-    profile, lines = dataclasses.replace(TINY, problems=WITHOUT_REFERENCE), []
+def test_a_problem_without_a_reference_is_left_out_of_a_profile_and_refused_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(problems, "REFERENCES", tmp_path)
+    profile, lines = dataclasses.replace(TINY, problems=("digits",)), []
     done: list[float] = []
     assert measure.measured((), profile, None, lines.append, done.append) == {}
     assert "digits: left out. There is no" in lines[0]
     assert "python -m accuracy.references digits` first" in lines[0]
     assert sum(done) == measure.total((), profile)
     with pytest.raises(InvalidInput, match=r"There is no .*digits\.json"):
-        measure.measured(WITHOUT_REFERENCE, profile, None, print)
+        measure.measured(("digits",), profile, None, print)
 
 
 def test_an_unknown_problem_is_named():
@@ -240,7 +240,7 @@ def test_a_second_run_measures_nothing_and_other_sizes_measure_again(cells):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [name for name in PROBLEMS if name not in ("million-rows", *WITHOUT_REFERENCE) and not name.endswith("1000")],
+    [name for name in PROBLEMS if name not in ("million-rows", "digits") and not name.endswith("1000")],
 )
 def test_all_competitors_on_every_problem(name, compiled_quickly):
     found = measure.measured([name], TINY, None, print)

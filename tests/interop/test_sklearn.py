@@ -69,7 +69,9 @@ CHECKED = [
 
 def test_scikit_learns_checks_of_its_interface():
     """Those without the ones that it calls legacy, which fit many times and are slow for a classifier."""
-    found = check_estimator(BayesianLogisticRegression(effort=0.2, num_draws=512), legacy=False, on_skip=None, on_fail=None)
+    found = check_estimator(
+        BayesianLogisticRegression(effort=0.2, num_draws=512), legacy=False, on_skip=None, on_fail=None
+    )
     assert len(found) >= 8
     assert {r["status"] for r in found} == {"passed"}
 

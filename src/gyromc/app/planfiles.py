@@ -117,6 +117,8 @@ class _Reader:
             self.check(right, f"`{path[-1]}` must be {wanted.value}: got {shown(given)}.", path)
             return given
         if wanted is Type.FUNCTION or (wanted in (Type.STEP_SIZE, Type.START) and isinstance(given, str)):
+            named = not isinstance(given, str) or ":" in given
+            self.check(named, f"`{path[-1]}` must be {wanted.value}: got {shown(given)}.", path)
             return self.function(wanted, given, path)
         if wanted is Type.OBSERVABLES:
             return {name: self.value(Type.OBSERVABLE, h, (*path, name)) for name, h in given.items()}

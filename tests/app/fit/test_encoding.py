@@ -140,7 +140,7 @@ REFUSED = {
     "constants": (dict(x=[3] * 24, y=FINE), {}, "No column is left to predict 'y' from: x is constant"),
     "target-alone": (dict(y=FINE), {}, "no column besides the target"),
     "one-class": (dict(x=FINE, y=["yes"] * 24), {}, "only one value, 'yes', in 24 rows"),
-    "ambiguous": (dict(x=FINE, y=[0, 1, 2] * 8), {}, "classes .*logistic.*, counts .*poisson.* or measurements"),
+    "ambiguous": (dict(x=FINE, y=[0, 1, 2] * 8), {}, "classes .*softmax.*ordinal.*, counts .*poisson.* or measurements"),
     "target-text": (dict(x=FINE, y=[*FINE[:-1], "abc"]), {}, "line 25: the target 'y' must be a finite number.*'abc'"),
     "target-ids": (dict(x=list(numbers(60)), y=[f"id{i}" for i in range(60)]), {}, "60 different texts.*right column"),
     "target-dates": (dict(x=FINE, y=[f"2024-01-{i + 1:02d}" for i in range(24)]), {}, "target 'y' holds dates"),
