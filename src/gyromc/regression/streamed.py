@@ -216,7 +216,7 @@ def _linear(source: RowSource, units: Units, prior_scale: float, labels: Sequenc
     (mean, sd), edges = found.moments(), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = (found.quantiles(level) + offset for level in edges)
     rows = zip(labels, mean + offset, sd, low, high, strict=True)
-    return tuple(Coefficient(name, None, *map(float, numbers), 0.0, 0.0) for name, *numbers in rows)
+    return tuple(Coefficient(name, None, float(m), float(s), float(a), float(b), 0.0, 0.0) for name, m, s, a, b in rows)
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):

@@ -5,6 +5,7 @@ sums over drawn rows that a mini-batch needs. A pass at one θ computes all thre
 variate and the curvature there take one pass together.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -261,7 +262,7 @@ def _picked(source: RowSource, index: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-def _check_rows(source: RowSource, family: type[WithLikelihood]) -> None:
+def _check_rows(source: RowSource, family: Callable[..., WithLikelihood]) -> None:
     """One pass: every number finite, every response one that the family has."""
 
     def check(X: np.ndarray, y: np.ndarray) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import pytest
 import gyromc as gm
 from gyromc.app.fit import large
 from gyromc.app.fit.request import Request
+from gyromc.app.output import print_tables
 from gyromc.data import Batches
 from gyromc.regression.fit import fit
 from gyromc.regression.streamed import fit_streamed, learn
@@ -59,7 +60,7 @@ def test_coefficients_are_those_of_the_ordinary_fit(family):
         assert one.error <= 0.021 * one.sd
 
 
-def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(tmp_path, monkeypatch):
+def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gyromc.app.fit.datatable.read_table", lambda *a, **k: pytest.fail("read into memory"))
     monkeypatch.setattr(
         large, "_check_sample", lambda *given: {"rows": 7, "verdicts": ["Model: fine."], "held_out": None}
@@ -78,7 +79,11 @@ def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(tmp_path, monk
     for one, where, width in zip(results["coefficients"], mode, sd, strict=True):
         assert one["mean"] == pytest.approx(where, abs=0.2 * width)  # the mean is not the mode, but near it
         assert one["posterior_spread"] == pytest.approx(width, rel=1e-4)
-    assert "On a sample of 7 rows" in large.large_tables(results)[-1]
+    shown = large.large_tables(results)
+    assert "On a sample of 7 rows" in shown[-1]
+    assert all(name in shown[1].html() for name in ("intercept", *NAMES))
+    print_tables(*shown)
+    assert "year" in capsys.readouterr().out
 
 
 def _mode_and_spread():

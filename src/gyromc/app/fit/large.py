@@ -20,6 +20,7 @@ from gyromc.checks import free_memory, require
 from gyromc.data import Parquet
 from gyromc.data.parquet import pyarrow
 from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
+from gyromc.show.numbers import number
 from gyromc.show.tables import Table
 
 __all__ = ["LARGE", "is_large", "large_study", "large_tables"]
@@ -154,7 +155,7 @@ def large_tables(results: dict[str, Any]) -> list[Table | str]:
     """The tables that the command prints."""
     data, model = results["data"], results["model"]
     names = ("name", "mean", "posterior_spread", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
-    rows = [[c[name] for name in names] for c in results["coefficients"]]
+    rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
     head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
     sample = results["sample"]
     said = [

@@ -113,7 +113,7 @@ def form(plan: Plan) -> Form:
     target, oracle = plan.flat_target, plan.prepared_oracle
     exact = target.gaussian() is not None
     noiseless = exact and isinstance(oracle, ControlVariate) and oracle.order == 2  # T8
-    if isinstance(target, targets.StreamedRegression) and not noiseless:
+    if isinstance(target, targets.StreamedRegression) and isinstance(oracle, Batch) and not noiseless:
         return _mapped_form(target, oracle)
     if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch) and not noiseless:
         return _batch_form(target, oracle)
@@ -186,11 +186,11 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
 
 def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
     """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
-    d, control = target.dim, isinstance(oracle, ControlVariate)
+    d, centred, curved = target.dim, False, 0
     K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
-    if control:
-        a = np.asarray(oracle.anchor, float)
-        if oracle.order == 2:
+    if isinstance(oracle, ControlVariate):
+        a, centred, curved = np.asarray(oracle.anchor, float), True, int(oracle.order == 2)
+        if curved:
             assert oracle.operator is not None  # see `why_not`
             curvature = oracle.operator.dense()
             K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)
@@ -200,8 +200,8 @@ def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
         c=target.num_data / oracle.size,
         part=gradients.MAPPED,
         slope_code=KNOWN[FAMILIES[target.family]],
-        uses_centre=control,
-        curvature_column=int(control and oracle.order == 2),
+        uses_centre=centred,
+        curvature_column=curved,
         table=_padded(np.zeros((0, d + 1))),
         batch=oracle.size,
     )
