@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.engines.pallas import lowering
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
+from gyromc.engines.pallas.lowering import Lowering
 from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
 from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
@@ -62,7 +64,7 @@ def _no_device() -> str | None:
         return f"it needs a GPU, and JAX's default device is {device.platform}"
     if "cuda" not in device.client.platform_version.lower():
         return "it needs a CUDA GPU (its kernels hold PTX instructions)"
-    return None
+    return lowering.why_none()
 
 
 def _plain_reason(plan: Plan) -> str | None:
@@ -91,10 +93,11 @@ def team_size(plan: Plan) -> int:
     return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
 
 
-def default_layout(plan: Plan, team: int) -> Layout:
-    """Blocks of one warp until the GPU is full, of four warps beyond."""
-    warps = 1 if plan.num_chains * team < 2**18 else 4
-    return Layout(chains=max(1, 32 * warps // team), warps=warps, interpret=interpreting())
+def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
+    """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
+    chosen = lowering.choose(asked)
+    warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
+    return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
 
 
 class PallasSession:
@@ -109,11 +112,12 @@ class PallasSession:
         slots: int,
         team: int | None = None,
         layout: Layout | None = None,
+        lowering: Lowering | None = None,
     ):
         self.plan, self.thin, self.step = plan, thin, state.step
         with jax.enable_x64(False):
             team = team or team_size(plan)
-            layout = layout or default_layout(plan, team)
+            layout = layout or default_layout(plan, team, lowering)
             self.recipe, tables = make_recipe(plan, team)
             blocks = -(-plan.num_chains // layout.chains)
             self.move = compiled(self.recipe, layout, blocks)
@@ -164,7 +168,7 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
     y = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
     high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
-    return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)))
+    return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)[None]))
 
 
 def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
