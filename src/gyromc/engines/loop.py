@@ -191,7 +191,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions) -> Run:
             GyromcWarning,
             stacklevel=3,
         )
-    failures = loop.failures()
+    failures = loop.failures(state)
     if failures:  # otherwise raised above
         warnings.warn(_explain(plan, failures, options), GyromcWarning, stacklevel=3)
     return Run(
@@ -249,8 +249,7 @@ class _Loop:
         if self.options.chunk_size is None:
             self.pace = max(1, min(2 * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
-            state = self.session.state()
-            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
             if self.step - self.checked >= self.between:
                 self.check_density()
         if thin is not None:
@@ -277,8 +276,8 @@ class _Loop:
     def failed(self) -> bool:
         return bool(self.outside) or self.session.failed()
 
-    def failures(self) -> tuple[Failure, ...]:
-        return _failures(self.plan, self.state(), self.outside)
+    def failures(self, state: EngineState | None = None) -> tuple[Failure, ...]:
+        return _failures(self.plan, state or self.state(), self.outside)
 
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
@@ -286,7 +285,8 @@ class _Loop:
         failed_at = np.array(state.failed_at)
         for chain, step in self.outside.items():
             failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
-        return dataclasses.replace(state, failed_at=failed_at, snapshots=dict(self.snapshots), clocks=dict(self.clocks))
+        snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
+        return dataclasses.replace(state, failed_at=failed_at, snapshots=snapshots, clocks=dict(self.clocks))
 
     def draws(self, before: Run | None) -> Any:
         """Kept states, chains × draws, shaped like the parameters; those of `before` first."""

@@ -14,7 +14,6 @@ interpreted on the CPU: slow, for tests.
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gyromc.engines.pallas import lowering
@@ -100,6 +99,23 @@ def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layo
     return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
 
 
+class LateSums:
+    """The sums at some step, in float64, chains × columns, once they are read; NumPy reads them as an array."""
+
+    def __init__(self, high, low, recipe: Recipe, num_chains: int):
+        self.source, self.recipe, self.num_chains = (high, low), recipe, num_chains
+        self.result: np.ndarray | None = None
+
+    def read(self) -> np.ndarray:
+        if self.result is None:
+            high, low = (_gather(part, self.recipe, self.num_chains) for part in jax.device_get(self.source))
+            self.result, self.source = high.astype(float) + low, None
+        return self.result
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.array(self.read(), dtype, copy=copy)
+
+
 class PallasSession:
     """The chains of one plan on the device."""
 
@@ -115,6 +131,7 @@ class PallasSession:
         lowering: Lowering | None = None,
     ):
         self.plan, self.thin, self.step = plan, thin, state.step
+        self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
             team = team or team_size(plan)
             layout = layout or default_layout(plan, team, lowering)
@@ -138,13 +155,25 @@ class PallasSession:
         self._launch(end - self.step)
 
     def _launch(self, num_steps: int) -> None:
+        counts = np.array([self.step, num_steps, self.plan.burn_in], np.int32)
+        threads = np.int32(self.plan.num_chains * self.recipe.team)
         with jax.enable_x64(False):
-            counts = jnp.asarray([self.step, num_steps, self.plan.burn_in], jnp.int32)
-            self.arrays = jax.block_until_ready(self.move(self.inputs._replace(counts=counts), self.arrays))
+            self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, threads)
+        if self.latest is not None:
+            self.latest.read()  # the GPU works meanwhile
+            self.latest = None
+        self.bad = bool(bad)  # waits for the GPU
         self.step += num_steps
 
     def failed(self) -> bool:
-        return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
+        return self.bad
+
+    def sums(self) -> tuple["LateSums", float]:
+        self.latest = LateSums(self.arrays.high, self.arrays.low, self.recipe, self.plan.num_chains)
+        return self.latest, self._time()
+
+    def _time(self) -> float:
+        return max(0, self.step - self.plan.burn_in) * self.plan.eta
 
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
@@ -153,7 +182,7 @@ class PallasSession:
     def state(self) -> EngineState:
         host, R = jax.device_get(self.arrays), self.plan.num_chains
         high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
-        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
+        clock = self._time(), 0.0
         failed_at = _failures(host.failed_at, self.recipe.team, R)
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 

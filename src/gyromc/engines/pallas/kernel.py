@@ -50,24 +50,30 @@ class Inputs(NamedTuple):
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
-    """The function that moves `num_blocks` blocks of chains."""
+def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays, Any], tuple[Arrays, Any]]:
+    """The function that moves `num_blocks` blocks of chains, and says whether one of the first so many threads' has failed."""
     B, threads = layout.chains, layout.chains * recipe.team
     require(
         layout.interpret or threads == 32 * layout.warps,
         f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
         f"{layout.warps} warps are {32 * layout.warps}.",
     )
+    machine = instructions(layout.lowering, layout.interpret)
+    require(
+        machine.warps_per_block in (None, layout.warps),
+        f"A block of the lowering `{layout.lowering}` has {machine.warps_per_block} warps: got {layout.warps}.",
+    )
     sums = len(recipe.slots)
     sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(1, threads))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
     shapes = [jax.ShapeDtypeStruct((rows, num_blocks * s), kind) for (rows, s), kind in zip(sizes, kinds, strict=True)]
-    machine = instructions(layout.lowering, layout.interpret)
 
     @jax.jit
-    def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
+    def advance(inputs: Inputs, arrays: Arrays, num_threads) -> tuple[Arrays, Any]:
         call = machine.call(functools.partial(_kernel, recipe, layout), inputs, shapes, num_blocks, layout.warps)
-        return Arrays(*call(*inputs, *arrays))
+        moved = Arrays(*call(*inputs, *arrays))
+        bad = moved.failed_at[0] != NEVER
+        return moved, jnp.any(bad & (jnp.arange(bad.size) < num_threads))
 
     return advance
 

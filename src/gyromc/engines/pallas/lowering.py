@@ -4,13 +4,16 @@
 """
 
 import enum
+import functools
 import importlib.util
 import os
+import warnings
 
 import jax
 
 from gyromc.checks import one_of
 from gyromc.engines.pallas.instructions import Instructions, Triton
+from gyromc.errors import GyromcWarning
 
 
 class Lowering(enum.StrEnum):
@@ -48,9 +51,23 @@ def in_this_jax(lowering: Lowering) -> bool:
 def choose(asked: str | Lowering | None = None) -> Lowering:
     """The lowering asked for, here or by the environment variable; left out: Triton where JAX has it, else Mosaic."""
     asked = asked or os.environ.get(VARIABLE) or None
+    if asked is None and in_this_jax(Lowering.TRITON):
+        return Lowering.TRITON
     if asked is None:
-        return Lowering.TRITON if in_this_jax(Lowering.TRITON) else Lowering.MOSAIC
+        _say_once(jax.__version__)
+        return Lowering.MOSAIC
     return Lowering(one_of(asked, tuple(Lowering), f"lowering` or `{VARIABLE}"))
+
+
+@functools.cache
+def _say_once(version: str) -> None:
+    """Warn, once in a process, that the default lowering is not there."""
+    warnings.warn(
+        f"JAX {version} has no Triton lowering of Pallas: the engine `pallas` compiles its kernels with Mosaic GPU. Averages are the "
+        f"same up to rounding; single chains are not the same to the last bit. `{VARIABLE}=mosaic` says that this is wanted.",
+        GyromcWarning,
+        stacklevel=2,
+    )
 
 
 def why_none(asked: str | Lowering | None = None) -> str | None:

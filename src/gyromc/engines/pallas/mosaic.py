@@ -10,7 +10,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, math, memref
@@ -71,12 +70,7 @@ class Mosaic(Instructions):
 
     def call(self, body: Callable, inputs, shapes, num_blocks: int, warps: int) -> Callable:
         del inputs, warps
-        parameters = plgpu.CompilerParams(
-            lowering_semantics=getattr(mgpu.LoweringSemantics, __import__('os').environ.get('SEM', 'Warpgroup'))
-        )
-        return plgpu.kernel(
-            body, out_type=tuple(shapes), grid=(num_blocks,), grid_names=("block",), compiler_params=parameters
-        )
+        return plgpu.kernel(body, out_type=tuple(shapes), grid=(num_blocks,), grid_names=("block",))
 
 
 def _full(x):
@@ -125,6 +119,8 @@ def _replacements() -> dict[str, Callable]:
         name: lambda x, name=name, **_: _inlined(getattr(math, name), x.dtype, x) for name in _FUNCTIONS.split()
     }
     found["pow"] = lambda x, y: _inlined(math.powf, x.dtype, x, y.astype(x.dtype))
+    found["atan2"] = lambda y, x: _inlined(math.atan2, x.dtype, y, x)
+    found["rem"] = lambda x, y: _inlined(arith.remf if x.dtype == jnp.float32 else arith.remsi, x.dtype, x, y)
     found["is_finite"] = lambda x: jnp.abs(x) < np.float32(np.inf)
     found["integer_pow"] = _whole_power
     found["stop_gradient"] = found["copy"] = lambda x: x
