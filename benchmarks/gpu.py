@@ -157,8 +157,9 @@ def whole_runs(plan: gm.Plan, rate: float, repeats: int = 15) -> dict:
     gm.run(plan, engine="pallas", progress=False)
     times = []
     for seed in range(repeats):
+        other = plan.replace(seed=seed)
         began = time.perf_counter()
-        gm.run(plan.replace(seed=seed), engine="pallas", progress=False)
+        gm.run(other, engine="pallas", progress=False)
         times.append(time.perf_counter() - began)
     rates = sorted(plan.num_chains * steps / t for t in times)
     return {
@@ -184,7 +185,9 @@ def compare_runs(name: str, plan: gm.Plan, options, results: dict) -> None:
             del os.environ[VARIABLE]
         title = f"{name}, {plan.num_chains} chains: gm.run, {lowering}, kernel of {RUN_SECONDS} s"
         results[title] = result
-        print(f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s, {result['of_the_kernel']:.3f} of its kernel")
+        print(
+            f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s, {result['of_the_kernel']:.3f} of its kernel"
+        )
 
 
 def main() -> None:

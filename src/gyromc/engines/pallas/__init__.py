@@ -4,8 +4,8 @@
 (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
-The kernel is compiled by Pallas's Triton backend (JAX 0.10 and 0.11, which calls it deprecated). Compiling takes one to six
-seconds; plans that differ only in step size, seed or the numbers in their data share a kernel.
+The kernel is compiled by Pallas' Triton lowering, which JAX calls deprecated since 0.11, or by its Mosaic GPU lowering (the
+environment variable `GYROMC_PALLAS_LOWERING`, or `Session(lowering=...)`); where JAX has no Triton lowering, by Mosaic. Plans that differ only in step size, seed or the numbers in their data share a kernel.
 
 Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
 interpreted on the CPU: slow, for tests.
@@ -18,7 +18,7 @@ import numpy as np
 
 from gyromc.engines.pallas import lowering
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
-from gyromc.engines.pallas.lowering import Lowering
+from gyromc.engines.pallas.lowering import Lowering, instructions
 from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
 from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
@@ -43,7 +43,7 @@ def why_not(plan: Plan) -> str | None:
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False):
+        with jax.enable_x64(False), instructions(lowering.choose(), interpreting()).refusing():
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"

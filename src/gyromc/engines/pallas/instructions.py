@@ -1,8 +1,8 @@
 """What the kernel asks of a compiler beyond plain JAX: a few machine instructions, exchanges between threads, memory.
 
 Input: tiles, arrays with one entry per thread of a block. Output: tiles. `Instructions` does everything in plain JAX, for kernels
-that are interpreted; `Triton` uses Pallas' Triton lowering, `mosaic.Mosaic` its Mosaic GPU lowering. The random words are the same
-in all three, and so is the order of every sum; compilers may still join a product and a sum into one rounding.
+that are interpreted; `Triton` uses Pallas' Triton lowering, `mosaic.Mosaic` its Mosaic GPU lowering. The random words are the
+same in all three, and so is the order of every sum; a compiler may still join a product and a sum into one rounding.
 """
 
 import contextlib
@@ -73,6 +73,10 @@ class Instructions:
     def write(self, ref, row, where, value) -> None:
         """Store one number per thread; threads with the same place must bring the same number."""
         ref[row, where] = value
+
+    def refusing(self) -> contextlib.AbstractContextManager:
+        """A context in which tracing a user's function raises `Unsupported` where this compiler cannot compile it."""
+        return contextlib.nullcontext()
 
     def functions(self) -> contextlib.AbstractContextManager:
         """A context in which users' functions are traced."""

@@ -161,7 +161,9 @@ class _Block:
     def sum_table(self, k, theta, profile: str, table, failed_at):
         """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
-        value = PROFILES[profile](_dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta))
+        value = PROFILES[profile](
+            _dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta)
+        )
         self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
@@ -219,7 +221,9 @@ class _Block:
         """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
         n, m = len(xi), len(y)
         here = table if self.team.thread is None else table * self.recipe.team + self.team.thread
-        numbers = lambda start, count: [self.team.machine.read(self.inputs.increments, start + i, here) for i in range(count)]
+        numbers = lambda start, count: [
+            self.team.machine.read(self.inputs.increments, start + i, here) for i in range(count)
+        ]
         value = _dot(numbers(0, n), xi)
 
         def one(t, value):

@@ -63,8 +63,8 @@ def choose(asked: str | Lowering | None = None) -> Lowering:
 def _say_once(version: str) -> None:
     """Warn, once in a process, that the default lowering is not there."""
     warnings.warn(
-        f"JAX {version} has no Triton lowering of Pallas: the engine `pallas` compiles its kernels with Mosaic GPU. Averages are the "
-        f"same up to rounding; single chains are not the same to the last bit. `{VARIABLE}=mosaic` says that this is wanted.",
+        f"JAX {version} has no Triton lowering of Pallas: the engine `pallas` compiles its kernels with Mosaic GPU. "
+        f"Chains are the same up to rounding. Set `{VARIABLE}=mosaic` to turn this warning off.",
         GyromcWarning,
         stacklevel=2,
     )

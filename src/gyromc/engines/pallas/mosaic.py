@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, math, memref
 
 from gyromc.engines.pallas.instructions import Instructions, approximate_pair, broadcast, exchange
-from gyromc.engines.pallas.unrolled import replacing
+from gyromc.engines.pallas.unrolled import Unsupported, replacing
 
 THREADS = 128
 TILE = (THREADS,)
@@ -51,16 +51,27 @@ class Mosaic(Instructions):
         return _full(holds) != 0
 
     def index(self, tile):
-        return plgpu.layout_cast(jax.lax.broadcasted_iota(jnp.int32, tile, 0), plgpu.Layout.WG_STRIDED(TILE, vec_size=1))
+        return plgpu.layout_cast(
+            jax.lax.broadcasted_iota(jnp.int32, tile, 0), plgpu.Layout.WG_STRIDED(TILE, vec_size=1)
+        )
 
     def read(self, ref, row, where):
-        return _inlined(lambda r, c, memory: memref.load(memory, [_index(r), _index(c)]), ref.dtype, _full(row), _full(where), ref=ref)
+        return _inlined(
+            lambda r, c, memory: memref.load(memory, [_index(r), _index(c)]),
+            ref.dtype,
+            _full(row),
+            _full(where),
+            ref=ref,
+        )
 
     def write(self, ref, row, where, value) -> None:
         def store(r, c, v, memory):
             memref.store(v, memory, [_index(r), _index(c)])
 
         _inlined(store, None, _full(row), where, value, ref=ref)
+
+    def refusing(self) -> contextlib.AbstractContextManager:
+        return replacing({"rem": _remainder})
 
     def functions(self) -> contextlib.AbstractContextManager:
         return replacing(_replacements())
@@ -103,7 +114,9 @@ def _inlined(emit: Callable, dtype, *tiles, ref=None):
             array.foreach(lambda value, _: others.append(value))
         signed = None if dtype is None else _SIGNED[np.dtype(dtype).name]
         made = first.foreach(
-            lambda value, _: emit(value, *others, *args[: len(memory)]), create_array=dtype is not None, is_signed=signed
+            lambda value, _: emit(value, *others, *args[: len(memory)]),
+            create_array=dtype is not None,
+            is_signed=signed,
         )
         return made if dtype is not None else ()
 
@@ -120,11 +133,17 @@ def _replacements() -> dict[str, Callable]:
     }
     found["pow"] = lambda x, y: _inlined(math.powf, x.dtype, x, y.astype(x.dtype))
     found["atan2"] = lambda y, x: _inlined(math.atan2, x.dtype, y, x)
-    found["rem"] = lambda x, y: _inlined(arith.remf if x.dtype == jnp.float32 else arith.remsi, x.dtype, x, y)
+    found["rem"] = _remainder
     found["is_finite"] = lambda x: jnp.abs(x) < np.float32(np.inf)
     found["integer_pow"] = _whole_power
     found["stop_gradient"] = found["copy"] = lambda x: x
     return found
+
+
+def _remainder(x, y):
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        raise Unsupported("the operation `rem` of floats, which the lowering `mosaic` lacks")
+    return jax.lax.rem(x, y)
 
 
 def _whole_power(x, y: int):

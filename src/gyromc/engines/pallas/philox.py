@@ -41,8 +41,8 @@ def random_words(key, counter, machine: Instructions = PLAIN):
 def normals(words, machine: Instructions = PLAIN):
     """As many independent standard normals as words, by Box and Muller; |ξ| ≤ 6.77.
 
-    A compiled kernel uses the special-function unit: a normal is then off by less than 10⁻⁵, except where the radius is under 0.02
-    (2 in 10⁴ of them), where it is off by less than 6 · 10⁻⁴. Users' functions are compiled to full float32.
+    A compiled kernel uses the special-function unit: a normal is then off by less than 10⁻⁵, except where the radius is under
+    0.02 (2 in 10⁴ of them), where it is off by less than 6 · 10⁻⁴. Users' functions are compiled to full float32.
     """
     pairs = [_pair(a, b, machine) for a, b in zip(words[::2], words[1::2], strict=True)]
     return tuple(x for pair in pairs for x in pair)

@@ -33,14 +33,18 @@ class Reader:
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def add(index, weight, sums):
-            columns = self.team.machine.apart([self.team.machine.read(self.columns, j, index) for j in range(rows.num_columns)])
+            columns = self.team.machine.apart(
+                [self.team.machine.read(self.columns, j, index) for j in range(rows.num_columns)]
+            )
             return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
 
         def some(c, sums):
             taken = take(k, c)
             if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
                 pick = lambda i, part: functools.reduce(
-                    lambda a, w: jnp.where(self.team.machine.condition(i == w), taken[w][part], a), range(1, len(taken)), taken[0][part]
+                    lambda a, w: jnp.where(self.team.machine.condition(i == w), taken[w][part], a),
+                    range(1, len(taken)),
+                    taken[0][part],
                 )
                 return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
             for index, weight in taken:

@@ -6,7 +6,6 @@ share one chain and lie side by side in a warp.
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
@@ -70,4 +69,6 @@ class Team:
         """The result of `normals` with all numbers in every thread."""
         if self.thread is None:
             return xi
-        return self.machine.apart([self.machine.from_thread(x, i // 4 % self.size, self.size) for i, x in enumerate(xi)])
+        return self.machine.apart(
+            [self.machine.from_thread(x, i // 4 % self.size, self.size) for i, x in enumerate(xi)]
+        )

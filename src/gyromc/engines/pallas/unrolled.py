@@ -11,6 +11,7 @@ import contextvars
 import functools
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -186,7 +187,9 @@ class _Interpreter:
         return order(add.accumulate(order(array), axis=eqn.params["axis"], dtype=object))
 
 
-_REPLACED: contextvars.ContextVar[Mapping[str, Callable]] = contextvars.ContextVar("replaced", default={})
+_REPLACED: contextvars.ContextVar[Mapping[str, Callable]] = contextvars.ContextVar(
+    "replaced", default=MappingProxyType({})
+)
 
 
 @contextlib.contextmanager
