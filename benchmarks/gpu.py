@@ -171,6 +171,17 @@ def whole_runs(plan: gm.Plan, rate: float, repeats: int = 15) -> dict:
     }
 
 
+def agreement(plan: gm.Plan, steps: int = 1000) -> dict:
+    """How far the states of the two lowerings are apart after some steps with the same random numbers."""
+    states = []
+    for lowering in Lowering:
+        session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, lowering=lowering)
+        session.advance(steps)
+        states.append(session.state().z)
+    apart = np.abs(states[0] - states[1])
+    return {"steps": steps, "equal": float(np.mean(apart == 0)), "largest_difference": float(apart.max())}
+
+
 def compare_runs(name: str, plan: gm.Plan, options, results: dict) -> None:
     """`gm.run` beside its kernel, for each lowering; what a run does besides the kernel is the difference."""
     for lowering in options.lowerings:
@@ -212,6 +223,9 @@ def main() -> None:
             compare(name, long, options, results)
             if name.startswith("nonquadratic nld"):
                 compare_runs(name, long, options, results)
+                if all(map(in_this_jax, Lowering)) and len(options.lowerings) == len(Lowering):
+                    results[f"{name}, {chains} chains: lowerings"] = found = agreement(long)
+                    print(f"{name}, {chains} chains: states of both lowerings: {found}", flush=True)
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
     print(f"all in {time.perf_counter() - began:.0f} s", flush=True)

@@ -388,3 +388,19 @@ def test_one_kernel_serves_every_step_size(name):
     for role in experiment.roles:
         recipes = {make_recipe(experiment.plan(eta, role, num_chains=4), 1)[0] for eta in experiment.step_sizes}
         assert len(recipes) == 1, role
+
+
+def test_sums_can_be_read_after_more_steps():
+    """They are copied to the host while later steps are made."""
+    plan = gm.Plan(
+        target=T.Quadratic(np.ones(2)), dynamics=D.overdamped(2), observables={"h": H.linear([1.0, 2.0])}, step_size=0.1,
+        num_chains=10, num_steps=20, dtype="float32",
+    )  # fmt: skip
+    session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, layout=block(plan))
+    session.advance(4)
+    late, weight = session.sums()
+    then = session.state().sums
+    session.advance(3)
+    assert np.array_equal(np.asarray(late), then)
+    assert not np.array_equal(session.state().sums, then)
+    assert weight == pytest.approx(0.4)

@@ -5,7 +5,8 @@
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
 The kernel is compiled by Pallas' Triton lowering, which JAX calls deprecated since 0.11, or by its Mosaic GPU lowering (the
-environment variable `GYROMC_PALLAS_LOWERING`, or `Session(lowering=...)`); where JAX has no Triton lowering, by Mosaic. Plans that differ only in step size, seed or the numbers in their data share a kernel.
+environment variable `GYROMC_PALLAS_LOWERING`, or `Session(lowering=...)`); where JAX has no Triton lowering, by Mosaic.
+Plans that differ only in step size, seed or the numbers in their data share a kernel.
 
 Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
 interpreted on the CPU: slow, for tests.
