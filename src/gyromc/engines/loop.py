@@ -247,7 +247,8 @@ class _Loop:
         spent = time.perf_counter() - began
         self.step += count
         if self.options.chunk_size is None:
-            self.pace = max(1, min(2 * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
+            growth = 16 if spent < CHUNK_SECONDS / 100 else 2  # many short chunks would cost more than their steps
+            self.pace = max(1, min(growth * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
             self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
             if self.step - self.checked >= self.between:

@@ -142,6 +142,7 @@ class PallasSession:
             seed = np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32)
             bound = np.array([sane_range], np.float32)
             self.inputs = jax.device_put(Inputs(np.zeros(3, np.int32), seed, bound, **tables))
+            self.threads = jax.device_put(np.int32(plan.num_chains * team))
             self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
             self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
         self.advance(0)  # making no step compiles
@@ -157,9 +158,8 @@ class PallasSession:
 
     def _launch(self, num_steps: int) -> None:
         counts = np.array([self.step, num_steps, self.plan.burn_in], np.int32)
-        threads = np.int32(self.plan.num_chains * self.recipe.team)
         with jax.enable_x64(False):
-            self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, threads)
+            self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, self.threads)
         if self.latest is not None:
             self.latest.read()  # the GPU works meanwhile
             self.latest = None
