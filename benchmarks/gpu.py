@@ -6,6 +6,7 @@ is printed with its traceback and the next section runs. Figures are medians ove
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -17,11 +18,13 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines import pallas, scan
-from gyromc.engines.pallas.kernel import Layout
+from gyromc.engines.pallas.lowering import VARIABLE, Lowering, in_this_jax
+from gyromc.engines.pallas.team import Layout
 
 J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 U = np.array([1.0, -1, 0]) / np.sqrt(2)
 SECONDS = 0.25  # of work per timed repeat
+RUN_SECONDS = 0.2  # of the kernel in a whole run
 
 
 def plans() -> dict[str, gm.Plan]:
@@ -122,13 +125,18 @@ def layouts(plan: gm.Plan, wide: bool) -> list[tuple[int, int, int]]:
 
 
 def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
-    """All layouts of `pallas`, then `scan`, then the ratio of the best to it."""
+    """All layouts of `pallas` with each lowering, then `scan`, then the ratio of the best to it."""
     key = f"{name}, {plan.num_chains} chains"
     best = None
-    for team, chains, warps in layouts(plan, options.tune):
-        make = lambda t=team, c=chains, w=warps: pallas_session(plan, t, Layout(c, w, pallas.interpreting()))
-        title = f"{key}: pallas, team {team}, {chains} chains/block, {warps} warps"
-        result = section(title, measure, make, plan.num_chains)
+    team = pallas.team_size(plan)
+    tried = [(*layout, Lowering.TRITON) for layout in layouts(plan, options.tune)]
+    tried.append((team, 128 // team, 4, Lowering.MOSAIC))
+    for team, chains, warps, lowering in tried:
+        if not in_this_jax(lowering) or lowering not in options.lowerings:
+            continue
+        layout = Layout(chains, warps, pallas.interpreting(), lowering)
+        title = f"{key}: pallas, {lowering}, team {team}, {chains} chains/block, {warps} warps"
+        result = section(title, measure, lambda t=team, l=layout: pallas_session(plan, t, l), plan.num_chains)
         results[title] = result
         if result and (best is None or result["chain_steps_per_second"] > best["chain_steps_per_second"]):
             best = result
@@ -142,11 +150,63 @@ def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
         print(f"{key}: pallas / scan = {ratio:.1f}", flush=True)
 
 
+def whole_runs(plan: gm.Plan, rate: float, repeats: int = 15) -> dict:
+    """Chain-steps/s of `gm.run` for a run whose kernel takes a fifth of a second, and its ratio to the kernel's rate."""
+    steps = int(RUN_SECONDS * rate / plan.num_chains)
+    plan = plan.replace(num_steps=steps)
+    gm.run(plan, engine="pallas", progress=False)
+    times = []
+    for seed in range(repeats):
+        other = plan.replace(seed=seed)
+        began = time.perf_counter()
+        gm.run(other, engine="pallas", progress=False)
+        times.append(time.perf_counter() - began)
+    rates = sorted(plan.num_chains * steps / t for t in times)
+    return {
+        "chain_steps_per_second": statistics.median(rates),
+        "lowest": rates[0],
+        "highest": rates[-1],
+        "of_the_kernel": statistics.median(rates) / rate,
+        "steps": steps,
+    }
+
+
+def agreement(plan: gm.Plan, steps: int = 1000) -> dict:
+    """How far the states of the two lowerings are apart after some steps with the same random numbers."""
+    states = []
+    for lowering in Lowering:
+        session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, lowering=lowering)
+        session.advance(steps)
+        states.append(session.state().z)
+    apart = np.abs(states[0] - states[1])
+    return {"steps": steps, "equal": float(np.mean(apart == 0)), "largest_difference": float(apart.max())}
+
+
+def compare_runs(name: str, plan: gm.Plan, options, results: dict) -> None:
+    """`gm.run` beside its kernel, for each lowering; what a run does besides the kernel is the difference."""
+    for lowering in options.lowerings:
+        os.environ[VARIABLE] = lowering
+        try:
+            rate = measure(lambda: pallas_session(plan, None, None), plan.num_chains)["chain_steps_per_second"]
+            result = whole_runs(plan, rate)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            continue
+        finally:
+            del os.environ[VARIABLE]
+        title = f"{name}, {plan.num_chains} chains: gm.run, {lowering}, kernel of {RUN_SECONDS} s"
+        results[title] = result
+        print(
+            f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s, {result['of_the_kernel']:.3f} of its kernel"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--tune", action="store_true", help="try several layouts")
     parser.add_argument("--only-pallas", action="store_true")
+    parser.add_argument("--lowerings", nargs="*", default=list(Lowering), choices=list(Lowering))
     parser.add_argument("--cases", nargs="*", help="parts of the names of the cases wanted")
     parser.add_argument("--chains", nargs="*", type=int, default=[2000, 200_000])
     options = parser.parse_args()
@@ -159,7 +219,13 @@ def main() -> None:
         for chains in options.chains:
             if chains > 10_000 and not name.startswith("nonquadratic nld"):
                 continue
-            compare(name, plan.replace(num_chains=chains, num_steps=2**30), options, results)
+            long = plan.replace(num_chains=chains, num_steps=2**30)
+            compare(name, long, options, results)
+            if name.startswith("nonquadratic nld"):
+                compare_runs(name, long, options, results)
+                if all(map(in_this_jax, Lowering)) and len(options.lowerings) == len(Lowering):
+                    results[f"{name}, {chains} chains: lowerings"] = found = agreement(long)
+                    print(f"{name}, {chains} chains: states of both lowerings: {found}", flush=True)
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
     print(f"all in {time.perf_counter() - began:.0f} s", flush=True)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import gyromc as gm
@@ -25,7 +26,7 @@ def test_an_engine_has_the_signatures_of_the_protocol(name):
     assert own[: len(asked)] == asked
     assert all(default is not inspect.Parameter.empty for _, default in own[len(asked) :])
     methods = [method for method in vars(protocol.Session) if not method.startswith("_")]
-    assert sorted(methods) == ["advance", "failed", "kept", "state"]
+    assert sorted(methods) == ["advance", "failed", "kept", "state", "sums"]
     for method in methods:
         assert parameters(getattr(engine.Session, method)) == parameters(getattr(protocol.Session, method))
 
@@ -41,6 +42,9 @@ def test_a_session_does_what_the_protocol_says(plan, name):
     session.advance(5, 0)
     assert session.kept(3).shape == (3, plan.num_chains, plan.dim)
     assert session.state().step == 5
+    sums, weight = session.sums()
+    assert np.array_equal(np.asarray(sums), session.state().sums)
+    assert weight == sum(session.state().clock)
     assert not session.failed()
 
 

@@ -49,13 +49,13 @@ def words(plan, k: int, count: int, stream: int):
 def _words(seed, k, stream, num_chains, count):
     chain, draw = jnp.indices((num_chains, -(-count // 4)), jnp.uint32)
     counter = jnp.full_like(chain, k), chain, draw, jnp.full_like(chain, stream)
-    return jnp.stack(philox.random_words((seed[0], seed[1]), counter, native=False), -1).reshape(num_chains, -1)
+    return jnp.stack(philox.random_words((seed[0], seed[1]), counter), -1).reshape(num_chains, -1)
 
 
 def normals(plan, k: int, count: int, stream: int) -> np.ndarray:
     """The normals of step k: chains × count."""
     drawn = words(plan, k, count, stream)
-    found = philox.normals([drawn[:, i] for i in range(drawn.shape[1])], native=False)
+    found = philox.normals([drawn[:, i] for i in range(drawn.shape[1])])
     return np.stack(found, 1)[:, :count].astype(float)
 
 

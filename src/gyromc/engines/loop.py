@@ -275,10 +275,10 @@ class _Loop:
         spent = time.perf_counter() - began
         self.step += count
         if self.options.chunk_size is None:
-            self.pace = max(1, min(2 * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
+            growth = 16 if spent < CHUNK_SECONDS / 100 else 2  # many short chunks would cost more than their steps
+            self.pace = max(1, min(growth * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
-            state = self.session.state()
-            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
             if self.step - self.checked >= self.between:
                 self.check_density()
         if thin is not None:
@@ -314,7 +314,8 @@ class _Loop:
         failed_at = np.array(state.failed_at)
         for chain, step in self.outside.items():
             failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
-        marks = {"snapshots": dict(self.snapshots), "clocks": dict(self.clocks), "checked": self.checked}
+        snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
+        marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.checked}
         return dataclasses.replace(state, failed_at=failed_at, **marks)
 
     def draws(self) -> Any:

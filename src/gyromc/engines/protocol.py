@@ -4,7 +4,7 @@ An engine is a module with two functions, `why_not` and `initial_state`, and a c
 plan and moves all of them by a number of steps; the loop in `gyromc.engines.loop` does the rest.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class Session(Protocol):
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
+        ...
+
+    def sums(self) -> tuple[Any, float]:
+        """The sums of the observables so far, which `np.asarray` reads now or later, and the sum of their weights."""
         ...
 
     def state(self) -> EngineState:

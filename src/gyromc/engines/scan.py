@@ -166,6 +166,10 @@ class ScanSession:
     def kept(self, count: int) -> np.ndarray:
         return np.array(self.carry.kept[:count])
 
+    def sums(self) -> tuple[np.ndarray, float]:
+        state = self.state()
+        return state.sums, sum(state.clock)
+
     def state(self) -> EngineState:
         host = jax.device_get(self.carry._replace(kept=None))
         clock = float(host.clock[0]), float(host.clock[1])

@@ -146,6 +146,10 @@ class LanesSession:
         rows = lanes.swapaxes(2, 3).reshape(lanes.shape[0], self.blocks * WIDTH, self.plan.dim)
         return rows[:, : self.plan.num_chains].copy()
 
+    def sums(self) -> tuple[np.ndarray, float]:
+        state = self.state()
+        return state.sums, sum(state.clock)
+
     def state(self) -> EngineState:
         c, R = self.chains, self.plan.num_chains
         high = self._to_rows(c.sums)

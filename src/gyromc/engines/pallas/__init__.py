@@ -4,8 +4,9 @@
 (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
-The kernel is compiled by Pallas's Triton backend (JAX 0.10 and 0.11, which calls it deprecated). Compiling takes one to six
-seconds; plans that differ only in step size, seed or the numbers in their data share a kernel.
+The kernel is compiled by Pallas' Triton lowering, which JAX calls deprecated since 0.11, or by its Mosaic GPU lowering (the
+environment variable `GYROMC_PALLAS_LOWERING`, or `Session(lowering=...)`); where JAX has no Triton lowering, by Mosaic.
+Plans that differ only in step size, seed or the numbers in their data share a kernel.
 
 Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
 interpreted on the CPU: slow, for tests.
@@ -14,10 +15,11 @@ interpreted on the CPU: slow, for tests.
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from gyromc.engines.pallas import lowering
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
+from gyromc.engines.pallas.lowering import Lowering, instructions
 from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
 from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
@@ -42,7 +44,7 @@ def why_not(plan: Plan) -> str | None:
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False):
+        with jax.enable_x64(False), instructions(lowering.choose(), interpreting()).refusing():
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
@@ -62,7 +64,7 @@ def _no_device() -> str | None:
         return f"it needs a GPU, and JAX's default device is {device.platform}"
     if "cuda" not in device.client.platform_version.lower():
         return "it needs a CUDA GPU (its kernels hold PTX instructions)"
-    return None
+    return lowering.why_none()
 
 
 def _plain_reason(plan: Plan) -> str | None:
@@ -91,10 +93,28 @@ def team_size(plan: Plan) -> int:
     return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
 
 
-def default_layout(plan: Plan, team: int) -> Layout:
-    """Blocks of one warp until the GPU is full, of four warps beyond."""
-    warps = 1 if plan.num_chains * team < 2**18 else 4
-    return Layout(chains=max(1, 32 * warps // team), warps=warps, interpret=interpreting())
+def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
+    """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
+    chosen = lowering.choose(asked)
+    warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
+    return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
+
+
+class LateSums:
+    """The sums at some step, in float64, chains × columns, once they are read; NumPy reads them as an array."""
+
+    def __init__(self, high, low, recipe: Recipe, num_chains: int):
+        self.source, self.recipe, self.num_chains = (high, low), recipe, num_chains
+        self.result: np.ndarray | None = None
+
+    def read(self) -> np.ndarray:
+        if self.result is None:
+            high, low = (_gather(part, self.recipe, self.num_chains) for part in jax.device_get(self.source))
+            self.result, self.source = high.astype(float) + low, None
+        return self.result
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.array(self.read(), dtype, copy=copy)
 
 
 class PallasSession:
@@ -109,17 +129,20 @@ class PallasSession:
         slots: int,
         team: int | None = None,
         layout: Layout | None = None,
+        lowering: Lowering | None = None,
     ):
         self.plan, self.thin, self.step = plan, thin, state.step
+        self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
             team = team or team_size(plan)
-            layout = layout or default_layout(plan, team)
+            layout = layout or default_layout(plan, team, lowering)
             self.recipe, tables = make_recipe(plan, team)
             blocks = -(-plan.num_chains // layout.chains)
             self.move = compiled(self.recipe, layout, blocks)
             seed = np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32)
             bound = np.array([sane_range], np.float32)
             self.inputs = jax.device_put(Inputs(np.zeros(3, np.int32), seed, bound, **tables))
+            self.threads = jax.device_put(np.int32(plan.num_chains * team))
             self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
             self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
         self._launch(0)  # making no step compiles; `advance` would look for draws that are due before a later start
@@ -134,13 +157,24 @@ class PallasSession:
         self._launch(end - self.step)
 
     def _launch(self, num_steps: int) -> None:
+        counts = np.array([self.step, num_steps, self.plan.burn_in], np.int32)
         with jax.enable_x64(False):
-            counts = jnp.asarray([self.step, num_steps, self.plan.burn_in], jnp.int32)
-            self.arrays = jax.block_until_ready(self.move(self.inputs._replace(counts=counts), self.arrays))
+            self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, self.threads)
+        if self.latest is not None:
+            self.latest.read()  # the GPU works meanwhile
+            self.latest = None
+        self.bad = bool(bad)  # waits for the GPU
         self.step += num_steps
 
     def failed(self) -> bool:
-        return bool(np.any(_failures(np.asarray(self.arrays.failed_at), self.recipe.team, self.plan.num_chains) >= 0))
+        return self.bad
+
+    def sums(self) -> tuple["LateSums", float]:
+        self.latest = LateSums(self.arrays.high, self.arrays.low, self.recipe, self.plan.num_chains)
+        return self.latest, self._time()
+
+    def _time(self) -> float:
+        return max(0, self.step - self.plan.burn_in) * self.plan.eta
 
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
@@ -149,7 +183,7 @@ class PallasSession:
     def state(self) -> EngineState:
         host, R = jax.device_get(self.arrays), self.plan.num_chains
         high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
-        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
+        clock = self._time(), 0.0
         failed_at = _failures(host.failed_at, self.recipe.team, R)
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 
@@ -164,7 +198,7 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
     y = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
     high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
-    return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)))
+    return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)[None]))
 
 
 def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:

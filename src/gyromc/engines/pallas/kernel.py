@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from gyromc.checks import require
 from gyromc.engines.pallas import philox
+from gyromc.engines.pallas.lowering import instructions
 from gyromc.engines.pallas.reader import UNROLLED_LOADS, Reader
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.team import Layout, Team
@@ -51,36 +50,30 @@ class Inputs(NamedTuple):
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays], Arrays]:
-    """The function that moves `num_blocks` blocks of chains."""
+def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays, Any], tuple[Arrays, Any]]:
+    """The function that moves `num_blocks` blocks of chains, and says whether one of the first so many threads' has failed."""
     B, threads = layout.chains, layout.chains * recipe.team
     require(
         layout.interpret or threads == 32 * layout.warps,
         f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
         f"{layout.warps} warps are {32 * layout.warps}.",
     )
+    machine = instructions(layout.lowering, layout.interpret)
+    require(
+        machine.warps_per_block in (None, layout.warps),
+        f"A block of the lowering `{layout.lowering}` has {machine.warps_per_block} warps: got {layout.warps}.",
+    )
     sums = len(recipe.slots)
-    sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(threads,))
+    sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(1, threads))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
-    chains = [pl.BlockSpec(size, (lambda i: (0, i)) if len(size) == 2 else (lambda i: (i,))) for size in sizes]
-    shapes = [jax.ShapeDtypeStruct((*s[:-1], num_blocks * s[-1]), kind) for s, kind in zip(sizes, kinds, strict=True)]
-
-    def whole(array) -> pl.BlockSpec:
-        return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
+    shapes = [jax.ShapeDtypeStruct((rows, num_blocks * s), kind) for (rows, s), kind in zip(sizes, kinds, strict=True)]
 
     @jax.jit
-    def advance(inputs: Inputs, arrays: Arrays) -> Arrays:
-        call = pl.pallas_call(
-            functools.partial(_kernel, recipe, layout),
-            out_shape=tuple(shapes),
-            grid=(num_blocks,),
-            in_specs=[*map(whole, inputs), *chains],
-            out_specs=tuple(chains),
-            compiler_params=triton.CompilerParams(num_warps=layout.warps, num_stages=1),
-            interpret=layout.interpret,
-            name="gyromc",
-        )
-        return Arrays(*call(*inputs, *arrays))
+    def advance(inputs: Inputs, arrays: Arrays, num_threads) -> tuple[Arrays, Any]:
+        call = machine.call(functools.partial(_kernel, recipe, layout), inputs, shapes, num_blocks, layout.warps)
+        moved = Arrays(*call(*inputs, *arrays))
+        bad = moved.failed_at[0] != NEVER
+        return moved, jnp.any(bad & (jnp.arange(bad.size) < num_threads))
 
     return advance
 
@@ -89,26 +82,28 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
     count, each = len(Inputs._fields), len(Arrays._fields)
     inputs, before, after = Inputs(*refs[:count]), Arrays(*refs[count : count + each]), Arrays(*refs[count + each :])
     block = _Block(recipe, layout, inputs, after)
+    at, own, machine = block.team.at, block.team.own, block.team.machine
     coordinates, held = range(recipe.state), range(recipe.num_in_memory, len(recipe.slots))
-    y = tuple(before.y[j, block.team.local] for j in coordinates)
-    high, low = (tuple(ref[s, :] for s in held) for ref in (before.high, before.low))
+    y = tuple(machine.read(before.y, j, at) for j in coordinates)
+    high, low = (tuple(machine.read(ref, s, own) for s in held) for ref in (before.high, before.low))
 
     def copy(s, nothing):
-        after.high[s, :] = before.high[s, :]
-        after.low[s, :] = before.low[s, :]
+        machine.write(after.high, s, own, machine.read(before.high, s, own))
+        machine.write(after.low, s, own, machine.read(before.low, s, own))
         return nothing
 
     if recipe.num_in_memory:
         jax.lax.fori_loop(0, recipe.num_in_memory, copy, 0)
-    first, steps = inputs.counts[0], inputs.counts[1]
-    carry = jax.lax.fori_loop(first, first + steps, block.step, (y, high, low, before.failed_at[:]))
+    first, steps, failed_at = inputs.counts[0], inputs.counts[1], machine.read(before.failed_at, 0, own)
+    with machine.functions():
+        carry = jax.lax.fori_loop(first, first + steps, block.step, (y, high, low, failed_at))
     y, high, low, failed_at = carry
     for j in coordinates:
-        after.y[j, block.team.local] = y[j]  # every thread of a team writes the same number
+        machine.write(after.y, j, at, y[j])  # every thread of a team writes the same number
     for i, s in enumerate(held):
-        after.high[s, :] = high[i]
-        after.low[s, :] = low[i]
-    after.failed_at[:] = failed_at
+        machine.write(after.high, s, own, high[i])
+        machine.write(after.low, s, own, low[i])
+    machine.write(after.failed_at, 0, own, failed_at)
 
 
 class _Block:
@@ -151,18 +146,24 @@ class _Block:
     def summed(self, k, high, low, values: list) -> list:
         """The first sums, in two floats each, with the values added; nothing is added during burn-in."""
         if self.recipe.burns_in:
-            values = [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values]
+            counts = self.team.machine.condition(k >= self.burn_in)
+            values = [jnp.where(counts, v, np.float32(0)) for v in values]
         return [two_sum(h, l, v) for h, l, v in zip(high, low, values, strict=False)]
 
     def add_to(self, k, slot, value) -> None:
         """Add one value per thread to sums that stay in memory, since there are too few registers."""
-        high, low = self.after.high, self.after.low
-        [(high[slot, :], low[slot, :])] = self.summed(k, [high[slot, :]], [low[slot, :]], [value])
+        refs, own, machine = (self.after.high, self.after.low), self.team.own, self.team.machine
+        high, low = (machine.read(ref, slot, own) for ref in refs)
+        [pair] = self.summed(k, [high], [low], [value])
+        for ref, part in zip(refs, pair, strict=True):
+            machine.write(ref, slot, own, part)
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
         """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
-        value = PROFILES[profile](_dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
+        value = PROFILES[profile](
+            _dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta)
+        )
         self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
@@ -185,7 +186,7 @@ class _Block:
                 change = self.product(recipe.kept[j], y) + change
             # A memory is replaced; z comes last as in `schemes`.
             moved.append(x + change if j < recipe.size else jnp.broadcast_to(change, team.tile))  # E3
-        return (team.apart(moved) if recipe.increments else moved), xi
+        return (team.machine.apart(moved) if recipe.increments else moved), xi
 
     def smooth(self, theta) -> list:
         """The part of the gradient of U that every thread computes: all but the rows."""
@@ -220,7 +221,9 @@ class _Block:
         """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
         n, m = len(xi), len(y)
         here = table if self.team.thread is None else table * self.recipe.team + self.team.thread
-        numbers = lambda start, count: [self.inputs.increments[start + i, here] for i in range(count)]
+        numbers = lambda start, count: [
+            self.team.machine.read(self.inputs.increments, start + i, here) for i in range(count)
+        ]
         value = _dot(numbers(0, n), xi)
 
         def one(t, value):

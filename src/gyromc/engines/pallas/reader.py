@@ -33,14 +33,18 @@ class Reader:
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def add(index, weight, sums):
-            columns = self.team.apart([self.columns[j, index] for j in range(rows.num_columns)])
+            columns = self.team.machine.apart(
+                [self.team.machine.read(self.columns, j, index) for j in range(rows.num_columns)]
+            )
             return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
 
         def some(c, sums):
             taken = take(k, c)
             if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
                 pick = lambda i, part: functools.reduce(
-                    lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
+                    lambda a, w: jnp.where(self.team.machine.condition(i == w), taken[w][part], a),
+                    range(1, len(taken)),
+                    taken[0][part],
                 )
                 return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
             for index, weight in taken:
@@ -49,16 +53,16 @@ class Reader:
 
         sums = tuple(jnp.zeros(self.team.tile, jnp.float32) for _ in range(len(theta)))
         if rounds > UNROLLED_ROUNDS:
-            return self.team.apart(list(jax.lax.fori_loop(0, rounds, some, sums)))
+            return self.team.machine.apart(list(jax.lax.fori_loop(0, rounds, some, sums)))
         for c in range(rounds):
             sums = some(c, sums)
-        return self.team.apart(list(sums))
+        return self.team.machine.apart(list(sums))
 
     def drawn_rows(self, chosen, k, c) -> list:
         """Four rows of the batch and their weights, zero for draws past its end."""
         rows, T = self.rows, self.team.size
         assert rows.batch is not None
-        drawn, number = [], self.team.own(c)
+        drawn, number = [], self.team.number(c)
         words = self.team.words(k, number, philox.ROWS) if chosen is None else (None,) * 4
         for w, word in enumerate(words):
             weight = np.float32(rows.scale)
@@ -70,7 +74,7 @@ class Reader:
 
     def picked(self, chosen: list, c, w: int):
         """Row 4 · number + w of a batch that every thread holds; `number` is the thread's own draw."""
-        T, number = self.team.size, self.team.own(c)
+        T, number = self.team.size, self.team.number(c)
         mine = [j for j in range(w, len(chosen), 4) if not isinstance(c, int) or j // 4 // T == c]
         return functools.reduce(lambda a, j: jnp.where(4 * number + w == j, chosen[j], a), mine, chosen[0])
 
@@ -89,7 +93,7 @@ class Reader:
             drawn = philox.row_numbers(words[j], last + 1)
             row = functools.reduce(lambda a, other, t=drawn, x=last: jnp.where(t == other, x, a), chosen, drawn)
             chosen.append(row)
-        return self.team.apart(chosen)
+        return self.team.machine.apart(chosen)
 
     def every_row(self, k, c) -> list:
         """The next rows in order, one for each thread of a team."""

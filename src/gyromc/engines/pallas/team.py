@@ -6,12 +6,12 @@ share one chain and lie side by side in a warp.
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
 from gyromc.engines.pallas import philox
+from gyromc.engines.pallas.lowering import Lowering, instructions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,56 +21,54 @@ class Layout:
     chains: int  # per block
     warps: int  # of 32 threads, per block
     interpret: bool = False
+    lowering: Lowering = Lowering.TRITON  # what compiles the kernel, unless it is interpreted
 
 
 class Team:
     """The threads of one block, in teams of `size`; `key` is the seed in two words."""
 
     def __init__(self, layout: Layout, size: int, key: tuple):
-        self.size, self.key, self.native = size, key, not layout.interpret
-        self.tile = (layout.chains * size,)
-        self.index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
-        self.local = self.index // size  # the chain within the block
-        self.chain = (self.local + pl.program_id(0) * layout.chains).astype(jnp.uint32)
-        self.thread = None if size == 1 else self.index % size
+        self.size, self.key, self.machine = size, key, instructions(layout.lowering, layout.interpret)
+        self.tile, block = (layout.chains * size,), self.machine.block()
+        index = self.machine.index(self.tile)
+        local = index >> (size.bit_length() - 1)  # the chain within the block
+        chain = local + block * layout.chains
+        self.chain = chain.astype(jnp.uint32)
+        self.thread = None if size == 1 else index & (size - 1)
+        # The columns of a chain in the states y, and of a thread in the sums.
+        self.at = chain if self.machine.whole else local
+        self.own = index + block * self.tile[0] if self.machine.whole else slice(None)
 
     def total(self, x):
         """The sum over a team, in each of its threads, by exchanges over doubling distances."""
         for distance in (1 << i for i in range(self.size.bit_length() - 1)):
-            x = x + (philox.exchanged(x, distance) if self.native else x[jnp.arange(x.size) ^ distance])
+            x = x + self.machine.exchanged(x, distance)
         return x
 
-    def apart(self, tiles: list) -> list:
-        """The same tiles; when interpreting, this keeps XLA from computing them again for every use."""
-        return tiles if self.native else list(jax.lax.optimization_barrier(tuple(tiles)))
-
-    def own(self, draw):
+    def number(self, draw):
         """The number of a thread's draw: the threads of a team take turns."""
         return draw if self.thread is None else draw * self.size + self.thread
 
     def words(self, k, number, stream: int):
         """Four random words: draw number `number` of step k."""
         full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)
-        return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.native)
+        return philox.random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.machine)
 
     def normals(self, k, count: int, stream: int) -> list:
         """The normals of step k: each thread draws some of them and has zeros for the others."""
         rounds = pl.cdiv(pl.cdiv(count, 4), self.size)
-        drawn = [philox.normals(self.words(k, self.own(c), stream), self.native) for c in range(rounds)]
+        drawn = [philox.normals(self.words(k, self.number(c), stream), self.machine) for c in range(rounds)]
         xi = []
         for i in range(count):
             c, owner = divmod(i // 4, self.size)
             x = drawn[c][i % 4]
             xi.append(x if self.thread is None else jnp.where(self.thread == owner, x, np.float32(0)))
-        return self.apart(xi)
+        return self.machine.apart(xi)
 
     def everywhere(self, xi: list) -> list:
         """The result of `normals` with all numbers in every thread."""
         if self.thread is None:
             return xi
-        return self.apart([self._from_thread(x, i // 4 % self.size) for i, x in enumerate(xi)])
-
-    def _from_thread(self, x, number: int):
-        if self.native:
-            return philox.from_thread(x, number, self.size)
-        return x[jnp.arange(x.size) // self.size * self.size + number]
+        return self.machine.apart(
+            [self.machine.from_thread(x, i // 4 % self.size, self.size) for i, x in enumerate(xi)]
+        )

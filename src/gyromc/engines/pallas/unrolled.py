@@ -6,9 +6,12 @@ tiles, a matrix product becomes sums of products of tiles, and indexing happens 
 products with zero and one are dropped.
 """
 
+import contextlib
+import contextvars
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -184,13 +187,29 @@ class _Interpreter:
         return order(add.accumulate(order(array), axis=eqn.params["axis"], dtype=object))
 
 
+_REPLACED: contextvars.ContextVar[Mapping[str, Callable]] = contextvars.ContextVar(
+    "replaced", default=MappingProxyType({})
+)
+
+
+@contextlib.contextmanager
+def replacing(functions: Mapping[str, Callable]):
+    """While this context lasts, the named operations are these functions of tiles, with the operation's own parameters."""
+    token = _REPLACED.set(functions)
+    try:
+        yield
+    finally:
+        _REPLACED.reset(token)
+
+
 def _binding(eqn) -> Callable:
     """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
+    function = _REPLACED.get().get(eqn.primitive.name, eqn.primitive.bind)
 
     def operate(*args):
         shape = next((x.shape for x in args if not _constant(x)), ())
         tiles = [jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)]
-        return eqn.primitive.bind(*tiles, **eqn.params)
+        return function(*tiles, **eqn.params)
 
     return operate
 
