@@ -209,6 +209,7 @@ def test_the_copy_in_one_file_opens_without_a_server(opened, tmp_path):
     assert state(page)["t"] == 1
 
 
+@pytest.mark.slow
 def test_frames_a_second_with_500_chains(opened):
     page = opened("chains=500")
     wait(page, "window.explorer.ready && window.explorer.t > 40")

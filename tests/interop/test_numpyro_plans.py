@@ -142,6 +142,7 @@ def test_fields_replace_what_was_chosen_but_not_below_an_account():
     assert gnp.tune(target, gradients=2000, dtype="float64").plan.dtype == "float64"
 
 
+@pytest.mark.slow
 def test_a_batch_size_forces_a_control_variate_at_the_mode():
     rng = np.random.default_rng(3)
     exposure = rng.uniform(0.5, 2.0, 40)

@@ -43,6 +43,7 @@ def run(tuned):
     return gm.run(tuned.plan, thin=60)
 
 
+@pytest.mark.slow
 def test_a_mini_batch_run_finds_a_known_posterior(run, tuned):
     """Mean and sd of a Gamma posterior, within 4 standard errors and the expected bias, which see an error of 1 %."""
     found, mean, sd = gnp.summary(run)["rate"], SHAPE / RATE, np.sqrt(SHAPE) / RATE

@@ -198,6 +198,7 @@ def test_more_columns_than_rows():
     assert np.all(np.diag(np.linalg.inv(center.precision)) < 2.5**2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Draws around the mode:gyromc.GyromcWarning")
 def test_nearly_separable_classes_of_many_columns():
     """Importance sampling fails here, with a warning; steps are small, not absurd, and two seeds agree within stated errors."""
