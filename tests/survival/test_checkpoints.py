@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import jax
@@ -154,15 +153,27 @@ def test_other_versions_are_said_and_used(tmp_path, monkeypatch):
         gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
 
 
+LONG = small(num_steps=300_000_000, num_chains=16)
+
+
+def once(number):
+    """A function of progress that sends this process a signal when it is called first."""
+    sent = []
+
+    def advance(steps):
+        if not sent:
+            sent.append(steps)
+            os.kill(os.getpid(), number)
+
+    return advance
+
+
 def test_sigterm_saves_and_then_ends(tmp_path):
     ended, before = [], signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
     try:
-        long = small(num_steps=3_000_000, num_chains=16)
-        timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        timer.start()
         with pytest.warns(gm.GyromcWarning, match="Interrupted"):
-            run = gm.run(long, "lanes", progress=False, checkpoint=tmp_path, every="1h")
+            run = gm.run(LONG, "lanes", progress=once(signal.SIGTERM), checkpoint=tmp_path, every="1h")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended == [signal.SIGTERM]
@@ -171,11 +182,8 @@ def test_sigterm_saves_and_then_ends(tmp_path):
 
 def test_ctrl_c_saves(tmp_path, sigint):
     sigint(signal.default_int_handler)
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.warns(gm.GyromcWarning, match="Interrupted"):
-        run = gm.run(
-            small(num_steps=3_000_000, num_chains=16), "lanes", progress=False, checkpoint=tmp_path, every="1h"
-        )
+        run = gm.run(LONG, "lanes", progress=once(signal.SIGINT), checkpoint=tmp_path, every="1h")
     assert names(tmp_path) == [f"step-{run.state.step:015d}.gyromc"]
 
 
