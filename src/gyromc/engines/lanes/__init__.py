@@ -66,7 +66,8 @@ class LanesSession:
             self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
             types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
-            self.loop = loops.loop_for(part, *variant, "_".join(str(np.dtype(one)) for one in types))
+            names = [str(np.dtype(one)) for one in types]  # mapped rows can have a type of their own
+            self.loop = loops.loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
         self.threads = min(num_threads(), self.blocks)
         self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
         self.chains = self._chains(state, slots)
