@@ -177,7 +177,7 @@ CASES = [
 ]
 
 
-def measure(case: Case) -> dict:
+def measure(case: Case, repetitions: int = REPETITIONS) -> dict:
     """One row of the table."""
     means, seconds = case.truth(case)
     truth = np.concatenate([means, seconds])
@@ -189,7 +189,7 @@ def measure(case: Case) -> dict:
         warnings.simplefilter("ignore")
         tuned = gm.tune(case.plan(), gradients=case.gradients, oracle=case.oracle)
         ours, far = [], 0
-        for seed in range(REPETITIONS):
+        for seed in range(repetitions):
             run = gm.run(
                 tuned.plan.replace(seed=seed).knowing(tuned.plan.model), progress=False, on_divergence="report"
             )
@@ -197,7 +197,7 @@ def measure(case: Case) -> dict:
             ours.append((found - truth) / spread)
             claimed = np.hypot(claimed, [row.largest_bias for row in tuned.values()])
             far += int(np.any(np.abs(found - truth) > FAR * claimed))
-        step, theirs = plain(case, truth, spread)
+        step, theirs = plain(case, truth, spread, repetitions)
     rmse = float(np.sqrt(np.mean(np.square(ours))))
     return {
         "problem": case.name,
@@ -209,12 +209,12 @@ def measure(case: Case) -> dict:
         "step_size": tuned.plan.eta,
         "sgld_step_size": step,
         "tuning_gradients": tuned.spent,
-        "far_off": far / REPETITIONS,
+        "far_off": far / repetitions,
         "warned": bool(tuned.warnings),
     }
 
 
-def plain(case: Case, truth: np.ndarray, spread: np.ndarray) -> tuple[float, float]:
+def plain(case: Case, truth: np.ndarray, spread: np.ndarray, repetitions: int) -> tuple[float, float]:
     """SGLD at its best step size: from the mode, a tenth of the steps burn-in, the errors of several repetitions."""
     model = case.plan().model
     try:
@@ -229,13 +229,13 @@ def plain(case: Case, truth: np.ndarray, spread: np.ndarray) -> tuple[float, flo
             step_size=scale / top,
             num_steps=steps - steps // 10,
             burn_in=steps // 10,
-            num_chains=CHAINS * REPETITIONS,
+            num_chains=CHAINS * repetitions,
             oracle=case.oracle,
         )
         run = gm.run(plan, progress=False, on_divergence="report")
         if np.any(run.diverged):
             continue
-        averages = np.stack(list(run.averages.values()), axis=1).reshape(REPETITIONS, CHAINS, -1).mean(axis=1)
+        averages = np.stack(list(run.averages.values()), axis=1).reshape(repetitions, CHAINS, -1).mean(axis=1)
         best = min(best, (float(np.sqrt(np.mean(((averages - truth) / spread) ** 2))), scale / top))
     return best[1], best[0]
 
@@ -268,6 +268,7 @@ def table(rows: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names that contain one of these")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
@@ -276,7 +277,7 @@ def main() -> None:
         wanted = not given.only or any(text in case.name for text in given.only)
         if not wanted or case.name in {row["problem"] for row in rows}:
             continue
-        rows.append(measure(case))
+        rows.append(measure(case, given.repetitions))
         print(table(rows[-1:]).splitlines()[-1], flush=True)
         if given.out:
             given.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")

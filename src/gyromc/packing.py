@@ -29,7 +29,17 @@ from gyromc.stretches import Gram
 from gyromc.targets import Group, Target, families
 from gyromc.targets.likelihoods import Likelihood
 
-__all__ = ["PIECES", "description", "differences", "packed_plan", "prepared", "remember", "unpacked_plan", "versions"]
+__all__ = [
+    "PIECES",
+    "changed_versions",
+    "description",
+    "differences",
+    "packed_plan",
+    "prepared",
+    "remember",
+    "unpacked_plan",
+    "versions",
+]
 
 MOST_SHOWN = 8  # differences
 assert issubclass(Gram, Operator)  # what is not imported
@@ -104,6 +114,12 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return {**found, "machine": platform.machine()}
+
+
+def changed_versions(before: Mapping[str, str | None]) -> str:
+    """Which of the programs that numbers depend on are others than before, as "jax 0.10 → 0.11, …"; empty where none is."""
+    now = versions()
+    return ", ".join(f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name])
 
 
 def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from gyromc.archive import Archive, Functions, unpack, write_archive
 from gyromc.engines.checkpoints import STATE
 from gyromc.engines.loop import resume
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.packing import PIECES, packed_plan, unpacked_plan, versions
+from gyromc.packing import PIECES, changed_versions, packed_plan, unpacked_plan, versions
 from gyromc.references import References
 from gyromc.results import Run
 
@@ -47,11 +47,9 @@ def restored(archive: Archive, path: str | Path, functions: Functions) -> Run:
             f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
             f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or run the plan again."
         ) from None
-    before, now = content["versions"], versions()
-    other = [f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name]]
-    if other:
+    if other := changed_versions(content["versions"]):
         warnings.warn(
-            f"{path} was written by other programs ({', '.join(other)}): a continuation may differ in its last digits from one "
+            f"{path} was written by other programs ({other}): a continuation may differ in its last digits from one "
             "that they would make.",
             GyromcWarning,
             stacklevel=3,

@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 
 from gyromc import InvalidInput
-from gyromc.explore.server import FOLDER, PORT, PageServer, copy_in_one_file, files
+from gyromc.app.explore import PORT
+from gyromc.explore.server import FOLDER, PageServer, copy_in_one_file, files
 from support.commands import gyromc, interruptible_command
 
 

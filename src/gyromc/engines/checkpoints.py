@@ -22,7 +22,7 @@ from gyromc import __version__
 from gyromc.archive import read_archive, unpack, write_archive
 from gyromc.checks import require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.packing import PIECES, description, differences, prepared, remember, versions
+from gyromc.packing import PIECES, changed_versions, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
@@ -148,11 +148,9 @@ class Checkpoints:
                 + "\n  ".join(changed)
                 + "\nPass the plan as it was, or another directory to start anew."
             )
-        before, now = content["versions"], versions()
-        other = [f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name]]
-        if other:
+        if other := changed_versions(content["versions"]):
             warnings.warn(
-                f"{path} was written by other programs ({', '.join(other)}): the run goes on, but its numbers may differ in "
+                f"{path} was written by other programs ({other}): the run goes on, but its numbers may differ in "
                 "their last digits from those of a run that was not interrupted.",
                 GyromcWarning,
                 stacklevel=5,

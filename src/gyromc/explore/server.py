@@ -12,10 +12,9 @@ from pathlib import Path
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 
-__all__ = ["ADDRESS", "PORT", "PageServer", "copy_in_one_file", "files"]
+__all__ = ["ADDRESS", "PageServer", "copy_in_one_file", "files"]
 
 ADDRESS = "127.0.0.1"
-PORT = 8642
 FOLDER = Path(__file__).parent
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -66,7 +65,7 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int = PORT):
+    def __init__(self, port: int):
         port = whole(port, "port", least=0, most=65535)
         self.content = {name: (path.read_bytes(), KINDS[path.suffix]) for name, path in files().items()}
         try:

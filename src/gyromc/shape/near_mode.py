@@ -6,6 +6,7 @@ sample of the rows says well enough how small.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -31,26 +32,25 @@ class NearMode:
     def potentials(self, rows: np.ndarray) -> np.ndarray:
         """U at each row of θ, less U at the mode."""
         away = rows - self.center.mode
-        here, slope, curved = self._at_mode()
+        here, slope, curved = self._at_mode
         sampled = self.part.potentials(rows) - here - away @ slope - _squares(away, curved) / 2
         return _squares(away, self.center.precision) / 2 + self.share * sampled
 
     def gradients(self, rows: np.ndarray) -> np.ndarray:
         """∇U at each row of θ."""
         away = rows - self.center.mode
-        _, slope, curved = self._at_mode()
+        _, slope, curved = self._at_mode
         return away @ self.center.precision + self.share * (self.part.gradients(rows) - slope - away @ curved)
 
     def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
         """The mean of ∇²U over rows of θ."""
-        return self.center.precision + self.share * (self.part.mean_hessian(rows) - self._at_mode()[2])
+        return self.center.precision + self.share * (self.part.mean_hessian(rows) - self._at_mode[2])
 
+    @functools.cached_property
     def _at_mode(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """U, ∇U and ∇²U of the part at the mode."""
         at = self.center.mode[None]
-        if not hasattr(self, "_kept"):
-            found = float(self.part.potentials(at)[0]), self.part.gradients(at)[0], self.part.mean_hessian(at)
-            object.__setattr__(self, "_kept", found)
-        return self._kept  # type: ignore[attr-defined]
+        return float(self.part.potentials(at)[0]), self.part.gradients(at)[0], self.part.mean_hessian(at)
 
 
 def near_mode(target: Target, center: Laplace) -> "NearMode | Target":

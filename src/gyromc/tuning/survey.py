@@ -230,8 +230,8 @@ def _fitted(
     `before` is a precision to begin from; `walked` are the gradients at the points of a run.
     """
     kept = weights > NEAR / len(weights)
-    theta, weights = theta[kept], weights[kept] / weights[kept].sum()
-    gradients, run = model.flat_target.gradients(theta) if walked is None else walked, walked is not None
+    theta, weights, run = theta[kept], weights[kept] / weights[kept].sum(), walked is not None
+    gradients = model.flat_target.gradients(theta) if walked is None else walked[kept]
     finite = np.all(np.isfinite(gradients), axis=1)
     theta, weights, gradients = theta[finite], weights[finite] / weights[finite].sum(), gradients[finite]
     mean, K, second = regressed(theta, gradients, weights, worth * len(weights), before)
