@@ -29,6 +29,7 @@ class Part(NamedTuple):
 
 LAYERS = [
     Part("errors", "the exceptions and warnings"),
+    Part("extras", "packages that only an extra installs, and the message where they are missing"),
     Part("checks", "reading and validating arguments"),
     Part("csvfile", "the only parser of CSV: cells with their lines"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),

@@ -125,7 +125,7 @@ def test_other_versions_are_said(tmp_path, monkeypatch):
     path = tmp_path / "run.gyromc"
     gm.run(small(), "lanes", progress=False).save(path)
     monkeypatch.setattr("gyromc.packing.__version__", "9.9")
-    with pytest.warns(gm.GyromcWarning, match=r"written by other programs \(gyromc 0.1.0 → 9.9\)"):
+    with pytest.warns(gm.GyromcWarning, match=rf"written by other programs \(gyromc {gm.__version__} → 9.9\)"):
         gm.load(path)
 
 

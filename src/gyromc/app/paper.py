@@ -54,6 +54,9 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Run the paper's experiments and report every claim with a verdict."""
+    from gyromc.extras import require_extra
+
+    require_extra("report", "`gyromc reproduce`")  # before the work, not at its end
     from gyromc.paper.execution import Interrupted
     from gyromc.paper.reproduction import reproduce
     from gyromc.show.progress import say

@@ -149,11 +149,14 @@ def tune(
     from gyromc.app.accounts import page
     from gyromc.app.planfiles import find
     from gyromc.app.saving import require_file, require_saveable, text_of
+    from gyromc.extras import require_extra
     from gyromc.show.files import write_atomically
     from gyromc.show.progress import say
     from gyromc.tuning.tune import tune
 
     require_file(html, "--html")
+    if html is not None:
+        require_extra("report", "`--html`")
     require_file(save, "--save")
     plan = find(what)
     if save is not None:

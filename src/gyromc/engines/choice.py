@@ -4,13 +4,27 @@
 """
 
 from gyromc.checks import one_of, require
-from gyromc.engines import lanes, pallas, scan
+from gyromc.engines import pallas, scan
 from gyromc.engines.protocol import Engine
+from gyromc.engines.suitable import WithoutNumba
+from gyromc.errors import MissingExtra
+from gyromc.extras import needs
 from gyromc.plan import Plan
 
 __all__ = ["ENGINES", "choose"]
 
-ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": lanes, "scan": scan}
+
+def _lanes() -> Engine:
+    """The engine `lanes`, or what stands in its place where Numba is not installed."""
+    try:
+        with needs("fast", "engine `lanes`"):
+            from gyromc.engines import lanes
+    except MissingExtra as missing:
+        return WithoutNumba(missing)
+    return lanes
+
+
+ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": _lanes(), "scan": scan}
 """The engines by name, the fastest first."""
 
 
