@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction")
 _NAMES = {
