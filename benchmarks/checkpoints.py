@@ -1,0 +1,104 @@
+"""What checkpoints cost: time and bytes of a run that keeps draws, and of states of many chains in an archive and with Orbax.
+
+    python benchmarks/checkpoints.py draws [--out docs/measured/checkpoints.json] [--page docs/scale.md]
+    python benchmarks/checkpoints.py state [--out docs/measured/checkpoint-state.json] [--page docs/scale.md]
+
+`draws` runs 10⁴ draws of 64 chains in ten dimensions with 50, 100, 200 and 400 checkpoints, with draws in pieces, and with all draws
+written again in each checkpoint (pieces without an end). Time is that of the calls that save, bytes are those that were written.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gyromc as gm
+from gyromc.engines import pieces
+from gyromc.engines.checkpoints import Checkpoints
+from pages import markdown, replace_between
+
+DRAWS, CHAINS, DIM = 10_000, 64, 10
+COUNTS = (50, 100, 200, 400)
+
+
+def plan_of(draws: int) -> gm.Plan:
+    """Independent Gaussian coordinates, one draw a step."""
+    return gm.Plan(
+        target=gm.targets.Quadratic(np.ones(DIM)),
+        dynamics=gm.dynamics.overdamped(DIM),
+        observables={"x": gm.observables.linear(np.eye(DIM)[0])},
+        step_size=0.1,
+        num_steps=draws,
+        num_chains=CHAINS,
+    )
+
+
+class Counting(Checkpoints):
+    """Checkpoints whose time and bytes are added up."""
+
+    seconds_spent, written = 0.0, 0
+
+    def save(self, run, kept):
+        before = {path.name for path in self.directory.iterdir()}
+        began = time.perf_counter()
+        super().save(run, kept)
+        Counting.seconds_spent += time.perf_counter() - began
+        Counting.written += sum(path.stat().st_size for path in self.directory.iterdir() if path.name not in before)
+
+
+def draws(total: int = DRAWS) -> list[dict[str, Any]]:
+    """Rows: the number of checkpoints, and seconds and bytes with pieces and without."""
+    from gyromc.engines import loop
+
+    rows, usual = [], (pieces.PIECE, loop.Checkpoints)
+    try:
+        loop.Checkpoints = Counting  # type: ignore[misc]
+        for count in COUNTS:
+            row: dict[str, Any] = {"draws": total, "checkpoints": count}
+            for name, size in (("in_pieces", usual[0]), ("all_again", 2**62)):
+                pieces.PIECE = size
+                Counting.seconds_spent, Counting.written = 0.0, 0
+                with tempfile.TemporaryDirectory() as folder:
+                    gm.run(plan_of(total), "lanes", thin=1, progress=False, checkpoint=folder, every=total // count)
+                row |= {f"seconds_{name}": Counting.seconds_spent, f"bytes_{name}": Counting.written}
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    finally:
+        pieces.PIECE, loop.Checkpoints = usual  # type: ignore[misc]
+    return rows
+
+
+def draws_table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        [
+            f"{row['checkpoints']}",
+            f"{row['seconds_in_pieces']:.1f} s",
+            f"{row['bytes_in_pieces'] / 1e6:,.0f} MB",
+            f"{row['seconds_all_again']:.1f} s",
+            f"{row['bytes_all_again'] / 1e6:,.0f} MB",
+        ]
+        for row in rows
+    ]
+    head = ["checkpoints", "time, in pieces", "written, in pieces", "time, all again", "written, all again"]
+    return markdown(head, lines, left=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("draws",))
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--page", type=Path, help="a Markdown page with the markers of the table")
+    options = parser.parse_args()
+    rows = draws()
+    if options.out:
+        options.out.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+    if options.page:
+        replace_between(options.page, "checkpoint-draws", draws_table(rows))
+
+
+if __name__ == "__main__":
+    main()
