@@ -153,7 +153,10 @@ def _made(known: type, fields: Mapping[str, Any], inside: Callable[[Any], Any]) 
 def write_archive(
     path: str | Path, kind: str, value: Any, classes: Classes, written_by: str, functions: Functions | None = None
 ) -> dict[str, str]:
-    """Write a value; the file appears whole or not at all. The same value gives the same bytes. Returns the SHA-256 of its members."""
+    """Write a value; the file appears whole or not at all. The same value gives the same bytes.
+
+    Returns the SHA-256 of every member.
+    """
     arrays: dict[str, np.ndarray] = {}
     content = json_text(pack(value, arrays, classes, functions)).encode()
     members = {"content.json": (content,), **{f"{name}.npy": _npy(array) for name, array in arrays.items()}}

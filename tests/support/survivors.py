@@ -1,4 +1,4 @@
-"""Plans whose runs are saved, killed and resumed, one for each engine and for each piece that a file must hold; how they are killed.
+"""Plans whose runs are saved, killed and resumed, one for each engine and for each piece that a file must hold, and how they end.
 
 They are built from values alone, so that another process builds the same ones.
 """

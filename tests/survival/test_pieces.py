@@ -1,5 +1,7 @@
 """Draws in pieces: written once, shared by checkpoints, checked when they are read, removed when no checkpoint needs them."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_a_full_piece_is_written_once(ten, tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "write_archive", lambda path, *rest: (written.append(path.name), write(path, *rest))[1])
     run = resumed(tmp_path)
     edges = [7, *range(20, 201, 20), 207]
-    assert written == [piece(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
+    assert written == [piece(*pair) for pair in itertools.pairwise(edges)]
     assert names(tmp_path, "draws") == written
     assert digest(run) == digest(expected()) == digest(resumed(tmp_path))
 

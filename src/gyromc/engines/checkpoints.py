@@ -2,9 +2,9 @@
 
 Input: the directory, a plan and the options of its run. Output: the newest checkpoint as a partial `Run`, and new checkpoints as
 the run goes on. A checkpoint is one archive (`gyromc.archive`), named by its step, that appears whole or not at all. It holds the
-state of the chains with the position of their random numbers, the sums of observables and martingales, block sums, the list of
-the files with the draws so far (`pieces`), what was computed for the plan before its first step, the versions of the programs, and
-a description of the plan. Files are ordered by step, never by date, so that a clock that jumps changes nothing.
+state of the chains (`states`) with the position of their random numbers, the sums of observables and martingales and block sums,
+the list of the files with the draws so far (`pieces`), what was computed for the plan before its first step, the versions of the
+programs, and a description of the plan. Files are ordered by step, never by date, so that a clock that jumps changes nothing.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import re
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from gyromc import __version__
 from gyromc.archive import read_archive, unpack, write_archive
 from gyromc.checks import require, shown, whole
 from gyromc.engines.pieces import Piece, Pieces
+from gyromc.engines.states import StateFolder, read_state, state_store
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.packing import PIECES, changed_versions, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
@@ -32,7 +33,9 @@ from gyromc.show.interruption import Interruption
 __all__ = ["KIND", "STATE", "Checkpoints"]
 
 KIND = "checkpoint"
-STATE: dict[str, type] = {known.__name__: known for known in (EngineState, Failure, Cause, RunOptions, Piece)}
+STATE: dict[str, type] = {
+    known.__name__: known for known in (EngineState, Failure, Cause, RunOptions, Piece, StateFolder)
+}
 """The classes of a run besides those of its plan, by name."""
 NAME = re.compile(r"step-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
@@ -45,7 +48,14 @@ class Checkpoints:
     """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
     def __init__(
-        self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
+        self,
+        directory: str | Path,
+        plan: Plan,
+        options: RunOptions,
+        every: str | int,
+        keep: int,
+        ended: Interruption,
+        state_format: str = "archive",
     ):
         require(isinstance(directory, str | os.PathLike), f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = Path(directory), plan, options, ended
@@ -56,7 +66,8 @@ class Checkpoints:
         self.last: int | None = None  # the step of the last checkpoint
         self.pieces = Pieces(self.directory, plan.burn_in, options.thin)
         self._computed: dict[str, Any] | None = None
-        self._referred: dict[Path, tuple[Piece, ...]] = {}  # the pieces of the checkpoints that were read or written
+        self.states = state_store(state_format, self.directory)
+        self._referred: dict[Path, _Files] = {}  # what the checkpoints that were read or written refer to
         self._lock = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
@@ -92,7 +103,7 @@ class Checkpoints:
                 reasons[path] = str(error)
                 continue
             self._set_aside(reasons, path)
-            self.saved, self.last, self.pieces.stored = time.monotonic(), found.state.step, self._referred[path]
+            self.saved, self.last, self.pieces.stored = time.monotonic(), found.state.step, self._referred[path].draws
             return found
         require(
             not files,
@@ -112,7 +123,6 @@ class Checkpoints:
         content = {
             "description": self.description,
             "versions": versions(),
-            "state": run.state,
             "failures": run.failures,
             "prepared": self._prepared(run.plan),
             "times": (run.wall_time, run.compile_time),
@@ -120,13 +130,14 @@ class Checkpoints:
         path = self.directory / f"step-{run.state.step:015d}.gyromc"
         try:
             pieces = self.pieces.added(kept)
-            content["draws"] = list(pieces) if kept else None
+            content |= {"draws": list(pieces), "state": self.states.write(run.state)}
             write_archive(path, KIND, content, PIECES | STATE, __version__)
             sync_folder(self.directory)
-            self.last, self.pieces.stored, self._referred[path] = run.state.step, pieces, pieces
+            self.last, self.pieces.stored = run.state.step, pieces
+            self._referred[path] = _Files(pieces, _folder(content["state"]))
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)
-            self._remove_pieces()
+            self._remove_unused()
         except (InvalidInput, OSError) as error:
             warnings.warn(
                 f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
@@ -134,11 +145,11 @@ class Checkpoints:
                 stacklevel=4,
             )
             with contextlib.suppress(OSError):
-                self._remove_pieces()
+                self._remove_unused()
         self.saved = time.monotonic()
 
-    def _remove_pieces(self) -> None:
-        """Remove the files of draws that no checkpoint refers to."""
+    def _remove_unused(self) -> None:
+        """Remove the files of draws and of states that no checkpoint refers to."""
         files = self._files()
         for path in set(files) - set(self._referred):
             try:
@@ -146,14 +157,15 @@ class Checkpoints:
             except READING:
                 return  # which of them it needs is not known
         self._referred = {path: self._referred[path] for path in files}
-        self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
+        self.pieces.keep_only({piece.name for files in self._referred.values() for piece in files.draws})
+        self.states.keep_only([files.state for files in self._referred.values()])
 
     def _content(self, path: Path) -> dict[str, Any]:
         """What a checkpoint holds, and note the pieces that it refers to."""
         archive = read_archive(path)
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         content = unpack(archive.content, archive.arrays, PIECES | STATE)
-        self._referred[path] = tuple(content["draws"] or ())
+        self._referred[path] = _Files(tuple(content["draws"]), _folder(content["state"]))
         return content
 
     def _prepared(self, plan: Plan) -> dict[str, Any]:
@@ -193,7 +205,7 @@ class Checkpoints:
             plan=plan,
             engine=self.options.engine,
             engine_reason=self.options.reason,
-            state=content["state"],
+            state=read_state(content["state"], self.directory),
             wall_time=content["times"][0],
             compile_time=content["times"][1],
             partial=True,
@@ -213,6 +225,17 @@ class Checkpoints:
                 GyromcWarning,
                 stacklevel=4,
             )
+
+
+class _Files(NamedTuple):
+    """What a checkpoint refers to: files of draws, and the folder of its state, if it has one."""
+
+    draws: tuple[Piece, ...]
+    state: StateFolder | None
+
+
+def _folder(state: EngineState | StateFolder) -> StateFolder | None:
+    return state if isinstance(state, StateFolder) else None
 
 
 class _OtherPlan(Exception):

@@ -1,9 +1,9 @@
 """Draws in pieces: files that the checkpoints of a run share, so that a checkpoint writes the new draws only.
 
-Input: the draws of a run so far. Output: archives in the directory of its checkpoints, named by the steps whose draws they hold, and
-the list of them, with checksums, that a checkpoint stores. A piece of at least `PIECE` bytes is written once and never changed. The
-draws after the last such piece are written again with the next checkpoint, as one piece with a name of its own: pieces stay few,
-and a checkpoint writes at most `PIECE` bytes more than what is new.
+Input: the draws of a run so far. Output: archives in the directory of its checkpoints, named by the steps whose draws they hold,
+and the list of them, with checksums, that a checkpoint stores. A piece of at least `PIECE` bytes and `SHARE` of all draws is
+written once and never changed. The draws after the last such piece are written again with the next checkpoint, as one piece with
+a name of its own. So pieces stay few, and a checkpoint writes little more than what is new.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from gyromc.checks import require
 __all__ = ["PIECE", "Piece", "Pieces"]
 
 KIND = "draws"
-PIECE = 2**20
-"""Bytes from which on a piece is not written again."""
+PIECE, SHARE = 2**18, 1 / 256
+"""The bytes, and the share of all draws, from which on a piece is not written again."""
 NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
 
 
@@ -48,7 +48,9 @@ class Pieces:
         total = sum(map(len, kept))
         if total == sum(piece.draws for piece in self.stored):
             return self.stored
-        full = tuple(piece for piece in self.stored if piece.size >= PIECE)
+        full = self.stored
+        if full and full[-1].size < max(PIECE, SHARE * sum(piece.size for piece in full)):
+            full = full[:-1]
         first = sum(piece.draws for piece in full)
         draws = _from(kept, first)
         name = f"draws-{self._step(first):015d}-{self._step(total):015d}.gyromc"
