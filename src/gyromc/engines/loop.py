@@ -63,6 +63,7 @@ def run(
     checkpoint: str | Path | None = None,
     every: str | int = "60s",
     keep: int = 3,
+    checkpoint_format: str = "archive",
 ) -> Run:
     """Run the chains of a plan and average its observables.
 
@@ -90,6 +91,8 @@ def run(
     - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
     - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
     - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
+    - `checkpoint_format`: how the state of the chains is stored: `"archive"`, in one file, or `"orbax"`, for large states that
+      are spread over devices (the extra `orbax`). A run that was stopped may go on with the other one.
 
     **Returns:** a `Run`.
 
@@ -110,7 +113,8 @@ def run(
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
     if checkpoint is None:
         return _execute(plan, None, options)
-    with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
+    stored = (checkpoint, plan, options, every, keep)
+    with delayed() as ended, Checkpoints(*stored, ended, checkpoint_format) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
