@@ -93,7 +93,7 @@ def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> li
     )
     address = (host.strip("[]"), int(port))
     hello = {
-        "gyromc": __version__,
+        "gyromc": _version(),
         "index": index,
         "of": num_processes,
         "place": f"{socket.gethostname()}, pid {os.getpid()}",
@@ -140,7 +140,7 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
         except TimeoutError:
             missing = [i for i in range(1, own["of"]) if i not in found]
             return (
-                f"After {timeout:.0f} s, {len(found) + 1} of {own['of']} processes were there; missing: {_listed(missing)}. Look "
+                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {_listed(missing)}. Look "
                 "at their messages, and whether they reach this machine; where they need longer, wait longer."
             )
         link = Link(connection)
@@ -197,13 +197,17 @@ def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> Link
     where = f"{address[0]}:{address[1]}"
     if answered:
         raise InvalidInput(
-            f"{where} answers, but does not take process {own['index']} into a run within {timeout:.0f} s: the run there has all "
+            f"{where} answers, but does not take process {own['index']} into a run within {timeout:g} s: the run there has all "
             "its processes already (was a number used twice?), or another program uses the port."
         )
     raise InvalidInput(
-        f"Process 0 cannot be reached at {where}: tried for {timeout:.0f} s, the last time: {reason}. Check that process 0 runs, "
+        f"Process 0 cannot be reached at {where}: tried for {timeout:g} s, the last time: {reason}. Check that process 0 runs, "
         "that the address is that of its machine and that no firewall closes the port."
     )
+
+
+def _version() -> str:
+    return __version__
 
 
 def _listed(numbers: list[int], most: int = 8) -> str:

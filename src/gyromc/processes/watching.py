@@ -85,7 +85,7 @@ class _Watch:
                 self.tell(beat=True)
             for link in self.links:
                 if link.left is None and now - link.heard > self.silence:
-                    self._lost(link, f"was not heard of for {self.silence:.0f} s: its machine or the network failed")
+                    self._lost(link, f"was not heard of for {self.silence:g} s: its machine or the network failed")
                 if link.left == 0 and self.waiting is not None and now - self.waiting > GRACE:
                     self._lost(link, "has ended, while this one waits for it")
             if self.ending is not None and now >= self.ending[0]:
