@@ -22,6 +22,7 @@ from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import explanation, failures_of
 from gyromc.engines.sameness import require_same
 from gyromc.engines.state import batch_length
+from gyromc.engines.together import decide
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
@@ -109,11 +110,12 @@ def run(
         thin = keep_draws
     _check_length(plan)
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
-    require_same(plan, options)
     if checkpoint is None:
+        require_same(plan, options)
         return _execute(plan, None, options)
     with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
         found = checkpoints.newest()
+        require_same(plan, options, found.state.step if found else 0)
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
 
@@ -193,17 +195,22 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
-        while loop.step < loop.total and not interrupted and not (checkpoints and checkpoints.ended):
+        ended = None if checkpoints is None else checkpoints.ended
+        decision = decide(loop.pace, False, interrupted, ended)
+        while loop.step < loop.total and not decision.stop:
+            loop.pace = decision.pace
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
             if options.on_divergence == "raise" and loop.failed():
                 raise DivergenceError(explanation(plan, loop.failures(), options))
-            if checkpoints is not None and checkpoints.due(loop.step):
+            due = checkpoints is not None and checkpoints.due(loop.step)
+            decision = decide(loop.pace, due, interrupted, ended)
+            if checkpoints is not None and decision.save:
                 checkpoints.save(result(), loop.kept)
         if checkpoints is not None and checkpoints.last != loop.step:
             checkpoints.save(result(), loop.kept)
-        if interrupted:
+        if decision.stop and interrupted:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
             if options.on_divergence == "raise" and loop.failed():
                 raise DivergenceError(explanation(plan, loop.failures(), options))
