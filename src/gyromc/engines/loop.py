@@ -20,6 +20,7 @@ from gyromc.checks import free_memory, one_of, positive, require, require_memory
 from gyromc.engines.checkpoints import Checkpoints
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import explanation, failures_of
+from gyromc.engines.sameness import require_same
 from gyromc.engines.state import batch_length
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
@@ -108,6 +109,7 @@ def run(
         thin = keep_draws
     _check_length(plan)
     options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
+    require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
@@ -120,6 +122,7 @@ def resume(plan: Plan, before: Run) -> Run:
     """Continue a run up to the steps of `plan`, with the options it was started with."""
     assert before.options is not None
     _check_length(plan)
+    require_same(plan, before.options, before.state.step)
     return _execute(plan, before, before.options)
 
 

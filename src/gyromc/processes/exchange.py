@@ -1,8 +1,6 @@
-"""Several processes that compute one run: how they start, how many they are, and how they come to the same decisions.
+"""What processes tell one another: how many they are, small values that all of them must know, and arrays in parts.
 
-`start` connects this process to the others. `count` and `index` say how many there are and which one this is. `agree` and
-`everyone` exchange small values, `gathered` and `joined` whole arrays; all processes must call these four in the same order. With
-one process all of them return at once, and no distributed runtime is needed.
+Values go through the coordinator's store of keys and values, arrays through the devices. With one process nothing is sent.
 """
 
 import io
@@ -14,40 +12,14 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require, shown
+from gyromc.processes.watching import waiting
 
-__all__ = ["agree", "count", "everyone", "gathered", "index", "joined", "start"]
+__all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
 
 WAIT = (
     24 * 3600
 )  # seconds that one process waits for the others, which may compile or save; whether they live is watched apart
 _calls = itertools.count()  # every exchange has its own key
-
-
-def start(
-    coordinator: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    timeout: int = 300,
-) -> None:
-    """Connect this process to the others; call it in every process, before JAX computes anything.
-
-    **Arguments:**
-
-    - `coordinator`: `"host:port"` of process 0, which listens there. Left out, with the next two: what the launcher (SLURM, Open
-      MPI, Kubernetes) says.
-    - `num_processes`: how many processes there are.
-    - `process_id`: which one this is, from 0.
-    - `timeout`: seconds to wait for the others.
-
-    ```python
-    from gyromc import processes
-    assert (processes.count(), processes.index()) == (1, 0)  # where nothing was started
-    ```
-    """
-    import jax
-
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout)
 
 
 def count() -> int:
@@ -128,7 +100,8 @@ def _exchanged(client: Any, data: bytes) -> list[bytes]:
     """What every process gave to this call of it."""
     number, own, total = next(_calls), index(), count()
     client.key_value_set_bytes(f"gyromc/{number}/{own}", b"." + data)  # an empty value would not be stored
-    client.wait_at_barrier(f"gyromc/{number}", WAIT * 1000)
+    with waiting():
+        client.wait_at_barrier(f"gyromc/{number}", WAIT * 1000)
     found = dict(client.key_value_dir_get_bytes(f"gyromc/{number}/"))
     if own == 0 and number > 0:  # all have read the one before, or they would not be here
         client.key_value_delete(f"gyromc/{number - 1}/")
