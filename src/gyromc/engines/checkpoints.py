@@ -51,6 +51,7 @@ class Checkpoints:
         self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
         self.saved = time.monotonic()
         self.last: int | None = None  # the step of the last checkpoint
+        self.read_draws: np.ndarray | None = None  # of the checkpoint that was read, as they were stored
         self._computed: dict[str, Any] | None = None
         self._lock = contextlib.ExitStack()
 
@@ -160,6 +161,7 @@ class Checkpoints:
         """The checkpoint as a partial run, its plan with what was computed for it."""
         plan, draws = self.plan.replace(), content["draws"]
         remember(plan, content["prepared"])
+        self.read_draws = draws
         if draws is not None:
             with jax.enable_x64(plan.dtype == "float64"):
                 draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(plan.unravel))(draws.swapaxes(0, 1)))
