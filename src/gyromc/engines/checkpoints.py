@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc import __version__, processes
+from gyromc import __version__
 from gyromc.archive import read_archive, unpack, write_archive
 from gyromc.checks import require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
@@ -51,22 +51,11 @@ class Checkpoints:
         self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
         self.saved = time.monotonic()
         self.last: int | None = None  # the step of the last checkpoint
+        self.read_draws: np.ndarray | None = None  # of the checkpoint that was read, as they were stored
         self._computed: dict[str, Any] | None = None
         self._lock = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
-        if processes.index() == 0:  # it alone writes
-            self._take()
-        processes.agree(None)  # the others wait until the directory is there
-        require(
-            self.directory.is_dir(),
-            f"Process {processes.index()} does not see {self.directory}, which process 0 made. Pass a directory on storage that "
-            "all processes see.",
-        )
-        return self
-
-    def _take(self) -> None:
-        """Make the directory this process's own, and remove what a process that was killed left in it."""
         require_writable(self.directory)
         free = self._lock.enter_context(locked(self.directory))
         if free is False:
@@ -76,6 +65,7 @@ class Checkpoints:
             )
         for left in self.directory.glob(".step-*.gyromc.*"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
+        return self
 
     def __exit__(self, *raised: Any) -> None:
         self._lock.close()
@@ -115,15 +105,9 @@ class Checkpoints:
         return self.seconds is not None and time.monotonic() - self.saved >= self.seconds
 
     def save(self, run: Run, kept: list[np.ndarray]) -> None:
-        """Write a checkpoint and remove the oldest; where that fails a warning says so, and the run goes on. On all processes."""
+        """Write a checkpoint and remove the oldest; where that fails a warning says so, and the run goes on."""
         if len(kept) > 1:
             kept[:] = [np.concatenate(kept)]
-        if processes.index() == 0:
-            self._write(run, kept)
-        self.last = processes.agree(self.last)  # the others wait for process 0 here
-        self.saved = time.monotonic()
-
-    def _write(self, run: Run, kept: list[np.ndarray]) -> None:
         content = {
             "description": self.description,
             "versions": versions(),
@@ -144,8 +128,9 @@ class Checkpoints:
             warnings.warn(
                 f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
                 GyromcWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
+        self.saved = time.monotonic()
 
     def _prepared(self, plan: Plan) -> dict[str, Any]:
         """What was computed for the plan, computed once."""
@@ -176,6 +161,7 @@ class Checkpoints:
         """The checkpoint as a partial run, its plan with what was computed for it."""
         plan, draws = self.plan.replace(), content["draws"]
         remember(plan, content["prepared"])
+        self.read_draws = draws
         if draws is not None:
             with jax.enable_x64(plan.dtype == "float64"):
                 draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(plan.unravel))(draws.swapaxes(0, 1)))
@@ -194,8 +180,6 @@ class Checkpoints:
 
     def _set_aside(self, reasons: dict[Path, str], used: Path) -> None:
         """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
-        if processes.index() != 0:
-            return
         for path, reason in reasons.items():
             with contextlib.suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))

@@ -1,34 +1,111 @@
-"""What the processes of a run decide together after every chunk: how long the next one is, whether to save, whether to stop.
+"""What several processes that compute one run must do alike: stop, save, and begin from the same numbers.
 
-Each of these depends on a clock or on a signal, which differ from process to process. With one process nothing is exchanged.
+Input: what each process knows on its own: signals, the clock, checkpoints on its disk. Output: the same answer on all of them.
+With one process everything is as if this were not here.
 """
 
-from typing import NamedTuple
+import tempfile
+from pathlib import Path
+from typing import Any
 
-from gyromc import processes
+import numpy as np
+
+from gyromc import __version__, processes
+from gyromc.archive import read_archive, unpack, write_archive
+from gyromc.engines.checkpoints import STATE, Checkpoints
+from gyromc.errors import InvalidInput
+from gyromc.packing import PIECES, prepared, remember
+from gyromc.plan import Plan
+from gyromc.results import Run
 from gyromc.show.interruption import Interruption
 
-__all__ = ["Decision", "decide"]
+__all__ = ["SharedCheckpoints", "heard", "same_start"]
+
+KIND = "message"
 
 
-class Decision(NamedTuple):
-    """The same on all processes: steps of the next chunk, at most; whether to save now; whether to stop."""
-
-    pace: int
-    save: bool
-    stop: bool
-
-
-def decide(pace: int, save: bool, interrupted: Interruption, ended: Interruption | None) -> Decision:
-    """The wishes of process 0 about `pace` and `save`; a signal that came to any process counts for all of them.
-
-    `interrupted` is Ctrl-C, `ended` another signal; both are noted here as if they had come to this process.
-    """
+def heard(*signals: Interruption | None) -> tuple[bool, ...]:
+    """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
     if processes.count() > 1:
-        number = None if ended is None else ended.number
-        found = processes.everyone([pace, save, bool(interrupted), number])
-        pace, save = found[0][:2]
-        interrupted.pressed = any(pressed for _, _, pressed, _ in found)
-        if ended is not None and (came := [number for *_, number in found if number is not None]):
-            ended.pressed, ended.number = True, came[0]
-    return Decision(pace, save, bool(interrupted) or bool(ended))
+        own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
+        for theirs in processes.everyone(own):
+            for signal, found in zip(signals, theirs, strict=True):
+                if signal is not None and found is not None and found[0]:
+                    signal.pressed, signal.number = True, signal.number or found[1]
+    return tuple(bool(signal) for signal in signals)
+
+
+def same_start(plan: Plan) -> Plan:
+    """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
+    if processes.count() == 1:
+        return plan
+    plan = plan.replace()
+    found = _sent(prepared(plan, functions=False) if processes.index() == 0 else None)
+    if processes.index() > 0:
+        remember(plan, found)
+    return plan
+
+
+class SharedCheckpoints(Checkpoints):
+    """Checkpoints that process 0 reads and writes, for all processes; the directory need not be on a shared disk."""
+
+    def __enter__(self) -> "SharedCheckpoints":
+        _together(lambda: super(SharedCheckpoints, self).__enter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if processes.index() == 0:
+            super().__exit__(*raised)
+
+    def newest(self) -> Run | None:
+        found = _together(super().newest)
+        if processes.count() == 1:
+            return found
+        fields = ("state", "failures", "wall_time", "compile_time")
+        content = None
+        if found is not None:
+            content = {name: getattr(found, name) for name in fields}
+            content |= {"draws": self.read_draws, "prepared": prepared(found.plan, functions=False)}
+        content = _sent(content)
+        if processes.index() == 0 or content is None:
+            return found
+        self.last = content["state"].step
+        content["times"] = content.pop("wall_time"), content.pop("compile_time")
+        return self._run(content)
+
+    def due(self, step: int) -> bool:
+        return processes.agree(super().due(step))
+
+    def save(self, run: Run, kept: list[np.ndarray]) -> None:
+        if processes.index() == 0:
+            super().save(run, kept)
+        self.last = processes.agree(self.last)
+
+
+def _together(function: Any) -> Any:
+    """The function's value on process 0, None on the others; what it raises there is raised on all of them."""
+    found, error = None, None
+    if processes.index() == 0:
+        try:
+            found = function()
+        except InvalidInput as raised:
+            if processes.count() == 1:
+                raise
+            error = str(raised)
+    error = processes.agree(error)
+    if error is not None:
+        raise InvalidInput(error)
+    return found
+
+
+def _sent(content: Any) -> Any:
+    """What process 0 gives, on every process, written and read as an archive."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "message.gyromc"
+        own = np.zeros(0, np.uint8)
+        if processes.index() == 0:
+            write_archive(path, KIND, {"content": content}, PIECES | STATE, __version__)
+            own = np.frombuffer(path.read_bytes(), np.uint8)
+        path.write_bytes(processes.joined(own).tobytes())
+        archive = read_archive(path)
+        return unpack(archive.content, archive.arrays, PIECES | STATE)["content"]
