@@ -33,6 +33,7 @@ LAYERS = [
     Part("checks", "reading and validating arguments"),
     Part("csvfile", "the only parser of CSV: cells with their lines"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
+    Part("processes", "several processes that compute one run: start, count, agreement, gathered arrays"),
     Part("archive", "one file of JSON and arrays, with checksums: what `--save` writes and `gyromc.load` reads"),
     Part("records", "results with one row per name, read by row and by column"),
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),

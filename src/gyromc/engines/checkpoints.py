@@ -65,6 +65,7 @@ class Checkpoints:
         self.saved = time.monotonic()
         self.last: int | None = None  # the step of the last checkpoint
         self.pieces = Pieces(self.directory, plan.burn_in, options.thin)
+        self.read_draws: np.ndarray | None = None  # of the checkpoint that was read, as they were stored
         self._computed: dict[str, Any] | None = None
         self.states = state_store(state_format, self.directory)
         self._referred: dict[Path, _Files] = {}  # what the checkpoints that were read or written refer to
@@ -96,7 +97,8 @@ class Checkpoints:
             try:
                 content = self._content(path)
                 self._compare(content, path)
-                found = self._run(content)
+                self.read_draws = self.pieces.read(content["draws"]) if content["draws"] else None
+                found = self._run(content, self.read_draws)
             except _OtherPlan as error:
                 raise InvalidInput(str(error)) from None
             except READING as error:
@@ -193,12 +195,11 @@ class Checkpoints:
                 stacklevel=5,
             )
 
-    def _run(self, content: dict[str, Any]) -> Run:
-        """The checkpoint as a partial run, its plan with what was computed for it."""
-        plan, draws = self.plan.replace(), None
+    def _run(self, content: dict[str, Any], draws: Any) -> Run:
+        """The checkpoint as a partial run, its plan with what was computed for it; `draws`: draws × chains × d, or None."""
+        plan = self.plan.replace()
         remember(plan, content["prepared"])
-        if content["draws"]:
-            draws = self.pieces.read(content["draws"])
+        if draws is not None:
             with jax.enable_x64(plan.dtype == "float64"):
                 draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(plan.unravel))(draws.swapaxes(0, 1)))
         return Run(

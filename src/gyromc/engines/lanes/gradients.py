@@ -155,7 +155,7 @@ def slopes(p, scratch, weights, offsets, slope):
 
 @kernel
 def chains_to_rows(p, source, w, scratch, tile, theta, width):
-    """Write θ of sixteen chains to the scratch, one row of `width` numbers for each chain, by way of a tile with one lane each."""
+    """Write θ of sixteen chains to the scratch, one row of `width` numbers for each chain, through a tile with one lane each."""
     for i in range(p.d):
         store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
     for k in range(0, width, LANES):
