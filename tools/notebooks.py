@@ -3,7 +3,7 @@
     python tools/notebooks.py                       # all, at full size; writes the files
     python tools/notebooks.py examples/analyst.ipynb
 
-Needs nbclient and ipykernel (extra `dev`). `GYROMC_EXAMPLES=small` makes the work small; `execute` and `clean` are used by the tests.
+Needs nbclient and ipykernel (extra `dev`). `GYROMC_EXAMPLES=small` makes the work small; the tests use `execute` and `clean`.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SECONDS = 900  # for one cell
-NOISE = ("GYROMC_EXAMPLES", "[IPKernelApp]")  # never in an output
 
 
 def execute(path: Path, folder: Path) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def _outputs(outputs: list[dict[str, Any]], ran: int):
     text = "".join(
         "".join(one["text"]) for one in outputs if one["output_type"] == "stream" and one["name"] == "stdout"
     )
-    if text:
+    if text.strip():
         plain = "\n".join(line.rstrip() for line in text.splitlines())
         yield {"name": "stdout", "output_type": "stream", "text": _lines(plain)}
     for one in outputs:
