@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs dist dist-test lock sizes clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs dist dist-test lock notebooks sizes clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ dist-test: dist  ## install both into new environments on every Python found (3.
 lock: dist  ## constraints/: the newest versions that pyproject.toml allows, after they passed dist-test
 	NEWEST=1 $(BIN)/python tools/dist_test.py $(DIST_TEST)
 	$(BIN)/python tools/dist_test.py --lock
+
+notebooks: $(READY)  ## execute the notebooks of examples/ at full size and keep their outputs
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/notebooks.py
 
 sizes: $(READY)  ## the table of docs/install.md: megabytes of the core and of each extra
 	$(BIN)/python tools/sizes.py --page docs/install.md

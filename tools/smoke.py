@@ -17,6 +17,23 @@ import tempfile
 from importlib import metadata, resources
 from pathlib import Path
 
+PLAN = """
+step_size = 0.1
+num_chains = 20
+
+[target]
+kind = "quadratic"
+precision = [1.0, 2.0]
+
+[dynamics]
+kind = "overdamped"
+dim = 2
+
+[observables.x]
+kind = "linear"
+u = [1.0, 0.0]
+"""
+
 
 def command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
     """Run the installed command; raise unless it ends with that code."""
@@ -64,7 +81,10 @@ def commands() -> str:
     """The commands that need the core alone."""
     for name in ((), ("fit",), ("explore",), ("predict",)):
         command(*name, "--help")
-    found = json.loads(command("run", "nld-quadratic", "--json").stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.toml"
+        plan.write_text(PLAN)
+        found = json.loads(command("run", str(plan), "--json").stdout)
     assert found, "run printed nothing"
     return "commands run"
 
