@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,9 +55,12 @@ checked: $(READY)  ## real files and simulated data: hours; the tables of docs/c
 faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scale.md
 	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
-docs: $(READY)  ## run every example in the documentation
-	$(BIN)/python -m pytest tests/docs -m ''
+docs: $(READY)  ## the documentation site in site/, warnings are errors; it needs no network to be read
+	$(BIN)/python docs/make_site.py
+
+docs-serve: $(READY)  ## the same, then served on 127.0.0.1:8643
+	$(BIN)/python docs/make_site.py --serve
 
 clean:  ## remove the environment and everything built
-	rm -rf .venv build dist results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist results site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
