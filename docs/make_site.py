@@ -3,7 +3,7 @@
     python docs/make_site.py [--serve] [--out site]
 
 Input: mkdocs.yml, docs/, CHANGELOG.md, CONTRIBUTING.md, the commands and the explorer of the package. Output: a folder of static
-files that asks nobody else for anything. A warning is an error. The pages are gathered in build/docs, so that docs/ stays as it is.
+files that asks nobody else for anything. A warning is an error. Pages are gathered in build/docs; docs/ stays as it is.
 """
 
 import argparse
@@ -17,12 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from site_pages import commands_page, measured_page
-
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.explore.server import ADDRESS, copy_in_one_file
 from gyromc.show.files import write_atomically
+from site_pages import commands_page, measured_page
 
 __all__ = ["build", "gather", "main"]
 
@@ -113,6 +112,7 @@ def serve(folder: Path) -> None:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", action="store_true", help=f"then serve it on {ADDRESS}:{PORT}")
     parser.add_argument("--out", type=Path, default=ROOT / "site")

@@ -70,7 +70,7 @@ MEASURED = {
     ),
     "measured/numpyro.json": (
         "numpyro.md",
-        "NumPyro models beside NUTS, before plans were tuned",
+        "NumPyro models beside NUTS, not tuned",
         "python benchmarks/against_nuts.py",
     ),
     "measured/no-regret.json": ("tuning.md", "Tuned plans beside SGLD", "python benchmarks/no_regret.py"),
@@ -89,9 +89,8 @@ def measured_page(docs: Path) -> str:
     lines = [
         "# What was measured, and where",
         "",
-        "Every measured figure of these pages comes from a file that a command of the project writes. The pages explain how it is "
-        "measured and what it means; the files hold the numbers. Figures per second depend on the machine. Where a command has "
-        "options, the page says which were used.",
+        "These files hold the measured numbers of the pages; a command of the project wrote each. The pages explain how it is "
+        "measured and what it means, and which options the command had. Figures per second depend on the machine.",
         "",
         "| what | page | numbers | command | machine and versions |",
         "|---|---|---|---|---|",
