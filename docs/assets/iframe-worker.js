@@ -24,18 +24,20 @@ if (location.protocol === "file:") {
         });
       inside.importScripts = (...addresses) => Promise.all(addresses.map((one) => script(new URL(one, url).href)));
       inside.postMessage = (data) => {
-        const event = new MessageEvent("message", { data });
-        this.dispatchEvent(event);
-        this.onmessage?.(event);
+        const event = new MessageEvent("message", { data: structuredClone(data) }); // as a worker does: nothing is shared
+        setTimeout(() => {
+          this.dispatchEvent(event);
+          this.onmessage?.(event);
+        });
       };
       script(url).then(resolve);
     }
 
     postMessage(data) {
+      const copy = structuredClone(data);
       this.ready.then(() => {
         const inside = this.frame.contentWindow;
-        const event = new inside.MessageEvent("message", { data });
-        inside.dispatchEvent(event);
+        setTimeout(() => inside.dispatchEvent(new inside.MessageEvent("message", { data: copy })));
       });
     }
 
