@@ -234,7 +234,7 @@ def table(found: dict) -> str:
         "sampler",
         f"RMSE, {found['repetitions']} repetitions",
         "gradients",
-        "of them before the first counted",
+        "of them preparation",
         "what it is",
     ]
     text = markdown(columns, rows).replace("---: |\n", "--- |\n", 1)  # the last column is text
