@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs dist dist-test lock notebooks sizes clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve dist dist-test lock notebooks sizes clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,8 +56,11 @@ checked: $(READY)  ## real files and simulated data: hours; the tables of docs/c
 faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scale.md
 	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
-docs: $(READY)  ## run every example in the documentation
-	$(BIN)/python -m pytest tests/docs -m ''
+docs: $(READY)  ## the documentation site in site/, warnings are errors; it needs no network to be read
+	$(BIN)/python docs/make_site.py
+
+docs-serve: $(READY)  ## the same, then served on 127.0.0.1:8643
+	$(BIN)/python docs/make_site.py --serve
 
 dist: $(READY)  ## wheel and sdist in dist/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
@@ -78,5 +81,5 @@ sizes: $(READY)  ## the table of docs/install.md: megabytes of the core and of e
 	$(BIN)/python tools/sizes.py --page docs/install.md
 
 clean:  ## remove the environment and everything built
-	rm -rf .venv build dist results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist results site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

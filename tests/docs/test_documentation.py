@@ -13,7 +13,7 @@ LONG = (
     "numpyro.md",
     "networks.md",
     "large.large_plan",
-)  # a quarter of a minute each: `make docs` and `make test-slow` run them
+)  # a quarter of a minute each: `make test-slow` runs them
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 

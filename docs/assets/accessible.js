@@ -1,0 +1,13 @@
+// The theme makes a landmark without a name of every copy button, and tables that no key can scroll.
+// Here each has a name of its own, and a table that scrolls can have the focus. The theme adds them late: hence the observer.
+let count = 0;
+const mend = () => {
+  document.querySelectorAll(".md-code__nav:not([aria-label])").forEach((part) => {
+    part.ariaLabel = `Code block ${++count}`;
+  });
+  document.querySelectorAll(".md-typeset__scrollwrap:not([tabindex])").forEach((box) => {
+    box.tabIndex = 0;
+  });
+};
+mend();
+new MutationObserver(mend).observe(document.body, { childList: true, subtree: true });

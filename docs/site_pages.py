@@ -1,0 +1,183 @@
+"""Pages of the site that are written from the code and from stored results: the commands, and what was measured where.
+
+`commands_page()` returns Markdown with the arguments and options of every command; `measured_page(docs)` a table of the files in
+docs/measured with the page that shows each, the command that makes it, and the machine that it names.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gyromc.app.cli import app
+from gyromc.checks import require
+
+__all__ = ["MEASURED", "commands_page", "measured_page"]
+
+MEASURED = {
+    "measured/landing.json": ("index.md", "The figure of the front page", "python benchmarks/landing_figure.py"),
+    "measured/accuracy.json": (
+        "accuracy.md",
+        "Effective draws per gradient",
+        "gyromc bench accuracy --out docs/measured",
+    ),
+    "measured/draws-per-gradient.json": (
+        "schemes.md",
+        "Schemes and control variates",
+        "python benchmarks/draws_per_gradient.py",
+    ),
+    "measured/coverage.json": (
+        "intervals.md",
+        "How often intervals hold the truth",
+        "python benchmarks/interval_coverage.py",
+    ),
+    "measured/expect-coverage.json": (
+        "intervals.md",
+        "The same for `gm.expect`",
+        "python benchmarks/expect_coverage.py",
+    ),
+    "measured/real-files.json": ("checked.md", "`gyromc fit` on real files", "python benchmarks/real_files.py"),
+    "measured/simulated-data.json": (
+        "checked.md",
+        "`gyromc fit` on simulated data",
+        "python benchmarks/simulated_data.py",
+    ),
+    "reproduction/results.json": (
+        "reproduction.md",
+        "The paper's twelve experiments",
+        "gyromc reproduce --profile paper",
+    ),
+    "measured/cpu-2-cores.json": ("engines.md", "Speed of the engines", "gyromc bench"),
+    "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
+    "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
+    "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
+    "measured/large-stiff.json": (
+        "networks.md",
+        "1200 parameters, five stiff directions",
+        "python benchmarks/large.py stiff",
+    ),
+    "measured/large-network.json": ("networks.md", "A network", "python benchmarks/large.py network"),
+    "measured/digits.json": ("networks.md", "Noisy digits", "python examples/digits.py"),
+    "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
+    "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
+    "measured/digits-clean.json": ("networks.md", "Clean digits", "python examples/digits.py"),
+    "measured/equal_gradients.json": (
+        "numpyro.md",
+        "NumPyro models beside SGLD",
+        "python benchmarks/equal_gradients.py",
+    ),
+    "measured/numpyro.json": (
+        "numpyro.md",
+        "NumPyro models beside NUTS, not tuned",
+        "python benchmarks/against_nuts.py",
+    ),
+    "measured/no-regret.json": ("tuning.md", "Tuned plans beside SGLD", "python benchmarks/no_regret.py"),
+}
+"""By file in docs/: the page that shows it, what it is about, the command that makes it."""
+
+MACHINE = ("processor", "cores", "threads", "device", "gyromc", "jax")
+NOT_STORED = "not stored in the file"
+
+
+def measured_page(docs: Path) -> str:
+    """Markdown: a row for every file of stored results, with the machine and versions that the file itself names."""
+    there = {path.relative_to(docs).as_posix() for path in docs.glob("measured/*.json")}
+    unknown = sorted(there - set(MEASURED))
+    require(not unknown, f"docs/site_pages.py must say what {', '.join(unknown)} is. Add it to MEASURED.")
+    lines = [
+        "# What was measured, and where",
+        "",
+        "These files hold the measured numbers of the pages; a command of the project wrote each. The pages explain how it is "
+        "measured and what it means, and which options the command had. Figures per second depend on the machine.",
+        "",
+        "| what | page | numbers | command | machine and versions |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (page, about, command) in MEASURED.items():
+        if not (docs / name).exists():
+            continue
+        machine = described(json.loads((docs / name).read_text(encoding="utf-8")))
+        files = f"[{Path(name).name}](../{name})"
+        lines.append(
+            f"| {about} | [{Path(page).stem.replace('_', ' ')}](../{page}) | {files} | `{command}` | {machine} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def described(found: Any) -> str:
+    """The machine and the versions that a file of results names, as text."""
+    if not isinstance(found, dict):
+        return NOT_STORED
+    named = {**found, **found.get("environment", {})}
+    parts = [f"{key} {named[key]}" for key in MACHINE if isinstance(named.get(key), str | int)]
+    return ", ".join(parts).replace("(R)", "") or NOT_STORED
+
+
+def commands_page() -> str:
+    """Markdown: what every command does, its arguments and options, and its examples."""
+    group: Any = typer.main.get_command(app)
+    lines = [
+        "# The command line",
+        "",
+        f"{group.help} Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
+        "on a terminal. This page is written from the commands themselves.",
+        "",
+        "| command | what it does |",
+        "|---|---|",
+        *(f"| [`gyromc {name}`](#{name}) | {_first_sentence(one.help)} |" for name, one in group.commands.items()),
+        "",
+    ]
+    for name, command in group.commands.items():
+        lines += _command(name, command)
+    return "\n".join(lines) + "\n"
+
+
+def _command(name: str, command: Any) -> list[str]:
+    """The section of one command."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    usage = " ".join(["gyromc", name, *(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
+    lines = [f"## `gyromc {name}` {{ #{name} }}", "", command.help, "", "```text", usage, "```", ""]
+    if arguments:
+        lines += ["| argument | what it is |", "|---|---|"]
+        lines += [f"| `{_argument(one)}` | {_cell(one.help)} |" for one in arguments] + [""]
+    if options:
+        lines += ["| option | what it does | default |", "|---|---|---|"]
+        lines += [f"| {_names(one)} | {_cell(one.help)} | {_default(one)} |" for one in options] + [""]
+    return lines + _last_part(command.epilog or "")
+
+
+def _argument(one: Any) -> str:
+    name = one.metavar or one.name.upper()
+    name = f"{name}…" if one.nargs == -1 else name
+    return name if one.required else f"[{name}]"
+
+
+def _names(one: Any) -> str:
+    """All spellings of an option, with the name of its value."""
+    value = "" if one.is_flag else f" {one.metavar or one.name.upper()}"
+    return ", ".join(f"`{name}{value if name.startswith('--') else ''}`" for name in [*one.opts, *one.secondary_opts])
+
+
+def _default(one: Any) -> str:
+    if one.is_flag and one.secondary_opts:
+        return f"`{one.opts[0] if one.default else one.secondary_opts[0]}`"
+    return "" if one.default in (None, False, (), []) or callable(one.default) else f"`{one.default}`"
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _first_sentence(text: str) -> str:
+    return _cell(text.split(". ")[0].rstrip(".").split("\n\n")[0])
+
+
+def _last_part(epilog: str) -> list[str]:
+    """The last part of a help text: what is said before the examples as text, and these as a block of commands."""
+    said, _, examples = re.split(r"(Examples?:)", epilog, maxsplit=1) if "Example" in epilog else (epilog, "", "")
+    commands = [one.strip() for line in examples.split("\n") for one in re.split(r"; (?=gyromc )", line) if one.strip()]
+    block = ["```sh", *commands, "```", ""] if commands else []
+    return ([said.strip(), ""] if said.strip() else []) + block

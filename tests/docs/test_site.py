@@ -1,0 +1,287 @@
+"""The documentation site: it builds without a warning, every link leads somewhere, nothing is loaded from elsewhere."""
+
+import functools
+import http.server
+import importlib.util
+import json
+import re
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import make_site
+import site_pages
+from support import explorer as vectors
+from support.browsing import needs_chromium
+from support.values import ROOT
+
+DOCS = ROOT / "docs"
+needs_zensical = pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="Zensical is not installed (pip install -e '.[docs]')"
+)
+NAMED = re.compile(r"^ *- (?:[^:\n]+: )?(\S+\.md)$", re.MULTILINE)
+RUN_BY_OTHERS = ("tutorials", "concepts", "howto", "moving")  # folders whose code tests/docs/test_pages.py runs
+
+
+# --- without building
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    return make_site.gather(tmp_path_factory.mktemp("site") / "pages")
+
+
+def test_the_navigation_names_every_page_once(pages):
+    named = NAMED.findall((ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2])
+    there = {path.relative_to(pages).as_posix() for path in pages.rglob("*.md")}
+    assert len(named) == len(set(named))
+    assert there - set(named) == set(), "Add these pages to `nav` in mkdocs.yml."
+    assert set(named) - there == set(), "mkdocs.yml names pages that do not exist."
+
+
+def test_every_block_of_python_is_run_by_a_test():
+    with_code = {p.relative_to(DOCS) for p in DOCS.rglob("*.md") if "```python" in p.read_text()}
+    assert [str(p) for p in with_code if len(p.parts) > 1 and p.parts[0] not in RUN_BY_OTHERS] == []
+
+
+def test_every_command_and_option_is_on_the_page_of_commands():
+    import typer
+
+    from gyromc.app.cli import app
+
+    text, group = site_pages.commands_page(), typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]  # a group
+        section = text.partition(f"## `gyromc {name}` ")[2].partition("\n## ")[0]
+        assert command.help.split("\n")[0] in section
+        for one in command.params:
+            for spelling in one.opts if one.param_type_name == "option" else []:
+                assert f"`{spelling}" in section, (name, spelling)
+
+
+def test_the_page_of_measurements_has_every_file_and_its_machine(tmp_path):
+    text = site_pages.measured_page(DOCS)
+    for path in DOCS.glob("measured/*.json"):
+        assert f"../measured/{path.name}" in text
+    for page, _, command in site_pages.MEASURED.values():
+        assert (DOCS / page).exists()
+        script = re.search(r"(\S+\.py)", command)
+        assert script is None or (ROOT / script[1]).exists()
+    landing = json.loads((DOCS / "measured" / "landing.json").read_text())
+    assert f"cores {landing['environment']['cores']}" in text
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "new.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"new\.json"):
+        site_pages.measured_page(tmp_path)
+
+
+def test_links_out_of_docs_lead_to_a_page_or_become_code():
+    adapted = functools.partial(make_site.adapted, Path("howto/one.md"))
+    assert adapted("[how](../../CONTRIBUTING.md#rules)") == "[how](../contributing.md#rules)"
+    assert adapted("[loop](../../src/gyromc/plan.py)") == "loop (`src/gyromc/plan.py`)"
+    assert adapted("[a](../guide.md) [b](https://x.org) [c](#d)") == "[a](../guide.md) [b](https://x.org) [c](#d)"
+    assert adapted("```md\n[a](../../LICENSE)\n```") == "```md\n[a](../../LICENSE)\n```"
+    assert make_site.adapted(Path("contributing.md"), "[e](docs/equations.md)") == "[e](equations.md)"
+
+
+def test_the_front_page_shows_what_was_measured():
+    found = json.loads((DOCS / "measured" / "landing.json").read_text())
+    text = (DOCS / "index.md").read_text()
+    for bar in found["bars"]:
+        errors = [x - found["truth"] for x in bar["estimates"]]
+        rmse = (sum(e**2 for e in errors) / len(errors)) ** 0.5
+        assert rmse == pytest.approx(bar["rmse"])
+        assert f"| {bar['label']} | {rmse:.5f} ± " in text
+        assert bar["preparation"] < bar["gradients"] <= found["budget"] * (1 + 1e-9)
+
+
+# --- built
+
+
+class Links(HTMLParser):
+    """What a page links to and loads, and its own anchors."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.links, self.loaded, self.ids = [], [], set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids |= {found.get("id"), found.get("name")}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        elif found.get("src") or (tag == "link" and found.get("href")):
+            self.loaded.append(found.get("src") or found["href"])
+
+
+@functools.lru_cache(None)
+def read(path: Path) -> Links:
+    return Links(path)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    return make_site.build(folder / "out", folder / "work")
+
+
+def broken(site: Path) -> list[str]:
+    """The links of all pages to files and anchors of the site that do not exist, and what pages load from elsewhere."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        if (
+            page.name == "404.html" or page.parent.name == "explore"
+        ):  # the one has addresses from the root, the other has none
+            continue
+        for link in read(page).links + read(page).loaded:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                found += [f"{page.name} loads {link}"] if link in read(page).loaded and parts.scheme != "data" else []
+                continue
+            goal = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            goal = goal / "index.html" if goal.is_dir() else goal
+            anchor = unquote(parts.fragment)
+            has_anchors = goal.suffix == ".html" and goal.parent.name != "explore"
+            if not goal.exists() or (anchor and has_anchors and anchor not in read(goal).ids):
+                found.append(f"{page.name}: {link}")
+    return found
+
+
+@needs_zensical
+def test_it_builds_and_every_link_leads_somewhere(site):
+    assert (site / "index.html").exists()
+    assert len(list(site.rglob("*.html"))) > 30
+    assert broken(site) == []
+    reference = (site / "reference" / "running.html").read_text(encoding="utf-8")
+    assert 'id="gyromc.Plan"' in reference
+    assert "the law to sample" in reference
+    # and it can fail
+    (site / "wrong.html").write_text(
+        '<a href="none.html"></a><a href="guide.html#none"></a><img src="https://x.org/a">'
+    )
+    assert broken(site) == ["wrong.html: none.html", "wrong.html: guide.html#none", "wrong.html loads https://x.org/a"]
+    (site / "wrong.html").unlink()
+
+
+@needs_zensical
+def test_a_warning_is_an_error(tmp_path, monkeypatch):
+    def one_page(pages):
+        pages.mkdir(parents=True)
+        (pages / "index.md").write_text("# A page\n\n[gone](none.md)\n")
+
+    monkeypatch.setattr(make_site, "gather", one_page)
+    with pytest.raises(ValueError, match=r"none\.md"):
+        make_site.build(tmp_path / "out", tmp_path / "work")
+
+
+# --- in a browser
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, address):
+    """A function that opens a page; it is checked at the end that no page complained or asked another host."""
+    contexts, complaints, foreign = [], [], []
+
+    def open_(name, width=1280, scheme="light", base=address):
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        ours = (address, "data:", "file:", "blob:", "about:")
+        page.on("request", lambda r: foreign.append(r.url) if not r.url.startswith(ours) else None)
+        page.on("response", lambda r: complaints.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        page.goto(base + name, wait_until="load")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert foreign == []
+
+
+@needs_zensical
+@needs_chromium
+def test_the_front_page_opens_quietly_and_fits_a_phone(opened):
+    for width, scheme, shown in ((1280, "light", "light"), (390, "dark", "dark")):
+        page = opened("index.html", width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(f'img[src*="landing-{shown}"]').is_visible()
+        assert page.locator('img[src*="landing-"]:visible').count() == 1
+
+
+LOOKED_AT = ("index.html", "guide.html", "tutorials/start-here.html", "reference/running.html", "reference/commands.html",
+             "measured/index.html", "accuracy.html", "explore/index.html")  # fmt: skip
+
+
+@pytest.mark.slow
+@needs_zensical
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_nothing_that_axe_finds(opened, site, name, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = opened(name, width, scheme)
+    page.wait_for_timeout(500)
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@needs_zensical
+@needs_chromium
+def test_every_page_opens_quietly(opened, site):
+    for path in sorted(site.rglob("*.html")):
+        if path.name != "404.html":
+            opened(path.relative_to(site).as_posix())
+
+
+@pytest.mark.slow
+@needs_zensical
+@needs_chromium
+@pytest.mark.parametrize("as_file", [False, True], ids=["served", "opened as a file"])
+def test_the_search_finds_a_page(opened, site, as_file):
+    page = opened("guide.html", base=site.as_uri() + "/") if as_file else opened("guide.html")
+    page.get_by_role("button", name="Search").click()
+    page.keyboard.type("martingale", delay=30)
+    found = page.locator('a[href*="schemes.html"]').filter(has_text="control variate").first
+    found.wait_for(state="visible")
+    found.click()
+    page.wait_for_url("**/schemes.html*")
+
+
+@pytest.mark.slow
+@needs_zensical
+@needs_chromium
+def test_the_explorer_of_the_site_shows_the_numbers_of_predict(opened):
+    page = opened("explorer.html")
+    page.get_by_role("link", name="Open the explorer").click()
+    page.wait_for_url("**/explore/index.html*")
+    page = opened("explore/index.html#omega=1.5&eta=0.05&observable=sum&kappa=8&angle=30")
+    page.wait_for_function("window.explorer && window.explorer.ready")
+    shown = json.loads(page.evaluate("JSON.stringify(window.explorer)"))["sides"]["yours"]
+    expected = vectors.on_gaussian(
+        vectors.case(8.0, 30.0, "rotation", "euler", 0.05, 0.0, [1.0, 1.0], False, omega=1.5)
+    )
+    assert shown["constant"]["value"] == pytest.approx(expected["variance"], rel=1e-4)
+    assert shown["now"]["bias"] == pytest.approx(expected["bias"], rel=1e-4, abs=1e-9)
