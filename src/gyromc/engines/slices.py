@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from gyromc import processes
-from gyromc.engines import lanes, pallas, scan
+from gyromc.engines import pallas, scan
 from gyromc.engines.meshes import shares
 from gyromc.engines.protocol import Engine, Session
 from gyromc.plan import Plan
@@ -24,7 +24,6 @@ from gyromc.results import EngineState, RunOptions
 __all__ = ["Slices", "open_session", "why_not_on_mesh"]
 
 ROWS = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
-SLICED = (lanes, pallas)
 
 
 def why_not_on_mesh(engine: Any, mesh: Any) -> str | None:
@@ -42,7 +41,7 @@ def open_session(engine: Engine, plan: Plan, state: EngineState, options: RunOpt
     if engine is pallas and options.mesh is not None:
         own = processes.index()
         devices = [device for device in options.mesh.devices.flat if device.process_index == own]
-    if engine not in SLICED or processes.count() * len(devices) == 1:
+    if not getattr(engine, "SLICED", False) or processes.count() * len(devices) == 1:
         return engine.Session(*arguments)
     return Slices(engine, devices, *arguments)
 

@@ -26,6 +26,8 @@ from gyromc.results import EngineState
 
 __all__ = ["Session", "initial_state", "num_threads", "why_not"]
 
+SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+
 TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 
 

@@ -33,6 +33,8 @@ from gyromc.targets.separable import why_not_in_jax
 
 __all__ = ["Session", "initial_state", "why_not"]
 
+SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+
 MAX_STEPS = NEVER - 1
 MOST_COORDINATES = 32
 LARGEST_TEAM = 8
