@@ -5,7 +5,7 @@ import re
 import pytest
 
 from support.equations import NUMBER, PAGE, ROW
-from support.pages import ROOT, agrees, blocks, commands, outputs, rewritten
+from support.pages import ROOT, agrees, blocks, commands, outputs, rewritten, run_commands
 
 DOCS = ROOT / "docs"
 FOLDERS = ("tutorials", "concepts", "howto", "moving")
@@ -115,3 +115,30 @@ def test_commands_of_a_shell_block():
 def test_broken_links_are_seen():
     text = "# A page\n[here](#a-page) [there](scale.md#plan-files) [gone](none.md) [no](#b) [web](https://x.org)"
     assert broken(DOCS / "guide.md", text) == ["none.md", "#b"]
+
+
+# --- the table of R's equivalents
+
+
+def equivalents() -> list[str]:
+    """The commands of the table in moving/from-r.md; options alone are completed to a command."""
+    rows = [row for row in PAGES["moving/from-r.md"].read_text().splitlines() if row.startswith("| `")]
+    found = [text for row in rows for text in re.findall(r"`([^`]+)`", row.replace(r"\|", "¦").split("|")[2])]
+    start = {"gyromc fit": "", "--formula": "gyromc fit d.csv "} | dict.fromkeys(
+        ("--family", "--prior", "--weights", "--robust"), 'gyromc fit d.csv --formula "y ~ x" '
+    )
+    whole = [start[key] + text for text in found for key in start if text.startswith(key)]
+    return [command.replace("¦", "|") for command in whole if "--order" not in command]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", equivalents())
+def test_the_equivalents_of_r_are_accepted(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7 + i / 10},{i % 5},{i % 3 + 1},{i % 4 + 2},{i % 3},g{i % 4},{i % 2 + 1},{i % 2 + 1}" for i in range(40)]
+    (tmp_path / "d.csv").write_text("\n".join(["x,z,t,n,s,g,w,y", *rows]) + "\n")
+    assert "Design matrix" in run_commands(f"{command} --explain")
+
+
+def test_the_table_of_r_has_commands():
+    assert len(equivalents()) > 12
