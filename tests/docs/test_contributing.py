@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md: applied to the files they name, and to no others, they do what they say.
+"""The examples of docs/howto/extend.md: applied to the files they name, and to no others, they do what they say.
 
 A block is applied as if it stood in its file: "at the end" is executed in the module's namespace, "in `TABLE`" adds rows to that
 table, "a new file" makes a module. Everything is put back afterwards.
@@ -16,8 +16,8 @@ import pytest
 
 from support.values import ROOT
 
-PAGE = (ROOT / "CONTRIBUTING.md").read_text()
-EXAMPLE = re.compile(r"^### (.*?)\n(.*?)(?=^##)", re.DOTALL | re.MULTILINE)
+PAGE = (ROOT / "docs" / "howto" / "extend.md").read_text()
+EXAMPLE = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(
     r"^`([\w./]+\.py)`, (at the end|a new file|in `(\w+)`):\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
