@@ -52,7 +52,9 @@ def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_pa
     meter = Meter()
     tasks = [*SQUARES, *(Task(f"where {i}", chores.where, (), seconds=0.1) for i in range(4))]
     tasks.append(Task("killed twice", chores.dying, (str(tmp_path), 2), seconds=0.01))
-    with pytest.warns(GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again") as caught:
+    with pytest.warns(
+        GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again"
+    ) as caught:
         found = dict(Processes(2).results(tasks, meter))
     assert len(caught) == 2
     assert [found[i] for i in range(5)] == [1, 4, 9, 16, 25]
@@ -73,7 +75,9 @@ def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
 
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
     slow = Task("slow", chores.waiting, (str(tmp_path), 100.0), seconds=9)
-    with pytest.raises(TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py") as raised:
+    with pytest.raises(
+        TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
+    ) as raised:
         list(Processes(2).results([slow, Task("bad", chores.raising, ())], Progress()))
     assert "raise ZeroDivisionError" in str(raised.value)
     assert not any(_runs(int(path.name)) for path in tmp_path.iterdir())

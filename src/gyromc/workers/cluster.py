@@ -1,7 +1,7 @@
 """Tasks on a Dask cluster: one that runs, given by its address, or one on this machine.
 
-Dask moves the tasks of a worker that ends to another. Results come back to this process, so that the machines of a cluster need no
-common disk; they need gyromc in the same version. A worker computes one task at a time, with all the threads that Dask gives it.
+Dask moves the tasks of a worker that ends to another. Results come back to this process, so that the machines of a cluster need
+no common disk; they need gyromc in the same version. A worker computes one task at a time, with all threads that Dask gives it.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from gyromc.checks import require, whole
@@ -76,7 +76,7 @@ class Cluster:
                 ) from None
             yield stack.enter_context(client)
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Iterator[tuple[int, Any]]:
+    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         if not tasks:
             return
         distributed = import_distributed()
@@ -151,7 +151,7 @@ def _version() -> str:
 def import_distributed() -> Any:
     """Import Dask's package, or say how to install it."""
     try:
-        import distributed
+        import distributed  # type: ignore[import-not-found]  # the extra `cluster`
     except ImportError:
         raise InvalidInput("A cluster needs Dask: install it with `pip install 'gyromc[cluster]'`.") from None
     return distributed

@@ -1,6 +1,6 @@
 """Tasks in this process, one after the other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from gyromc.errors import InvalidInput
@@ -23,7 +23,7 @@ class Here:
     ```
     """
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Iterator[tuple[int, Any]]:
+    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         for number, task in enumerate(tasks):
             shown.describe(f"{task.name} ({number + 1} of {len(tasks)})")
             done = 0.0

@@ -5,6 +5,7 @@ new ones (not forks, which JAX does not survive) and do not run the program that
 `if __name__ == "__main__"`.
 """
 
+import contextlib
 import math
 import os
 import pickle
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from gyromc.checks import whole
@@ -89,7 +90,7 @@ class Processes:
         self.threads = share if threads is None else whole(threads, "threads", least=1)
         self.environment = {**shares(self.threads), **(environment or {})}
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Iterator[tuple[int, Any]]:
+    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         if not tasks:
             return
         crew = _Crew(tasks, self.environment, shown)
@@ -138,10 +139,8 @@ class _Worker:
         self.thread.join()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
 
 class _Crew:
@@ -170,10 +169,8 @@ class _Crew:
         self.started += self.lost[worker.task] == 0
         self.shown.describe(f"{task.name} ({self.started} of {len(self.tasks)})")
         assert worker.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and the event that says so is on its way
             send(worker.process.stdin, task)
-        except BrokenPipeError:
-            pass  # it has ended, and the event that says so is on its way
 
     def next_event(self) -> tuple[int, Any] | None:
         """Wait a moment for a process to say something; a task's number and result, if that is what it said."""
@@ -210,8 +207,8 @@ class _Crew:
         self.lost[number] += 1
         if self.lost[number] == TRIES:
             raise TaskError(
-                f"{name}: {TRIES} worker processes ended while they computed it, the last {how}. Where memory is short, the system "
-                "ends processes: pass fewer `workers`."
+                f"{name}: {TRIES} worker processes ended while they computed it, the last {how}. Where memory is short, the "
+                "system ends processes: pass fewer `workers`."
             )
         warnings.warn(f"A worker process ended ({how}): {name} is computed again.", GyromcWarning, stacklevel=2)
         self.waiting.insert(0, number)

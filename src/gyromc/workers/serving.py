@@ -1,7 +1,7 @@
 """A worker process: reads tasks from standard input, computes them one by one, and writes what came of them to standard output.
 
-Messages are pickles, each after its length; both ends belong to one program and one user. The process ends when its input does, so
-that no worker outlives the process that started it, however that one ends. What a task prints goes to standard error.
+Messages are pickles, each after its length; both ends belong to one program and one user. The process ends when its input does,
+so that no worker outlives the process that started it, however that one ends. What a task prints goes to standard error.
 """
 
 import os

@@ -6,7 +6,7 @@ computes tasks and yields their results.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from gyromc.errors import InvalidInput
@@ -59,7 +59,7 @@ class Failure:
 class Place(Protocol):
     """Somewhere that tasks are computed."""
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Iterator[tuple[int, Any]]:
+    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         """Compute all tasks; yield each one's number and result once it is finished, in any order.
 
         An error in a task is raised with the task's name. Ctrl-C raises `KeyboardInterrupt`. Either ends the other tasks; what
