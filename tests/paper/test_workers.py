@@ -19,11 +19,11 @@ from gyromc.paper.cache import Cache, Claims, Piece, fingerprint
 from gyromc.paper.catalogue import select
 from gyromc.paper.computation import Computation
 from gyromc.paper.execution import Work, cells, compute, execute
-from gyromc.paper.jobs import Found, Job, obtain
+from gyromc.paper.jobs import Job, Obtained, obtain
 from gyromc.paper.profiles import PROFILES
 from gyromc.paper.sending import SentPlan
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Processes, Task
+from gyromc.workers import Here, Processes, WorkerTask
 from support import chores
 from support.profiles import FAMILIES, TINY, VARIED
 
@@ -91,7 +91,7 @@ def test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name
     assert found.pieces[large.index].averages.shape[0] == 70
     work = Work([small, large], Cache(tmp_path), "lanes")
     failed = dataclasses.replace(found.pieces[large.index], failures=("chain 3",))
-    again = work.failed(Found({work.jobs[0].key: failed}, frozenset()))
+    again = work.failed(Obtained({work.jobs[0].key: failed}, frozenset()))
     assert [job.key for job in again] == [fingerprint(small.plan, "lanes")]
     assert len(Work([small, large], Cache(tmp_path), "scan").jobs) == 2  # `scan` may round otherwise with fewer chains
 
@@ -107,7 +107,7 @@ def _job(cache, key="ab" * 16, function=chores.square, arguments=(3,)):
         cache.store_json(key, {"value": value})
         return {"value": value}
 
-    return Job(key, Task("three", function, arguments), lambda: cache.load_json(key), store)
+    return Job(key, WorkerTask("three", function, arguments), lambda: cache.load_json(key), store)
 
 
 HOLD = """

@@ -13,11 +13,11 @@ import pytest
 import gyromc
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.progress import Progress
-from gyromc.workers import Cluster, Here, Processes, Task, TaskError, cluster, fastest
+from gyromc.workers import Cluster, Here, Processes, TaskError, WorkerTask, cluster, fastest
 from support import chores
 
 needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs the extra `cluster`")
-SQUARES = [Task(f"square of {x}", chores.square, (x,), seconds=x) for x in range(1, 6)]
+SQUARES = [WorkerTask(f"square of {x}", chores.square, (x,), seconds=x) for x in range(1, 6)]
 
 
 class Meter(Progress):
@@ -40,9 +40,9 @@ def test_here():
     assert meter.total == pytest.approx(15)
     assert meter.names[1] == "square of 2 (2 of 5)"
     with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
-        list(Here().results([Task("bad", chores.refusing, ())], Progress()))
+        list(Here().results([WorkerTask("bad", chores.refusing, ())], Progress()))
     with pytest.raises(ZeroDivisionError) as raised:
-        list(Here().results([Task("bad", chores.raising, ())], Progress()))
+        list(Here().results([WorkerTask("bad", chores.raising, ())], Progress()))
     assert raised.value.__notes__ == ["(while computing bad)"]
 
 
@@ -50,8 +50,8 @@ def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_pa
     """One crew: squares, the longest first, and where they were computed; then a process that is killed in a task."""
     monkeypatch.setenv("GYROMC_THREADS", "6")
     meter = Meter()
-    tasks = [*SQUARES, *(Task(f"where {i}", chores.where, (), seconds=0.1) for i in range(4))]
-    tasks.append(Task("killed twice", chores.dying, (str(tmp_path), 2), seconds=0.01))
+    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (), seconds=0.1) for i in range(4))]
+    tasks.append(WorkerTask("killed twice", chores.dying, (str(tmp_path), 2), seconds=0.01))
     with pytest.warns(
         GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again"
     ) as caught:
@@ -70,28 +70,28 @@ def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
         pytest.warns(GyromcWarning, match="computed again"),
         pytest.raises(TaskError, match=r"^bad: 3 worker processes ended while they computed it, the last by SIGKILL"),
     ):
-        list(Processes(1).results([Task("bad", chores.dying, (str(tmp_path), 99))], Progress()))
+        list(Processes(1).results([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], Progress()))
 
 
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
-    slow = Task("slow", chores.waiting, (str(tmp_path), 100.0), seconds=9)
+    slow = WorkerTask("slow", chores.waiting, (str(tmp_path), 100.0), seconds=9)
     with pytest.raises(
         TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
     ) as raised:
-        list(Processes(2).results([slow, Task("bad", chores.raising, ())], Progress()))
+        list(Processes(2).results([slow, WorkerTask("bad", chores.raising, ())], Progress()))
     assert "raise ZeroDivisionError" in str(raised.value)
     assert not any(_runs(int(path.name)) for path in tmp_path.iterdir())
     with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
-        list(Processes(1).results([Task("bad", chores.refusing, ())], Progress()))
+        list(Processes(1).results([WorkerTask("bad", chores.refusing, ())], Progress()))
 
 
 SCRIPT = """
 import signal, sys
 from gyromc.show.progress import Progress
-from gyromc.workers import Processes, Task
+from gyromc.workers import Processes, WorkerTask
 from support import chores
 try:
-    list(Processes(2).results([Task("wait", chores.waiting, (sys.argv[1], 100.0))] * 2, Progress()))
+    list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 100.0))] * 2, Progress()))
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -173,11 +173,11 @@ def test_a_cluster_gives_the_same_also_when_a_worker_is_killed(tmp_path):
 
     with LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as real:
         place, meter = Cluster(real.scheduler_address), Meter()
-        tasks = [*SQUARES, Task("killed once", chores.dying, (str(tmp_path), 1))]
+        tasks = [*SQUARES, WorkerTask("killed once", chores.dying, (str(tmp_path), 1))]
         found = dict(place.results(tasks, meter))
         assert [found[i] for i in range(6)] == [1, 4, 9, 16, 25, "alive"]
         assert meter.total == pytest.approx(16)
         with pytest.raises(TaskError, match=r"^bad: ZeroDivisionError: the third way"):
-            list(place.results([SQUARES[0], Task("bad", chores.raising, ())], Progress()))
+            list(place.results([SQUARES[0], WorkerTask("bad", chores.raising, ())], Progress()))
         with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive"):
-            list(place.results([Task("bad", chores.refusing, ())], Progress()))
+            list(place.results([WorkerTask("bad", chores.refusing, ())], Progress()))

@@ -12,7 +12,7 @@ from gyromc.paper.cache import Cache
 from gyromc.paper.execution import Outcome, Work, cells
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.forecast import error_job, forecast_jobs
-from gyromc.paper.jobs import Found, Job, obtain
+from gyromc.paper.jobs import Job, Obtained, obtain
 from gyromc.paper.profiles import Profile
 from gyromc.paper.sensitivity import variants
 from gyromc.show.progress import Progress
@@ -52,7 +52,7 @@ class Computation:
         self.predictions = [*self._forecast_jobs(), *self.errors.values()]
         self.on_gpu = "pallas" in self.work.engines
         self.place = self._place(workers, cluster)
-        self.found: Found | None = None
+        self.found: Obtained | None = None
 
     @property
     def seconds(self) -> float:
@@ -131,7 +131,7 @@ class _Beside:
         self.jobs, self.cache = jobs, cache
         self.count = min(PREDICTING, processors() - 1) if on_gpu else 0
         self.thread = threading.Thread(target=self._compute, daemon=True)
-        self.found: Found | None = None
+        self.found: Obtained | None = None
         self.error: BaseException | None = None
 
     def _compute(self) -> None:

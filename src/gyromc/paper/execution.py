@@ -12,12 +12,12 @@ from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.experiment import Experiment
-from gyromc.paper.jobs import Found, Interrupted, Job, obtain
+from gyromc.paper.jobs import Interrupted, Job, Obtained, obtain
 from gyromc.paper.profiles import Profile, seconds
 from gyromc.paper.sending import SentPlan
 from gyromc.plan import Plan
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Place, Task
+from gyromc.workers import Here, Place, WorkerTask
 from gyromc.workers.tasks import Advance
 
 __all__ = ["Cell", "Interrupted", "Outcome", "Work", "cells", "compute", "execute"]
@@ -93,7 +93,7 @@ class Work:
     def _job(self, i: int) -> Job:
         cell, engine, key = self.todo[i], self.engines[i], self.keys[i]
         expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, engine)
-        task = Task(str(cell), compute, (SentPlan(cell.plan), engine, key), expected)
+        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), engine, key), expected)
 
         def store(found: tuple[Piece, list[str]]) -> Piece:
             piece, notes = found
@@ -103,12 +103,12 @@ class Work:
 
         return Job(key, task, lambda: self.cache.load(key, cell.plan), store, self.fresh)
 
-    def failed(self, found: Found) -> list[Job]:
+    def failed(self, found: Obtained) -> list[Job]:
         """The jobs of pieces that cannot be taken from a larger one, because a chain failed there."""
         wanted = {key for key, larger in self.larger.items() if found.values[larger].failures}
         return [self._job(i) for i in {key: i for i, key in enumerate(self.keys) if key in wanted}.values()]
 
-    def outcome(self, found: Found, more: Found) -> Outcome:
+    def outcome(self, found: Obtained, more: Obtained) -> Outcome:
         """All pieces; `more` are those of `failed`."""
         values = {**found.values, **more.values}
         pieces = {}

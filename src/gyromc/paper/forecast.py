@@ -15,7 +15,7 @@ from gyromc.paper.experiment import Experiment
 from gyromc.paper.jobs import Job
 from gyromc.paper.sending import SentPlan
 from gyromc.plan import Plan, paper_steps
-from gyromc.workers import Task
+from gyromc.workers import WorkerTask
 from gyromc.workers.tasks import Advance
 
 __all__ = ["error_job", "forecast", "forecast_jobs"]
@@ -55,7 +55,7 @@ def forecast_jobs(
         for eta in _etas(experiment, step_sizes):
             plan = _plan(experiment, role, eta, num_chains)
             name = f"{experiment.name} {role} η = {eta:g}: prediction"
-            task = Task(name, predicted, (SentPlan(plan), digits), SECONDS[experiment.problem.family])
+            task = WorkerTask(name, predicted, (SentPlan(plan), digits), SECONDS[experiment.problem.family])
             yield _job(_key(plan, digits), task, cache)
 
 
@@ -63,10 +63,10 @@ def error_job(name: str, plans: Sequence[Plan], keys: Sequence[str], observable:
     """μ(h) and the RMSE of one chain for each of some plans, as a job; `keys` name the plans' content."""
     key = hashlib.sha256(" ".join(["errors of", observable, *keys]).encode()).hexdigest()[:32]
     sent = tuple(SentPlan(plan) for plan in plans)
-    return _job(key, Task(f"{name}: exact errors", errors, (sent, observable), 0.03 * len(plans)), cache)
+    return _job(key, WorkerTask(f"{name}: exact errors", errors, (sent, observable), 0.03 * len(plans)), cache)
 
 
-def _job(key: str, task: Task, cache: Cache) -> Job:
+def _job(key: str, task: WorkerTask, cache: Cache) -> Job:
     def store(value: dict[str, Any]) -> dict[str, Any]:
         cache.store_json(key, value)
         return value

@@ -13,9 +13,9 @@ from typing import Any
 from gyromc.paper.cache import Cache, Claims
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
-from gyromc.workers import Place, Task
+from gyromc.workers import Place, WorkerTask
 
-__all__ = ["Found", "Interrupted", "Job", "obtain"]
+__all__ = ["Interrupted", "Job", "Obtained", "obtain"]
 
 LOOK_AGAIN = 0.5  # seconds between two looks at what another process computes
 
@@ -32,21 +32,21 @@ class Job:
     """
 
     key: str
-    task: Task
+    task: WorkerTask
     load: Callable[[], Any]
     store: Callable[[Any], Any]
     fresh: bool = False  # whether it is computed even where the cache has it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
+class Obtained:
     """The results by key, and the keys of those that were computed now."""
 
     values: Mapping[str, Any]
     computed: frozenset[str]
 
 
-def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> Found:
+def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> Obtained:
     """Load what the cache has, compute the rest at a place, and store each result as soon as it is there.
 
     Ctrl-C raises `Interrupted`.
@@ -76,7 +76,7 @@ def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> 
                     time.sleep(LOOK_AGAIN)
         except KeyboardInterrupt:
             raise Interrupted(f"{len(values)} of {total} pieces are kept in {cache.directory}") from None
-    return Found(values, frozenset(computed))
+    return Obtained(values, frozenset(computed))
 
 
 def _loaded(jobs: Sequence[Job], values: dict[str, Any], shown: Progress) -> list[Job]:

@@ -17,7 +17,7 @@ from gyromc.errors import InvalidInput
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 from gyromc.workers.processes import processors, shares
-from gyromc.workers.tasks import Failure, Task, TaskError, longest_first
+from gyromc.workers.tasks import TaskError, TaskFailure, WorkerTask, longest_first
 
 __all__ = ["LOCAL", "Cluster"]
 
@@ -76,7 +76,7 @@ class Cluster:
                 ) from None
             yield stack.enter_context(client)
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
+    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         if not tasks:
             return
         distributed = import_distributed()
@@ -115,11 +115,11 @@ class Cluster:
             time.sleep(POLL)
 
 
-def compute(version: str, task: Task, local: bool) -> Any:
-    """Compute a task in a worker of the cluster; a `Failure` where it raises."""
+def compute(version: str, task: WorkerTask, local: bool) -> Any:
+    """Compute a task in a worker of the cluster; a `TaskFailure` where it raises."""
     if version != _version():
         text = f"a worker has gyromc {_version()} and the client {version}. Install the same version everywhere."
-        return Failure(text, "", invalid=True)
+        return TaskFailure(text, "", invalid=True)
     with _ONE_AT_A_TIME:
         if not local:
             os.environ.update(shares(import_distributed().get_worker().state.nthreads))
@@ -128,16 +128,16 @@ def compute(version: str, task: Task, local: bool) -> Any:
         except Exception as error:
             text = str(error) or type(error).__name__
             message = text if isinstance(error, InvalidInput) else f"{type(error).__name__}: {text}"
-            return Failure(message, traceback.format_exc(), isinstance(error, InvalidInput))
+            return TaskFailure(message, traceback.format_exc(), isinstance(error, InvalidInput))
 
 
-def _value(future: Any, task: Task) -> Any:
+def _value(future: Any, task: WorkerTask) -> Any:
     """The result of a task, or its error."""
     try:
         found = future.result()
     except Exception as error:  # of Dask: workers that ended, functions that cannot be imported there
         raise TaskError(f"{task.name}: {type(error).__name__}: {error}") from None
-    if isinstance(found, Failure):
+    if isinstance(found, TaskFailure):
         raise found.error(task)
     return found[0]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gyromc.errors import InvalidInput
 from gyromc.show.progress import Progress
-from gyromc.workers.tasks import Task
+from gyromc.workers.tasks import WorkerTask
 
 __all__ = ["Here"]
 
@@ -15,20 +15,20 @@ class Here:
 
     ```python
     from gyromc.show.progress import Progress
-    from gyromc.workers import Here, Task
+    from gyromc.workers import Here, WorkerTask
     def square(x, advance):
         return x * x
-    tasks = [Task("two", square, (2,)), Task("three", square, (3,))]
+    tasks = [WorkerTask("two", square, (2,)), WorkerTask("three", square, (3,))]
     assert list(Here().results(tasks, Progress())) == [(0, 4), (1, 9)]
     ```
     """
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
+    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         for number, task in enumerate(tasks):
             shown.describe(f"{task.name} ({number + 1} of {len(tasks)})")
             done = 0.0
 
-            def advance(share: float, task: Task = task) -> None:
+            def advance(share: float, task: WorkerTask = task) -> None:
                 nonlocal done
                 share = min(share, 1 - done)
                 done += share

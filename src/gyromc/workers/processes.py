@@ -23,7 +23,7 @@ from gyromc.errors import GyromcWarning
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 from gyromc.workers.serving import Done, receive, send
-from gyromc.workers.tasks import Failure, Task, TaskError, longest_first
+from gyromc.workers.tasks import TaskError, TaskFailure, WorkerTask, longest_first
 
 __all__ = ["Processes", "fastest", "processors", "shares"]
 
@@ -79,7 +79,7 @@ class Processes:
     ```python
     import math
     from gyromc.show.progress import Progress
-    from gyromc.workers import Processes, Task
+    from gyromc.workers import Processes, WorkerTask
     assert list(Processes(2).results([], Progress())) == []
     ```
     """
@@ -90,7 +90,7 @@ class Processes:
         self.threads = share if threads is None else whole(threads, "threads", least=1)
         self.environment = {**shares(self.threads), **(environment or {})}
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
+    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         if not tasks:
             return
         crew = _Crew(tasks, self.environment, shown)
@@ -146,7 +146,7 @@ class _Worker:
 class _Crew:
     """The processes while they compute: which tasks wait, which are being computed, and by whom."""
 
-    def __init__(self, tasks: Sequence[Task], environment: Mapping[str, str], shown: Progress):
+    def __init__(self, tasks: Sequence[WorkerTask], environment: Mapping[str, str], shown: Progress):
         self.tasks, self.environment, self.shown = tasks, environment, shown
         self.waiting = longest_first(tasks)
         self.left, self.started = len(tasks), 0
@@ -184,7 +184,7 @@ class _Crew:
         message, number = pickle.loads(content), worker.task
         assert number is not None
         task = self.tasks[number]
-        if isinstance(message, Failure):
+        if isinstance(message, TaskFailure):
             raise message.error(task)
         share = 1 - worker.done if isinstance(message, Done) else min(message, 1 - worker.done)
         worker.done += share

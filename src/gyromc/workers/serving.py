@@ -15,7 +15,7 @@ import traceback
 from typing import IO, Any
 
 from gyromc.errors import InvalidInput
-from gyromc.workers.tasks import Failure, call
+from gyromc.workers.tasks import TaskFailure, call
 
 __all__ = ["Done", "main", "receive", "send"]
 
@@ -63,7 +63,7 @@ def main() -> None:
         except BaseException as error:
             text = str(error) or type(error).__name__
             message = text if isinstance(error, InvalidInput) else f"{type(error).__name__}: {text}"
-            send(out, Failure(message, traceback.format_exc(), isinstance(error, InvalidInput)))
+            send(out, TaskFailure(message, traceback.format_exc(), isinstance(error, InvalidInput)))
 
 
 def _listen(file: IO[bytes], waiting: "queue.SimpleQueue[bytes]") -> None:

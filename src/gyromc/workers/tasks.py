@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from gyromc.errors import InvalidInput
 from gyromc.show.progress import Progress
 
-__all__ = ["Advance", "Failure", "Place", "Task", "TaskError", "call", "longest_first"]
+__all__ = ["Advance", "Place", "TaskError", "TaskFailure", "WorkerTask", "call", "longest_first"]
 
 Advance = Callable[[float], object]
 """Called with the share of a task that was done since the last call."""
@@ -24,7 +24,7 @@ class TaskError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Task:
+class WorkerTask:
     """`function(*arguments, advance=…)`, to be computed anywhere; function, arguments and result are pickled.
 
     **Attributes:**
@@ -42,14 +42,14 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """An exception in a worker as plain text; `invalid` where it was `InvalidInput`, whose message is for users."""
 
     message: str
     traceback: str
     invalid: bool
 
-    def error(self, task: Task) -> Exception:
+    def error(self, task: WorkerTask) -> Exception:
         """The exception to raise in the caller."""
         if self.invalid:
             return InvalidInput(f"{task.name}: {self.message}")
@@ -59,7 +59,7 @@ class Failure:
 class Place(Protocol):
     """Somewhere that tasks are computed."""
 
-    def results(self, tasks: Sequence[Task], shown: Progress) -> Generator[tuple[int, Any], None, None]:
+    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         """Compute all tasks; yield each one's number and result once it is finished, in any order.
 
         An error in a task is raised with the task's name. Ctrl-C raises `KeyboardInterrupt`. Either ends the other tasks; what
@@ -68,7 +68,7 @@ class Place(Protocol):
         ...
 
 
-def call(task: Task, advance: Advance) -> Any:
+def call(task: WorkerTask, advance: Advance) -> Any:
     """Compute a task in this process; progress is passed on a few times a second."""
     waiting, last = 0.0, time.monotonic()
 
@@ -82,6 +82,6 @@ def call(task: Task, advance: Advance) -> Any:
     return task.function(*task.arguments, advance=some)
 
 
-def longest_first(tasks: Sequence[Task]) -> list[int]:
+def longest_first(tasks: Sequence[WorkerTask]) -> list[int]:
     """The numbers of the tasks in the order in which to start them, so that no long one is left for the end."""
     return sorted(range(len(tasks)), key=lambda i: -tasks[i].seconds)
