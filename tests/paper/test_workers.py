@@ -18,7 +18,7 @@ from gyromc.paper import jobs, reproduce
 from gyromc.paper.cache import Cache, Claims, Piece, fingerprint
 from gyromc.paper.catalogue import select
 from gyromc.paper.computation import Computation
-from gyromc.paper.execution import Work, cells, compute, execute
+from gyromc.paper.execution import Work, cells, compute, execute, prepares
 from gyromc.paper.jobs import Job, Obtained, obtain
 from gyromc.paper.profiles import PROFILES
 from gyromc.paper.sending import SentPlan
@@ -63,7 +63,8 @@ def test_two_processes_compute_what_one_does(tmp_path):
 def test_two_processes_give_the_same_results(tmp_path):
     for workers in (1, 2):
         done = reproduce(["linear-nld", "logistic-nld"], SMALL, out=tmp_path / f"{workers}", workers=workers)
-        assert set(done.times) == {"preparing", "computing", "judging", "drawing", "compiling", "wall"}
+        stages = {"preparing", "computing", "judging", "drawing", "sampling", "sensitivity", "compiling", "wall"}
+        assert set(done.times) - {"predicting"} == stages
     assert done.results["times"]["workers"].startswith("2 processes, ")
     assert timeless(tmp_path / "1") == timeless(tmp_path / "2")
 
@@ -223,6 +224,31 @@ def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
     assert "A worker process ended (by SIGKILL)" in said
     assert len(list((tmp_path / "cache").glob("*.npz"))) >= 3
     assert not list((tmp_path / "cache").glob(".*.npz.*"))
+
+
+def test_programs_are_compiled_by_threads_once_each(tmp_path):
+    """As on a GPU: plans that differ in step size, seed or data have one program, and a task waits for its own."""
+    todo = [*cells(select(["hfhr-quadratic", "linear-nld"]), TINY), *cells(select(["linear-nld"], seed=3), TINY)]
+    tasks, made = [job.task for job in Work(todo, Cache(tmp_path), "scan").jobs], []
+    names = [prepares(task)[0] for task in tasks]
+    assert len(set(names)) == 5  # three dynamics on one problem and two on the other
+    prepares(tasks[0])[1]()
+
+    def slowly(task):
+        def make():
+            time.sleep(0.05)
+            made.append(task.arguments)
+            raise ZeroDivisionError("left to the task")
+
+        return task.arguments, make
+
+    asked = [WorkerTask(f"{k}", chores.square, (k % 3,)) for k in range(9)]
+    found = []
+    for number, value in Here(slowly).results(asked, Progress()):
+        assert asked[number].arguments in made
+        found.append(value)
+    assert found == [0, 1, 4] * 3
+    assert sorted(made) == [(0,), (1,), (2,)]
 
 
 def test_a_warning_of_a_piece_is_returned_with_it():

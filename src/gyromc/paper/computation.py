@@ -5,11 +5,12 @@ predictions are in the cache then. Pieces and predictions are jobs of one list, 
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from gyromc.checks import require, whole
 from gyromc.paper.cache import Cache
-from gyromc.paper.execution import Outcome, Work, cells
+from gyromc.paper.execution import Outcome, Work, cells, prepares
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.forecast import error_job, forecast_jobs
 from gyromc.paper.jobs import Job, Obtained, obtain
@@ -53,6 +54,7 @@ class Computation:
         self.on_gpu = "pallas" in self.work.engines
         self.place = self._place(workers, cluster)
         self.found: Obtained | None = None
+        self.predicting: float | None = None  # seconds that predictions took beside the pieces
 
     @property
     def seconds(self) -> float:
@@ -72,7 +74,7 @@ class Computation:
         if isinstance(self.place, Here):
             with _Beside(self.predictions, self.cache, self.on_gpu) as beside:
                 pieces = obtain(self.work.jobs, self.cache, self.place, shown)
-            self.found = beside.found
+            self.found, self.predicting = beside.found, beside.seconds
         else:
             pieces = self.found = obtain([*self.work.jobs, *self.predictions], self.cache, self.place, shown)
         more = obtain(self.work.failed(pieces), self.cache, self.place, shown)
@@ -114,7 +116,7 @@ class Computation:
                 workers in (None, 1),
                 'One process computes on a GPU: leave `workers` out, or pass `engine="scan"` or `engine="lanes"`.',
             )
-            return Here()
+            return Here(prepares)
         if workers is None:
             missing = [job for job in self.work.jobs if job.fresh or not self.cache.path(job.key).exists()]
             workers = fastest([job.task.seconds for job in missing])
@@ -132,12 +134,15 @@ class _Beside:
         self.count = min(PREDICTING, processors() - 1) if on_gpu else 0
         self.thread = threading.Thread(target=self._compute, daemon=True)
         self.found: Obtained | None = None
+        self.seconds = 0.0
         self.error: BaseException | None = None
 
     def _compute(self) -> None:
         aside = Processes(self.count, environment={"JAX_PLATFORMS": "cpu"}) if self.count > 0 else Here()
+        began = time.perf_counter()
         try:
             self.found = obtain(self.jobs, self.cache, aside, Progress())
+            self.seconds = time.perf_counter() - began
         except BaseException as error:  # raised by the thread that waits
             self.error = error
 

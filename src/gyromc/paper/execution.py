@@ -6,7 +6,10 @@ in a run that was killed half-way, in this process or in others.
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import jax
+import numpy as np
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
@@ -20,7 +23,7 @@ from gyromc.show.progress import Progress
 from gyromc.workers import Here, Place, WorkerTask
 from gyromc.workers.tasks import Advance
 
-__all__ = ["Cell", "Interrupted", "Outcome", "Work", "cells", "compute", "execute"]
+__all__ = ["Cell", "Interrupted", "Outcome", "Work", "cells", "compute", "execute", "prepares"]
 
 OWN_NUMBERS = ("lanes", "pallas")
 """Engines that compute a chain the same, bit for bit, whatever other chains there are."""
@@ -161,6 +164,16 @@ def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Pi
         if not issubclass(warning.category, GyromcWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return Piece.of(run), [str(w.message) for w in caught if issubclass(w.category, GyromcWarning)]
+
+
+def prepares(task: WorkerTask) -> tuple[Hashable, Callable[[], object]]:
+    """For a task of `compute`: a name of the program that it compiles, and a function that compiles it without a step."""
+    sent, engine, _ = task.arguments
+    plan, module = sent.plan, engines.ENGINES[engine]
+    pieces = plan.target, plan.oracle, dict(plan.observables)
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(pieces))
+    name = engine, plan.dynamics.name, plan.dynamics.size, plan.num_chains, jax.tree.structure(pieces), shapes
+    return name, lambda: module.Session(plan, module.initial_state(plan), 1e8, None, 0)
 
 
 def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:

@@ -34,6 +34,8 @@ from gyromc.show.progress import progress as show_progress
 __all__ = ["Reproduction", "reproduce"]
 
 SECONDS_PER_ANALYSIS = 2.0
+SUMS = ("sampling", "sensitivity", "compiling", "predicting")
+"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions beside them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,13 +103,18 @@ def reproduce(
                 "wall": clock.total,
                 "workers": work.place_name,
                 **clock.laps,
+                **({} if work.predicting is None else {"predicting": work.predicting}),
                 **_times(outcome, found),
             },
         }
         results = RESULTS.save(results, directory)
         report = write_report(results, directory, shown)
         clock.lap("drawing")
-    times = {**clock.laps, "compiling": results["times"]["compiling"], "wall": clock.total}
+    times = {
+        **clock.laps,
+        **{name: results["times"][name] for name in SUMS if name in results["times"]},
+        "wall": clock.total,
+    }
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings, times)
 
 
