@@ -30,7 +30,7 @@ __all__ = ["Processes", "fastest", "processors", "shares"]
 TRIES = 3  # a task that ends its process so often is given up
 POLL = 0.1  # seconds between two looks at Ctrl-C
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
-SHORT = 20.0  # seconds of work for which no processes are started: that alone takes some
+SHORT = 30.0  # seconds of work for which no processes are started: that alone takes some
 
 
 def processors() -> int:
