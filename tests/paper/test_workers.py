@@ -206,7 +206,7 @@ def test_a_cluster_computes_what_one_process_does(tmp_path):
 def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
     """Of the command line, with engine `lanes`: the piece of a killed worker is computed by another; Ctrl-C keeps the rest."""
     sigint(signal.default_int_handler)
-    command = [sys.executable, "-m", "gyromc", "reproduce", "linear-nld", "--profile", "paper", "--workers", "2"]
+    command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--workers", "2"]
     running = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     killed = False
