@@ -22,6 +22,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "numpyro": ("numpyro",),
     "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
+    "orbax": ("orbax",),
+    "cluster": ("distributed",),
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""
 
