@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 import gyromc as gm
 from gyromc.engines import ENGINES, choose, lanes, pallas
-from gyromc.engines.meshes import Spread, read_mesh
+from gyromc.engines.meshes import ChainMesh, read_mesh
 from gyromc.engines.parts import Parts, by_part
 from gyromc.engines.shards import require_shared, shared
 from gyromc.engines.slices import Slices
@@ -151,7 +151,7 @@ def test_dynamics_that_mix_coordinates_are_not_cut():
 
 
 def test_chains_that_fill_the_last_device_repeat_the_last_one():
-    spread = Spread(SimpleNamespace(shape={"chains": 4, "data": 1, "parameters": 1}), 6)  # type: ignore[arg-type]
+    spread = ChainMesh(SimpleNamespace(shape={"chains": 4, "data": 1, "parameters": 1}), 6)  # type: ignore[arg-type]
     assert spread.filled == 8
     assert spread.fill(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
 
