@@ -151,10 +151,9 @@ def _row_fields(target: Any) -> list[Any]:
     if isinstance(target, FiniteSum):
         return [target.data]
     if isinstance(target, MixedRegression):
-        known, groups = (
-            x if isinstance(x, tuple) else () for x in (target.known, target.groups)
-        )  # Equinox marks empty ones
-        fields = [field for group in groups for field in (group.Z, group.index)]
+        entries = lambda x: x if isinstance(x, tuple) else ()  # Equinox puts a mark in the place of an empty tuple
+        known, groups = entries(target.known), entries(target.groups)
+        fields = [getattr(group, name) for group in groups for name in ("Z", "index")]
         return [target.X, target.y, target.offset, target.weights, *known, *fields]
     return [target.X, target.y]
 
