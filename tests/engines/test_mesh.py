@@ -1,5 +1,6 @@
 """Runs spread over a mesh of devices equal those on one: bit for bit where only chains are spread, else up to rounding."""
 
+import dataclasses
 import json
 import math
 import os
@@ -7,15 +8,18 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 import gyromc as gm
-from gyromc.engines import ENGINES, choose, lanes, pallas
+from gyromc.engines import ENGINES, choose, lanes, pallas, threefry
 from gyromc.engines.meshes import ChainMesh, read_mesh
-from gyromc.engines.parts import Parts, by_part
+from gyromc.engines.parts import Parts, by_part, normal
+from gyromc.engines.shards import on_devices as on_devices_of
 from gyromc.engines.shards import require_shared, shared
 from gyromc.engines.slices import Slices
 from support import on_devices
@@ -179,3 +183,32 @@ def test_slices_of_pallas_are_the_whole(kernels):
     small = plan(gm.targets.Quadratic(np.ones(2)), gm.oracles.Gaussian(1.0), dim=2, dtype="float32")
     assert_slices_are_the_whole(pallas, small, 2)
     assert ENGINES["pallas"] is pallas
+
+
+@pytest.mark.parametrize("drawn", [40, 3])
+def test_a_device_that_holds_more_of_a_batch_than_it_sums_at_once_sums_all(drawn):
+    """All rows drawn lie in the first of four shares; 24 of them are summed in a round."""
+    target, theta = gm.targets.LogisticRegression(X, on_devices.Y), np.linspace(-1, 1, DIM)
+    held = shared(target, 4)
+    index = np.random.default_rng(1).integers(0, held.share, drawn)
+    spread = ChainMesh(read_mesh({"chains": 1}), 1)
+    first = dataclasses.replace(held, rows=tuple(rows[: held.share + 1] for rows in held.rows))
+    with jax.enable_x64(True):
+        pieces = SimpleTarget(jax.tree.map(jax.numpy.asarray, first))
+        each = lambda p, t, i: p.target.batch_gradient(t, i)
+        found = on_devices_of(
+            each, spread, pieces, (jax.numpy.asarray(theta), jax.numpy.asarray(index)), (P(), P()), P()
+        )
+        np.testing.assert_allclose(found, target.batch_gradient(theta, index), rtol=1e-13)
+
+
+class SimpleTarget(eqx.Module):
+    target: object
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_in_parts_is_the_noise_in_one_piece(dtype):
+    parts, key = Parts(DIM, 3), jax.random.key(5)
+    with jax.enable_x64(dtype == "float64"):
+        whole = np.asarray(threefry.normal(key, (4, 2 * DIM), dtype))
+        np.testing.assert_array_equal(normal(key, 4, 2 * DIM, parts, dtype), parts.split(whole))
