@@ -3,7 +3,7 @@
     python benchmarks/checkpoints.py draws [--out docs/measured/checkpoints.json] [--page docs/scale.md]
     python benchmarks/checkpoints.py state [--out docs/measured/checkpoint-state.json] [--page docs/scale.md]
 
-`draws` runs 10⁴ draws of 64 chains in ten dimensions with 50, 100, 200 and 400 checkpoints, with draws in pieces, and with all
+`draws` runs 10⁴ draws of 64 chains in ten dimensions with 100 and with 400 checkpoints, with draws in pieces, and with all
 draws written again in each checkpoint (pieces without an end). Time is that of the calls that save, bytes are those that were
 written. `state` saves and restores states of 2·10³, 10⁵ and 10⁶ chains in ten dimensions, spread over the chains, and of four
 chains of a network with 10⁷ parameters, spread over the parameters, on eight virtual devices. Both ways write to the disk and
@@ -30,7 +30,7 @@ from gyromc.results import EngineState
 from pages import markdown, replace_between
 
 DRAWS, CHAINS, DIM = 10_000, 64, 10
-COUNTS = (50, 100, 200, 400)
+COUNTS = (100, 400)
 
 
 def plan_of(draws: int) -> gm.Plan:
