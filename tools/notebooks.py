@@ -7,12 +7,14 @@ Needs nbclient and ipykernel (extra `dev`). `GYROMC_EXAMPLES=small` makes the wo
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SECONDS = 900  # for one cell
+NOISE = re.compile(r"\x1b\[[\d;]*m|/\S*/tmp\w{8}/")  # colours, and the folder that `tempfile.mkdtemp` made
 
 
 def execute(path: Path, folder: Path) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def execute(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def clean(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Remove times, widths of terminals and HTML tables; join streams; number the cells that ran."""
+    """Remove times, colours, temporary folders and HTML tables; join streams; number the cells that ran."""
     ran = 0
     for cell in notebook["cells"]:
         cell["metadata"] = {}
@@ -48,17 +50,20 @@ def _outputs(outputs: list[dict[str, Any]], ran: int):
         "".join(one["text"]) for one in outputs if one["output_type"] == "stream" and one["name"] == "stdout"
     )
     if text.strip():
-        plain = "\n".join(line.rstrip() for line in text.splitlines())
-        yield {"name": "stdout", "output_type": "stream", "text": _lines(plain)}
+        yield {"name": "stdout", "output_type": "stream", "text": _plain(text)}
     for one in outputs:
         data = {kind: value for kind, value in one.get("data", {}).items() if kind in ("image/png", "text/plain")}
         said = "".join(data.get("text/plain", "")).strip()
         if not said:
             continue
         if "image/png" not in data:
-            data["text/plain"] = _lines("\n".join(line.rstrip() for line in said.splitlines()))
+            data["text/plain"] = _plain(said)
         kept = {"data": data, "metadata": {}, "output_type": one["output_type"]}
         yield kept | ({"execution_count": ran} if one["output_type"] == "execute_result" else {})
+
+
+def _plain(text: str) -> list[str]:
+    return _lines("\n".join(line.rstrip() for line in NOISE.sub("", text).splitlines()))
 
 
 def _lines(text: str) -> list[str]:
