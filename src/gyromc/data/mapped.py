@@ -6,6 +6,7 @@ when it needs it, and one row can make two megabytes resident. `release` gives a
 """
 
 import concurrent.futures
+import functools
 import mmap
 import os
 import threading
@@ -26,7 +27,7 @@ AROUND = (
 RESIDENT = 2**28  # bytes
 KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept,
 SMALL = 64  # and with more rows than this in a batch, whose reading would take most of a step
-AT_ONCE = 2**14  # rows that a thread reads at once
+LEAST_AT_ONCE = 2**11  # rows that a thread reads at once
 
 
 class Mapped(RowSource):
@@ -103,23 +104,27 @@ class Mapped(RowSource):
         """Whether rows come from the map, its pages kept: large batches, and more rows in all than there are."""
         return self.resident is None or batch > SMALL or rows > KEEP * self.num_rows
 
-    def read(self, index, keep: bool = False):
-        """The rows with these numbers; `keep`: through the map, by several threads where they are many."""
+    def buffer(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Memory for so many rows, to be passed to `read` again and again."""
+        return np.empty((rows, self.num_columns), self._X.dtype), np.empty(rows, self._y.dtype)
+
+    def read(self, index, keep: bool = False, out: tuple[np.ndarray, np.ndarray] | None = None):
+        """The rows with these numbers; `keep`: through the map, by several threads where they are many, into `out` if given."""
         index = np.asarray(index)
         shape, flat = index.shape, index.ravel()
         inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
         require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
         if not (keep or self.resident is None) and self.descriptor >= 0:
             return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
-        X, y = np.empty((len(flat), self.num_columns), self._X.dtype), np.empty(len(flat), self._y.dtype)
+        X, y = out or self.buffer(len(flat))
+        at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * num_threads())))
 
         def part(i: int) -> None:
-            np.take(self.X, flat[i : i + AT_ONCE], axis=0, out=X[i : i + AT_ONCE], mode="clip")
-            np.take(self.y, flat[i : i + AT_ONCE], out=y[i : i + AT_ONCE], mode="clip")
+            np.take(self.X, flat[i : i + at_once], axis=0, out=X[i : i + at_once], mode="clip")
+            np.take(self.y, flat[i : i + at_once], out=y[i : i + at_once], mode="clip")
 
-        if len(flat) > AT_ONCE:
-            with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
-                list(pool.map(part, range(0, len(flat), AT_ONCE)))
+        if len(flat) > at_once:
+            list(_pool().map(part, range(0, len(flat), at_once)))
         else:
             part(0)
         return X.reshape(*shape, -1), y.reshape(shape)
@@ -133,6 +138,12 @@ class Mapped(RowSource):
         """Raise `InvalidInput` where a file is shorter than its header says: reading a page that is missing ends the process."""
         self._X.check_size()
         self._y.check_size()
+
+
+@functools.cache
+def _pool() -> concurrent.futures.ThreadPoolExecutor:
+    """The threads that read single rows."""
+    return concurrent.futures.ThreadPoolExecutor(num_threads(), thread_name_prefix="rows")
 
 
 class _File:

@@ -5,6 +5,7 @@ arrays on the device. Which rows a step draws depends on (seed, step, chain) alo
 the steps to come while the device computes: it waits only where rows are read more slowly than it uses them.
 """
 
+import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["Feed", "is_fed"]
 
 BYTES = 2**24  # of rows that are copied to the device at once
 LONGEST = 256  # steps whose rows these are, at most
+BUFFERS = 6  # for the chunks that are read ahead, being read, and being copied
 
 
 def is_fed(plan: Plan) -> bool:
@@ -54,23 +56,58 @@ def _bytes_a_chain(plan: Plan) -> int:
 
 
 def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) -> Iterator[tuple[Any, Any]]:
-    """X (steps × chains × b × d) and y of every chunk, on the devices; rows of zeros, without effect, make b a multiple."""
-    target, oracle, R, dtype = plan.flat_target, plan.oracle, plan.num_chains, np.dtype(plan.dtype)
+    """X (steps × chains × b × d) and y of every chunk, on the devices; rows of zeros, without effect, make b a multiple.
+
+    Drawing, reading and copying have a thread each.
+    """
+    target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
     assert isinstance(target, StreamedRegression)
     assert isinstance(oracle, Batch)
-    source, total = target.sums.by_row, plan.num_steps + plan.burn_in
-    kept = {"keep": True} if isinstance(source, Mapped) and source.keeps(R * oracle.size * total, oracle.size) else {}
+    source, rows = target.sums.by_row, plan.num_chains * oracle.size
+    buffers: queue.SimpleQueue | None = None
+    if (
+        spread.mesh.devices.flat[0].platform != "cpu"
+    ):  # where JAX may keep a host array as it is, each needs memory of its own
+        buffers = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            buffers.put(None)
+    reading: dict[str, Any] = {}
+    if isinstance(source, Mapped):
+        reading["keep"] = source.keeps(rows * (plan.num_steps + plan.burn_in), oracle.size)
+    for X, y, buffer in prefetched(_read(source, prefetched(_drawn(plan, key, first, length)), reading, buffers)):
+        placed = _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
+        if buffers is not None and buffer is not None:
+            jax.block_until_ready(placed)  # then the buffer may be written again
+            buffers.put(buffer)
+        yield placed
+
+
+def _drawn(plan: Plan, key: Any, first: int, length: int) -> Iterator[np.ndarray]:
+    """The numbers of the rows of every chunk, steps × chains × b."""
+    target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
     host = jax.local_devices(backend="cpu")[0]  # drawing on a busy device would wait for its steps
 
     def draw(key, step):
-        return oracle.draw(jax.random.split(jax.random.fold_in(key, step))[1], target, R, plan.dim, dtype)
+        return oracle.draw(jax.random.split(jax.random.fold_in(key, step))[1], target, plan.num_chains, plan.dim, dtype)
 
     with jax.enable_x64(dtype == np.float64), jax.default_device(host):
         drawn, key = jax.jit(jax.vmap(draw, (None, 0))), jax.device_put(key, host)
-        for step in range(first, total, length):
-            index = np.asarray(drawn(key, jnp.arange(step, step + length, dtype=jnp.int32)))
-            X, y = source.read(index, **kept)
-            yield _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
+        for step in range(first, plan.num_steps + plan.burn_in, length):
+            yield np.asarray(drawn(key, jnp.arange(step, step + length, dtype=jnp.int32)))
+
+
+def _read(
+    source: Any, indices: Iterator[np.ndarray], reading: dict[str, Any], buffers: queue.SimpleQueue | None
+) -> Iterator[tuple[Any, Any, Any]]:
+    """X and y of every chunk, and the buffer they are in; memory that is written again costs no new pages."""
+    for index in indices:
+        buffer = None
+        if buffers is not None and isinstance(source, Mapped) and reading["keep"]:
+            buffer = buffers.get() or source.buffer(index.size)
+            X, y = source.read(index, **reading, out=buffer)
+        else:
+            X, y = source.read(index, **reading)
+        yield X, y, buffer
 
 
 def _placed(rows: np.ndarray, spread: ChainMesh) -> Any:
