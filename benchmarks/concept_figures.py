@@ -53,6 +53,15 @@ def gaussian_plan(rate: float, precision=(1.0, 1.0), **fields) -> gm.Plan:
     )
 
 
+def known(value: float | None) -> float:
+    """The number; an error where `predict` does not know it."""
+    require(
+        value is not None, "A figure needs a number that `predict` does not know: take another step size or target."
+    )
+    assert value is not None
+    return value
+
+
 def reversibility() -> Figure:
     """One chain of each kind on a Gaussian, with the same noise."""
     figure, axes = panels(2, 3.2)
@@ -110,7 +119,7 @@ def bias_and_variance() -> Figure:
         found = [gm.predict(gaussian_plan(rate, step_size=step, **fields)) for step in steps]
         rmse = np.array([one.rmse["h"] for one in found])
         axis.loglog(steps, [one.std["h"] for one in found], color=REVERSIBLE, label="standard deviation")
-        axis.loglog(steps, [abs(one.bias["h"]) for one in found], color=ROTATING, label="bias")
+        axis.loglog(steps, [abs(known(one.bias["h"])) for one in found], color=ROTATING, label="bias")
         axis.loglog(steps, rmse, color=INK, linewidth=2.4, label="error")
         best = int(np.argmin(rmse))
         axis.plot(steps[best], rmse[best], "o", color=INK)
@@ -125,7 +134,7 @@ def bias_and_variance() -> Figure:
 
 def _variance_error(plan: gm.Plan, scheme: str, truth: float) -> float:
     """The relative error of the variance at the plan's step size, in per cent."""
-    return 100 * gm.predict(plan.replace(scheme=scheme)).bias["h"] / truth
+    return 100 * known(gm.predict(plan.replace(scheme=scheme)).bias["h"]) / truth
 
 
 def balanced_noise() -> Figure:
@@ -156,7 +165,7 @@ def balanced_noise() -> Figure:
             )
             for step in steps[::2]
         ]
-        truth = gm.predict(wells[0]).expectation["h"]
+        truth = known(gm.predict(wells[0]).expectation["h"])
         right.plot(steps[::2], [_variance_error(plan, scheme, truth) for plan in wells], color=colour, label=scheme)
     for axis, title in ((left, "Gaussian"), (right, "two wells: ½θ² + 1.2 cos θ")):
         axis.axhline(0, color=INK, linewidth=0.7)
@@ -261,11 +270,12 @@ def write(name: str, folder: Path, png: Path | None = None) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*DRAWN, []], default=[], metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(DRAWN))
     parser.add_argument("--out", type=Path, default=FIGURES)
     parser.add_argument("--png", type=Path, help="a folder for PNG files, on a white and on a dark ground")
     asked = parser.parse_args(arguments)
     for name in asked.names or DRAWN:
+        require(name in DRAWN, f"There is no figure {name!r}. There are: {', '.join(DRAWN)}.")
         print(write(name, asked.out, asked.png))
 
 
