@@ -135,7 +135,9 @@ def equivalents() -> list[str]:
 @pytest.mark.parametrize("command", equivalents())
 def test_the_equivalents_of_r_are_accepted(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [f"{i % 7 + i / 10},{i % 5},{i % 3 + 1},{i % 4 + 2},{i % 3},g{i % 4},{i % 2 + 1},{i % 2 + 1}" for i in range(40)]
+    rows = [
+        f"{i % 7 + i / 10},{i % 5},{i % 3 + 1},{i % 4 + 2},{i % 3},g{i % 4},{i % 2 + 1},{i % 2 + 1}" for i in range(40)
+    ]
     (tmp_path / "d.csv").write_text("\n".join(["x,z,t,n,s,g,w,y", *rows]) + "\n")
     assert "Design matrix" in run_commands(f"{command} --explain")
 
