@@ -5,15 +5,16 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve clean help
+.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve dist dist-test lock notebooks sizes clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+# CONSTRAINTS=constraints/python3.11.txt installs the versions that were tested instead of the newest.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 	touch $@
 
 reproduce: $(READY)  ## environment, then all twelve experiments (quick profile) and the path of their report
@@ -60,6 +61,24 @@ docs: $(READY)  ## the documentation site in site/, warnings are errors; it need
 
 docs-serve: $(READY)  ## the same, then served on 127.0.0.1:8643
 	$(BIN)/python docs/make_site.py --serve
+
+dist: $(READY)  ## wheel and sdist in dist/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+dist-test: dist  ## install both into new environments on every Python found (3.11 to 3.13) and test them outside the checkout
+	$(BIN)/python tools/dist_test.py $(DIST_TEST)
+
+lock: dist  ## constraints/: the newest versions that pyproject.toml allows, after they passed dist-test
+	NEWEST=1 $(BIN)/python tools/dist_test.py $(DIST_TEST)
+	$(BIN)/python tools/dist_test.py --lock
+
+notebooks: $(READY)  ## execute the notebooks of examples/ at full size and keep their outputs
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/notebooks.py
+
+sizes: $(READY)  ## the table of docs/install.md: megabytes of the core and of each extra
+	$(BIN)/python tools/sizes.py --page docs/install.md
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv build dist results site .pytest_cache .ruff_cache .hypothesis

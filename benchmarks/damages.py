@@ -149,6 +149,13 @@ def flipped(files: Files, rng: np.random.Generator) -> bool:
     return files.resumed(directory)[0]
 
 
+def piece_damaged(files: Files, rng: np.random.Generator) -> bool:
+    newest = max((directory := files.copy()).glob("draws-*"))
+    newest.write_bytes(newest.read_bytes()[: int(rng.integers(newest.stat().st_size))])
+    same, said = files.resumed(directory)
+    return same and any("goes on from" in text for text in said)
+
+
 def all_damaged(files: Files, rng: np.random.Generator) -> bool:
     directory = files.copy()
     for path in directory.iterdir():
@@ -243,6 +250,7 @@ def removed(files: Files, rng: np.random.Generator) -> bool:
 FAULTS: dict[str, Callable[[Files, np.random.Generator], bool]] = {
     "newest checkpoint cut": cut,
     "newest checkpoint with a flipped bit": flipped,
+    "newest file of draws cut": piece_damaged,
     "all checkpoints damaged": all_damaged,
     "disk full": full,
     "read-only directory": read_only,

@@ -5,12 +5,15 @@ over mean squared error about the truth, so that bias counts), per gradient, per
 squared error at the budget in posterior standard deviations: medians over the observables of a kind, with bootstrap errors.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.files import json_text, write_atomically
 from gyromc.show.numbers import plain
+from gyromc.show.progress import Progress
+from gyromc.workers import Here, Place, Processes, WorkerTask
 
 __all__ = [
     "COMPETITORS",
@@ -35,6 +40,7 @@ __all__ = [
     "Profile",
     "cell",
     "header",
+    "measure_cell",
     "measured",
     "read",
     "total",
@@ -112,6 +118,7 @@ def measured(
     say: Callable[[str], None],
     advance: Callable[[float], Any] = lambda amount: None,
     competitors: Mapping[str, Competitor] = COMPETITORS,
+    workers: int = 1,
 ) -> dict[str, dict]:
     """Measure all cells of the problems that the file does not have yet; the file is written after each.
 
@@ -120,32 +127,68 @@ def measured(
     - `names`: problems; empty: those of the profile.
     - `path`: the JSON file; None: nothing is stored.
     - `say`: called with a line about each cell; `advance`: called with 1 after each.
+    - `workers`: processes that share the cells; more than one only with the competitors of this module.
 
     **Returns:** the cells by "problem: competitor". Ctrl-C raises `KeyboardInterrupt`; the file then has the cells that are done.
     """
     unknown = [name for name in names if name not in PROBLEMS]
     require(not unknown, f"No problem is named {', '.join(unknown)}. There is: {', '.join(PROBLEMS)}.")
-    cells = read(path)
-    for name in names or profile.problems:
-        built = time.perf_counter()
-        try:
-            one = problem(name)
-        except InvalidInput as error:  # its reference has not been computed
-            require(not names, str(error))
-            say(f"{name}: left out. {error}")
-            advance(len(competitors) + 1)
-            continue
-        for label in (*competitors, ROTATION):
-            key = f"{name}: {label}"
-            if cells.get(key, {}).get("settings") != profile.settings(one):
-                began = time.perf_counter()
-                cells[key] = cell(one, label, profile, competitors)
-                say(f"{key}: {summary(cells[key])} ({time.perf_counter() - began:.0f} s)")
+    cells, given = read(path), None if competitors is COMPETITORS else competitors
+    keys = [(name, label) for name in names or profile.problems for label in (*competitors, ROTATION)]
+    tasks = []
+    for name, label in keys:
+        known = cells.get(f"{name}: {label}", {}).get("settings")
+        tasks.append(WorkerTask(f"{name}: {label}", measure_cell, (name, label, profile, known, given), length(name)))
+    place: Place = Here() if workers == 1 else Processes(workers)
+    left, began = Counter(name for name, _ in keys), time.perf_counter()
+    with contextlib.closing(place.results(tasks, Progress())) as results:
+        for number, found in results:
+            name, key = keys[number][0], tasks[number].name
+            left[name] -= 1
+            if "missing" in found:
+                require(not names, found["missing"])
+                if left[name] == 0:
+                    say(f"{name}: left out. {found['missing']}")
+            elif "cell" in found:
+                cells[key] = found["cell"] | ({} if workers == 1 else {"workers": workers})
+                say(f"{key}: {summary(cells[key])} ({found['seconds']:.0f} s)")
                 if path is not None:
                     store(path, cells)
+            if left[name] == 0 and "missing" not in found:
+                say(f"{name}: done, {time.perf_counter() - began:.0f} s after the start")
             advance(1)
-        say(f"{name}: done in {time.perf_counter() - built:.0f} s")
     return cells
+
+
+def measure_cell(
+    name: str,
+    label: str,
+    profile: Profile,
+    known: dict | None,
+    competitors: Mapping[str, Competitor] | None,
+    advance: Callable[[float], Any],
+) -> dict:
+    """One cell and its seconds, in any process; neither where its settings are those known, or its problem has no reference."""
+    try:
+        one = built(name)
+    except InvalidInput as error:  # its reference has not been computed
+        return {"missing": str(error)}
+    if profile.settings(one) == known:
+        return {}
+    began = time.perf_counter()
+    found = cell(one, label, profile, COMPETITORS if competitors is None else competitors)
+    return {"cell": found, "seconds": time.perf_counter() - began}
+
+
+@functools.lru_cache(maxsize=1)
+def built(name: str) -> Problem:
+    """The problem of the last cell, or another."""
+    return problem(name)
+
+
+def length(name: str) -> float:
+    """About how long a cell takes, to begin with the longest: 1 for a small problem."""
+    return 20.0 if name in ("million-rows", "digits") else 5.0 if name.endswith("-1000") else 1.0
 
 
 def total(names: Sequence[str], profile: Profile) -> int:

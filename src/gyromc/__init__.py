@@ -10,9 +10,9 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction")
+_MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction", "processes")
 _NAMES = {
     "Model": "gyromc.model",
     "Plan": "gyromc.plan",
@@ -36,7 +36,7 @@ _RENAMED = {"theory": "prediction"}  # old names, for one release
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import data, dynamics, observables, oracles, prediction, schemes, targets
+    from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
     from gyromc.app.loading import load
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput

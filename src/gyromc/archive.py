@@ -152,17 +152,21 @@ def _made(known: type, fields: Mapping[str, Any], inside: Callable[[Any], Any]) 
 
 def write_archive(
     path: str | Path, kind: str, value: Any, classes: Classes, written_by: str, functions: Functions | None = None
-) -> None:
-    """Write a value; the file appears whole or not at all. The same value gives the same bytes."""
+) -> dict[str, str]:
+    """Write a value; the file appears whole or not at all. The same value gives the same bytes.
+
+    Returns the SHA-256 of every member.
+    """
     arrays: dict[str, np.ndarray] = {}
     content = json_text(pack(value, arrays, classes, functions)).encode()
     members = {"content.json": (content,), **{f"{name}.npy": _npy(array) for name, array in arrays.items()}}
+    sums = {name: _sum(parts) for name, parts in members.items()}
     header = {
         "format": FORMAT,
         "kind": kind,
         "version": VERSION,
         "written_by": written_by,
-        "sha256": {name: _sum(parts) for name, parts in members.items()},
+        "sha256": sums,
     }
 
     def write(file: IO[bytes]) -> None:
@@ -175,6 +179,7 @@ def write_archive(
                         member.write(part)
 
     write_atomically(Path(path), write)
+    return sums
 
 
 def read_archive(path: str | Path) -> Archive:

@@ -74,10 +74,11 @@ class RunOptions:
     thin: int | None
     sane_range: float
     keep_blocks: int
+    mesh: Any = None  # of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but a progress function, which belongs to the process that passed it: a run can be pickled."""
-        return {**vars(self), "progress": None if callable(self.progress) else self.progress}
+        """All but a progress function and devices, which belong to the process that passed them: a run can be pickled."""
+        return {**vars(self), "progress": None if callable(self.progress) else self.progress, "mesh": None}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,7 +191,7 @@ class Run(Records[Average], Shown):
     draws: Any = None
     engine_reason: str = ""
     options: RunOptions | None = None
-    resume: Callable[[Plan, "Run"], "Run"] | None = None  # a function of a module, so that runs can be pickled
+    resume: Callable[[Plan, "Run", Any], "Run"] | None = None  # a function of a module, so that runs can be pickled
 
     _result = "run"
     averages = Column[np.ndarray]("μ̂(h), one number per chain; NaN for a chain that failed.")
@@ -239,18 +240,19 @@ class Run(Records[Average], Shown):
         check_level(level)
         return student_interval(row.mean, row.std_error, level, row.dof)
 
-    def continue_(self, more_steps: int | None = None) -> "Run":
+    def continue_(self, more_steps: int | None = None, mesh: Any = None) -> "Run":
         """Average `more_steps` more states of each chain; left out: what an interrupted run still lacks.
 
-        The result equals one longer run exactly.
+        The result equals one longer run exactly. `mesh`, as in `gyromc.run`: other devices than before; left out: the same, or
+        for a run that was loaded from a file, chains over all devices.
         """
         if self.resume is None:
             raise InvalidInput("This run holds no engine state to continue from.")
         if more_steps is None:
             require(self.partial, "This run is complete: say how many `more_steps` to make.")
-            return self.resume(self.plan, self)
+            return self.resume(self.plan, self, mesh)
         more = whole(more_steps, "more_steps", least=1)
-        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self)
+        return self.resume(self.plan.replace(num_steps=self.steps_done + more), self, mesh)
 
     def save(self, path: str | Path) -> None:
         """Write the run to a file, whole or not at all; `gyromc.load(path)` returns it, in any process.

@@ -45,8 +45,8 @@ FAKE = """
 QUICK, FULL = "quick", "full"
 def total(problems, profile):
     return 1
-def measured(problems, profile, path, say, advance):
-    say("one cell")
+def measured(problems, profile, path, say, advance, workers):
+    say(f"one cell, {{workers}} at once")
     advance(1)
     {then}
     return {{"cell": [list(problems), profile, path is not None]}}
@@ -84,7 +84,8 @@ def test_accuracy_is_a_benchmark_of_its_own(fake_accuracy, tmp_path):
     asked = ["bench", "accuracy", "heart", "--quick", "--out", str(out), "--json"]
     done = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert json.loads(done.stdout) == {"jax": "0", "cells": {"cell": [["heart"], "quick", True]}}
-    assert "gyromc: one cell" in done.stderr
+    assert "gyromc: one cell, 1 at once" in done.stderr
+    assert "2 at once" in CliRunner().invoke(app, ["bench", "accuracy", "--workers", "2"]).stderr
     assert (out / "accuracy.png").read_text() == "plot"
     assert "table {'cell': [[], 'full', False]}" in CliRunner().invoke(app, ["bench", "accuracy"]).stdout
 
@@ -103,5 +104,6 @@ def test_accuracy_and_ctrl_c(fake_accuracy, tmp_path):
 def test_options_of_the_other_benchmark_are_refused(option):
     with pytest.raises(InvalidInput, match=rf"{option[0]} belongs to the speed benchmark"):
         CliRunner().invoke(app, ["bench", "accuracy", *option], catch_exceptions=False)
-    with pytest.raises(InvalidInput, match=r"--quick belongs to `bench accuracy`"):
-        CliRunner().invoke(app, ["bench", "--quick"], catch_exceptions=False)
+    for other in (["--quick"], ["--workers", "2"]):
+        with pytest.raises(InvalidInput, match=rf"{other[0]} belongs to `bench accuracy`"):
+            CliRunner().invoke(app, ["bench", *other], catch_exceptions=False)

@@ -238,6 +238,21 @@ def test_a_second_run_measures_nothing_and_other_sizes_measure_again(cells):
 
 
 @pytest.mark.slow
+def test_two_processes_measure_the_same(tmp_path):
+    """Everything but the times; all competitors, since a worker knows no others."""
+    one, two = (measure.measured(["gaussian-50-3"], TINY, tmp_path / f"{k}", print, workers=k) for k in (1, 2))
+    assert list(json.loads((tmp_path / "2").read_text())["cells"])
+    assert set(one) == set(two)
+    for key, cell in two.items():
+        assert cell.pop("workers") == 2
+        for found in (cell, one[key]):
+            found.pop("seconds", None)
+            for row in found.get("kinds", {}).values():
+                row.pop("per_second", None)
+        assert cell == one[key]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name for name in PROBLEMS if name not in ("million-rows", "digits") and not name.endswith("1000")],

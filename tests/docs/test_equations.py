@@ -6,24 +6,28 @@ import pytest
 
 from support.equations import NUMBER, PAGE, ROOT, ROW, SOURCE, all_mentions, decorations, mentions, places, with_places
 
-FOUND = all_mentions()
 LISTED = [match[1] for match in map(ROW.match, PAGE.read_text().splitlines()) if match]
 
 
-def test_the_table_says_where():
+@pytest.fixture(scope="module")
+def found():
+    return all_mentions()
+
+
+def test_the_table_says_where(found):
     assert len(set(LISTED)) == len(LISTED)
-    assert sorted(places(FOUND)) == sorted(LISTED)
+    assert sorted(places(found)) == sorted(LISTED)
     page = PAGE.read_text()
-    assert page == with_places(page, places(FOUND)), "run `python tests/support/equations.py --write`"
+    assert page == with_places(page, places(found)), "run `python tests/support/equations.py --write`"
 
 
-def test_no_number_is_decoration():
-    assert decorations(FOUND) == []
+def test_no_number_is_decoration(found):
+    assert decorations(found) == []
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_numbers_stand_at_the_end_of_code_or_in_docstrings(path):
-    assert mentions(path.read_text())[1] == []
+def test_numbers_stand_at_the_end_of_code_or_in_docstrings():
+    stray = {str(path.relative_to(SOURCE)): mentions(path.read_text())[1] for path in sorted(SOURCE.rglob("*.py"))}
+    assert {path: lines for path, lines in stray.items() if lines} == {}
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)

@@ -376,7 +376,7 @@ def test_kernels_lower_for_cuda_without_one(name):
     layout = dataclasses.replace(pallas.default_layout(plan, recipe.team), interpret=False)
     blocks = -(-plan.num_chains // layout.chains)
     arrays = pallas._to_device(scan.initial_state(plan), recipe, blocks * layout.chains)
-    numbers = (jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32))
+    numbers = (jnp.zeros(4, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32))
     inputs = kernel.Inputs(*numbers, **tables)
     lowered = (
         kernel.compiled(recipe, layout, blocks).trace(inputs, arrays, np.int32(1)).lower(lowering_platforms=("cuda",))

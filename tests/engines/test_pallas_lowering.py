@@ -98,7 +98,7 @@ def test_mosaic_lowers_the_kernel():
         made, tables = pallas.make_recipe(work, team)
         layout = Layout(128 // team, 4, lowering=Lowering.MOSAIC)
         blocks = -(-work.num_chains // layout.chains)
-        inputs = kernel.Inputs(np.zeros(3, np.int32), np.zeros(2, np.uint32), np.ones(1, np.float32), **tables)
+        inputs = kernel.Inputs(np.zeros(4, np.int32), np.zeros(2, np.uint32), np.ones(1, np.float32), **tables)
         arrays = pallas._to_device(pallas.initial_state(work), made, blocks * layout.chains)
         move = kernel.compiled(made, layout, blocks)
         lowered = move.trace(inputs, arrays, np.int32(1)).lower(lowering_platforms=("cuda",))

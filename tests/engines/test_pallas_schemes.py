@@ -379,7 +379,7 @@ def test_kernels_lower_for_cuda_without_one(name):
     layout = dataclasses.replace(pallas.default_layout(plan, made.team), interpret=False)
     blocks = -(-plan.num_chains // layout.chains)
     arrays = pallas._to_device(pallas.initial_state(plan), made, blocks * layout.chains)
-    inputs = kernel.Inputs(jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32), **tables)
+    inputs = kernel.Inputs(jnp.zeros(4, jnp.int32), jnp.zeros(2, jnp.uint32), jnp.ones(1, jnp.float32), **tables)
     lowered = (
         kernel.compiled(made, layout, blocks).trace(inputs, arrays, np.int32(1)).lower(lowering_platforms=("cuda",))
     )

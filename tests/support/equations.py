@@ -6,6 +6,7 @@ table is written from that: `python tests/support/equations.py --write`.
 """
 
 import ast
+import functools
 import io
 import re
 import sys
@@ -30,6 +31,7 @@ class Mention(NamedTuple):
     tags_code: bool
 
 
+@functools.cache
 def mentions(text: str) -> tuple[list[Mention], list[int]]:
     """The tags and docstring mentions of one module, and the lines where a number stands in any other place."""
     tree = ast.parse(text)

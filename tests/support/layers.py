@@ -29,9 +29,12 @@ class Part(NamedTuple):
 
 LAYERS = [
     Part("errors", "the exceptions and warnings"),
+    Part("extras", "packages that only an extra installs, and the message where they are missing"),
     Part("checks", "reading and validating arguments"),
     Part("csvfile", "the only parser of CSV: cells with their lines"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
+    Part("processes", "several processes that compute one run: start, count, agreement, gathered arrays"),
+    Part("workers", "where tasks are computed: here, in several processes, on a Dask cluster"),
     Part("archive", "one file of JSON and arrays, with checksums: what `--save` writes and `gyromc.load` reads"),
     Part("records", "results with one row per name, read by row and by column"),
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),

@@ -1,12 +1,14 @@
-"""Plans whose runs are saved, killed and resumed, one for each engine and for each piece that a file must hold.
+"""Plans whose runs are saved, killed and resumed, one for each engine and for each piece that a file must hold, and how they end.
 
 They are built from values alone, so that another process builds the same ones.
 """
 
 import jax
 import numpy as np
+import pytest
 
 import gyromc as gm
+from gyromc.engines import loop
 from gyromc.targets.families import StudentT
 
 SCALE = np.array([1.0, 2.0])
@@ -116,3 +118,32 @@ PLANS = {
     ),
 }
 """Plans by name."""
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed_at(monkeypatch, step):
+    """Let the loop stop dead once it has made so many steps, as SIGKILL would: nothing more is saved."""
+    advance = loop._Loop.chunk
+
+    def chunk(self, *arguments):
+        if self.step >= step:
+            raise Killed
+        return advance(self, *arguments)
+
+    monkeypatch.setattr(loop._Loop, "chunk", chunk)
+
+
+def start_and_kill(monkeypatch, plan, step, directory, **options):
+    """Run a plan with checkpoints until it is killed at a step."""
+    with monkeypatch.context() as patch:
+        killed_at(patch, step)
+        with pytest.raises(Killed):
+            gm.run(plan, progress=False, checkpoint=directory, **options)
+
+
+def names(directory, kind="step"):
+    """The files of checkpoints, or of their draws, in order."""
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith(f"{kind}-"))

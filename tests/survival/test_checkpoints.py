@@ -1,6 +1,7 @@
 """Checkpoints: a run that was stopped anywhere goes on to the same numbers; damaged, foreign and missing files are said."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,37 +13,9 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.engines import loop
 from gyromc.engines.checkpoints import _interval
 from gyromc.show.files import locked
-from support.survivors import PLANS, balanced, small
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def killed_at(monkeypatch, step):
-    """Let the loop stop dead once it has made so many steps, as SIGKILL would: nothing more is saved."""
-    advance = loop._Loop.chunk
-
-    def chunk(self, *arguments):
-        if self.step >= step:
-            raise Killed
-        return advance(self, *arguments)
-
-    monkeypatch.setattr(loop._Loop, "chunk", chunk)
-
-
-def start_and_kill(monkeypatch, plan, step, directory, **options):
-    with monkeypatch.context() as patch:
-        killed_at(patch, step)
-        with pytest.raises(Killed):
-            gm.run(plan, progress=False, checkpoint=directory, **options)
-
-
-def names(directory):
-    return sorted(path.name for path in directory.iterdir())
+from support.survivors import PLANS, balanced, killed_at, names, small, start_and_kill
 
 
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
@@ -59,6 +32,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkey
     assert digest(resumed) == digest(whole)
     assert digest(resumed.continue_(30)) == digest(whole.continue_(30))
     assert names(tmp_path) == [f"step-{step:015d}.gyromc" for step in (180, 200, 207)]
+    assert len(names(tmp_path, "draws")) == 2  # at 207 nothing was new
 
 
 def test_a_checkpoint_before_the_first_draw(tmp_path, monkeypatch):
@@ -149,7 +123,7 @@ def test_a_function_is_another_one_when_its_code_is(tmp_path):
 def test_other_versions_are_said_and_used(tmp_path, monkeypatch):
     gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
     monkeypatch.setattr("gyromc.packing.__version__", "9.9")
-    with pytest.warns(gm.GyromcWarning, match=r"other programs \(gyromc 0\.1\.0 → 9\.9\)"):
+    with pytest.warns(gm.GyromcWarning, match=rf"other programs \(gyromc {re.escape(gm.__version__)} → 9\.9\)"):
         gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
 
 

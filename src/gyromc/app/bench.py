@@ -13,6 +13,7 @@ __all__ = ["register"]
 
 ACCURACY = "accuracy"  # the first word that asks for the other benchmark; no work has this name
 REPEATS, SECONDS = 5, 0.5
+WORKERS = "accuracy: processes that share the cells; 1 when left out, because every cell also measures its own time."
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +35,7 @@ def bench(
     ] = None,
     growth: Annotated[bool, typer.Option("--growth", help="Also vary chains, dimension and steps.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="accuracy: minutes instead of an hour.")] = False,
+    workers: Annotated[int | None, typer.Option(help=WORKERS)] = None,
     out: Annotated[str | None, typer.Option(help="Directory for the JSON file and the figures.")] = None,
     json: Json = False,
 ) -> None:
@@ -50,11 +52,15 @@ def bench(
     require(
         asked_accuracy or not quick, f"--quick belongs to `bench {ACCURACY}`: pass `--repeats` and `--seconds` here."
     )
+    require(
+        asked_accuracy or workers is None,
+        f"--workers belongs to `bench {ACCURACY}`: speed is measured with nothing beside it. Leave it out.",
+    )
     package = _package(ACCURACY if asked_accuracy else "speed")
     if directory is not None:
         require_writable(directory)
     if asked_accuracy:
-        _accuracy(package, (work or [])[1:], quick, directory, json)
+        _accuracy(package, (work or [])[1:], quick, workers, directory, json)
     else:
         _speed(package, work or [], repeats, seconds, growth, directory, json)
 
@@ -84,15 +90,19 @@ def _speed(
     answer(json, content, speed.table(results))
 
 
-def _accuracy(accuracy: Any, problems: list[str], quick: bool, directory: Path | None, json: bool) -> None:
+def _accuracy(
+    accuracy: Any, problems: list[str], quick: bool, workers: int | None, directory: Path | None, json: bool
+) -> None:
     """Effective draws per gradient; what is done when Ctrl-C is pressed stays in the file and is not measured again."""
+    from gyromc.checks import whole
     from gyromc.show.progress import progress, say
 
+    count = 1 if workers is None else whole(workers, "--workers", least=1, most=10_000)
     profile = accuracy.QUICK if quick else accuracy.FULL
     path = None if directory is None else directory / "accuracy.json"
     try:
         with progress(accuracy.total(problems, profile), description="accuracy") as shown:
-            cells = accuracy.measured(problems, profile, path, say, shown.advance)
+            cells = accuracy.measured(problems, profile, path, say, shown.advance, workers=count)
     except KeyboardInterrupt:
         kept = "nothing was stored (`--out` was left out)" if path is None else f"{path} has what is done"
         say(f"interrupted: {kept}.{'' if path is None else ' The same command goes on from there.'}")

@@ -53,6 +53,10 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as done:
+        if isinstance(done.code, int) and "gyromc.processes" in sys.modules:
+            from gyromc.processes import leave
+
+            leave(done.code)  # does not return where there are other processes, and the status is not 0
         if isinstance(done.code, int) and done.code > 128:
             sys.stderr.flush()
             os._exit(done.code)
@@ -78,11 +82,11 @@ def command_line() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (InvalidInput, DivergenceError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{_who()}error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except MemoryError as error:
         print(
-            f"error: out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.",
+            f"{_who()}error: out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.",
             file=sys.stderr,
         )
         raise SystemExit(2) from None
@@ -95,6 +99,15 @@ def _run(stop: Interruption) -> None:
     except Exception:
         stop.check()
         raise
+
+
+def _who() -> str:
+    """Which of several processes this is, before a message; nothing for the first and for one alone."""
+    if "gyromc.processes" not in sys.modules:
+        return ""
+    from gyromc.processes import index
+
+    return f"process {index()}: " if index() else ""
 
 
 def _ignore_interrupts(dropped) -> None:

@@ -7,7 +7,13 @@ import typer
 
 from gyromc.app.output import Json, answer
 
-__all__ = ["register"]
+__all__ = ["CLUSTER", "WORKERS", "register"]
+
+WORKERS = (
+    "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
+    "for each processor, but a single one on a GPU or for less than half a minute of work."
+)
+CLUSTER = "Compute on a Dask cluster: tcp://host:port, or local. Needs the extra `cluster`."
 
 
 def register(app: typer.Typer) -> None:
@@ -51,15 +57,22 @@ def reproduce(
     out: Annotated[str | None, typer.Option(help="Directory for results, figures, report and cache.")] = None,
     seed: Annotated[int, typer.Option(help="The seed that all noise is derived from.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache holds.")] = False,
+    workers: Annotated[int | None, typer.Option(help=WORKERS)] = None,
+    cluster: Annotated[str | None, typer.Option(help=CLUSTER)] = None,
     json: Json = False,
 ) -> None:
     """Run the paper's experiments and report every claim with a verdict."""
+    from gyromc.extras import require_extra
+
+    require_extra("report", "`gyromc reproduce`")  # before the work, not at its end
     from gyromc.paper.execution import Interrupted
     from gyromc.paper.reproduction import reproduce
     from gyromc.show.progress import say
 
     try:
-        done = reproduce(names or (), profile, engine=engine, out=out, seed=seed, fresh=fresh)
+        done = reproduce(
+            names or (), profile, engine=engine, out=out, seed=seed, fresh=fresh, workers=workers, cluster=cluster
+        )
     except KeyboardInterrupt as stop:
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""
         say(f"interrupted{kept}. The same command goes on from there.")
@@ -67,6 +80,7 @@ def reproduce(
     for text in done.warnings:
         say(f"warning: {text}")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
+    say("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in done.times.items()))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
     answer(json, content, _verdicts(done.results), path=done.report)
 

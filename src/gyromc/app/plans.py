@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gyromc.app.distributed import Coordinator, Distributed, Processes, ProcessId, Wait, is_first, join, wait_for_first
 from gyromc.app.output import Json, answer, print_json
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: gyromc predict nld-nonquadratic --step-size 0.025")(predict)
     app.command(
         epilog="Exit status: 0 done; 2 refused or diverged; 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved "
-        "where --checkpoint is given. Examples: gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json; "
+        "where --checkpoint is given; 75 because another process of the run ended. Examples: "
+        "gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json; "
         "gyromc run plan.toml --checkpoint DIR --every 30s --save run.gyromc"
     )(run)
     app.command("continue", epilog="Example: gyromc continue run.gyromc --steps 10000 --save longer.gyromc")(continue_)
@@ -76,19 +78,25 @@ def run(
     keep: Annotated[int, typer.Option(help="How many checkpoints stay.")] = 3,
     allow_import: AllowImport = False,
     json: Json = False,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    process_id: ProcessId = None,
+    processes: Processes = None,
+    wait: Wait = 300,
 ) -> None:
     """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
     from gyromc.app.planfiles import find
     from gyromc.app.saving import require_file
     from gyromc.engines import run
 
-    require_file(save, "--save")
+    progress = join(distributed, coordinator, process_id, processes, wait)
+    require_file(save if is_first() else None, "--save")
     plan = find(what, step_size, allow_import)
     changes = {"num_chains": num_chains, "num_steps": num_steps, "seed": seed}
     plan = plan.replace(**{name: value for name, value in changes.items() if value is not None})
     plan = plan.reversible() if reversible else plan
     saving = {"checkpoint": checkpoint, "every": int(every) if every.isdigit() else every, "keep": keep}
-    _finish(run(plan, engine, on_divergence=on_divergence, thin=thin, **saving), save, json)
+    _finish(run(plan, engine, progress=progress, on_divergence=on_divergence, thin=thin, **saving), save, json)
 
 
 def continue_(
@@ -99,6 +107,11 @@ def continue_(
     save: Annotated[Path | None, typer.Option(help="Write the longer run to a file, which may be the same.")] = None,
     allow_import: AllowImport = False,
     json: Json = False,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    process_id: ProcessId = None,
+    processes: Processes = None,
+    wait: Wait = 300,
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
     from gyromc.app.loading import load
@@ -106,7 +119,8 @@ def continue_(
     from gyromc.checks import require
     from gyromc.results import Run
 
-    require_file(save, "--save")
+    join(distributed, coordinator, process_id, processes, wait)
+    require_file(save if is_first() else None, "--save")
     run = load(saved, allow_import=allow_import)
     require(
         isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
@@ -118,10 +132,12 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
     """Save a run where that is asked for, print it, and end with the status of Ctrl-C where it was interrupted."""
     from gyromc.show.progress import say
 
-    if save is not None:
+    if save is not None and is_first():
         result.save(save)
         say(f"wrote {save}")
-    answer(json, result.to_dict(), result)
+    if is_first():
+        answer(json, result.to_dict(), result)
+    wait_for_first()
     if result.partial:
         raise typer.Exit(INTERRUPTED)
 
@@ -149,11 +165,14 @@ def tune(
     from gyromc.app.accounts import page
     from gyromc.app.planfiles import find
     from gyromc.app.saving import require_file, require_saveable, text_of
+    from gyromc.extras import require_extra
     from gyromc.show.files import write_atomically
     from gyromc.show.progress import say
     from gyromc.tuning.tune import tune
 
     require_file(html, "--html")
+    if html is not None:
+        require_extra("report", "`--html`")
     require_file(save, "--save")
     plan = find(what)
     if save is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.data.source import RowSource
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 
 __all__ = ["Parquet"]
 
@@ -90,10 +91,8 @@ class Parquet(RowSource):
 
 def pyarrow() -> Any:
     """The package, or `InvalidInput` that says how to install it."""
-    try:
+    with needs("data", "Reading Parquet files"):
         import pyarrow
         import pyarrow.parquet
         import pyarrow.types
-    except ImportError:
-        raise InvalidInput("Parquet files need pyarrow: `pip install 'gyromc[data]'`.") from None
     return pyarrow

@@ -3,24 +3,43 @@
 `choose` takes a plan and an engine's name or `"auto"`, and returns the engine's name with the reason for it.
 """
 
+from typing import Any
+
 from gyromc.checks import one_of, require
-from gyromc.engines import lanes, pallas, scan
+from gyromc.engines import pallas, scan
 from gyromc.engines.protocol import Engine
+from gyromc.engines.slices import why_not_on_mesh
+from gyromc.engines.suitable import WithoutNumba
+from gyromc.errors import MissingExtra
+from gyromc.extras import needs
 from gyromc.plan import Plan
 
 __all__ = ["ENGINES", "choose"]
 
-ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": lanes, "scan": scan}
+
+def _lanes() -> Engine:
+    """The engine `lanes`, or what stands in its place where Numba is not installed."""
+    try:
+        with needs("fast", "engine `lanes`"):
+            from gyromc.engines import lanes
+    except MissingExtra as missing:
+        return WithoutNumba(missing)
+    return lanes
+
+
+ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": _lanes(), "scan": scan}
 """The engines by name, the fastest first."""
 
 
-def choose(plan: Plan, name: str = "auto") -> tuple[str, str]:
+def choose(plan: Plan, name: str = "auto", mesh: Any = None) -> tuple[str, str]:
     """The name of the engine that runs a plan, and the reason; raises `InvalidInput` when the engine asked for cannot.
 
-    `"auto"` chooses the fastest that can run the plan.
+    `"auto"` chooses the fastest that can run the plan, on the mesh if there is one.
     """
     one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
-    reasons = {candidate: engine.why_not(plan) for candidate, engine in ENGINES.items()}
+    reasons = {
+        candidate: why_not_on_mesh(engine, mesh) or engine.why_not(plan) for candidate, engine in ENGINES.items()
+    }
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)
     require(able, f"No engine can do this plan. {others}.")

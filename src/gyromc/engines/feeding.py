@@ -5,7 +5,7 @@ arrays on the device. Which rows a step draws depends on (seed, step, chain) alo
 the steps to come while the device computes: it waits only where rows are read more slowly than it uses them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.data import Mapped, prefetched
+from gyromc.engines.meshes import ROWS, ChainMesh, put
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
@@ -32,9 +33,9 @@ def is_fed(plan: Plan) -> bool:
 class Feed:
     """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left."""
 
-    def __init__(self, plan: Plan, key: Any, first: int, put: Callable[[np.ndarray], Any]):
+    def __init__(self, plan: Plan, key: Any, first: int, spread: ChainMesh):
         self.length = max(1, min(LONGEST, BYTES // (plan.num_chains * _bytes_a_chain(plan))))
-        self.chunks = prefetched(_chunks(plan, key, first, self.length, put))
+        self.chunks = prefetched(_chunks(plan, key, first, self.length, spread))
         self.rows: Any = None
         self.used = self.length
 
@@ -52,8 +53,8 @@ def _bytes_a_chain(plan: Plan) -> int:
     return plan.oracle.size * (plan.dim + 1) * np.dtype(plan.dtype).itemsize
 
 
-def _chunks(plan: Plan, key: Any, first: int, length: int, put: Callable) -> Iterator[tuple[Any, Any]]:
-    """X (steps × chains × b × d) and y of every chunk, on the device."""
+def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) -> Iterator[tuple[Any, Any]]:
+    """X (steps × chains × b × d) and y of every chunk, on the devices; rows of zeros, without effect, make b a multiple."""
     target, oracle, R, dtype = plan.flat_target, plan.oracle, plan.num_chains, np.dtype(plan.dtype)
     assert isinstance(target, StreamedRegression)
     assert isinstance(oracle, Batch)
@@ -69,4 +70,12 @@ def _chunks(plan: Plan, key: Any, first: int, length: int, put: Callable) -> Ite
         for step in range(first, total, length):
             index = np.asarray(drawn(key, jnp.arange(step, step + length, dtype=jnp.int32)))
             X, y = source.read(index, **kept)
-            yield put(np.asarray(X, dtype)), put(np.asarray(y, dtype))
+            yield _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
+
+
+def _placed(rows: np.ndarray, spread: ChainMesh) -> Any:
+    """Rows of a chunk on the devices of their chains, shared over the axes of the data."""
+    more = -rows.shape[2] % spread.rows
+    if more:
+        rows = np.pad(rows, [(0, more if axis == 2 else 0) for axis in range(rows.ndim)])
+    return put(spread.fill(rows, axis=1), spread.sharding(None, "chains", ROWS))

@@ -16,11 +16,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import free_memory, one_of, positive, require, require_memory, shown, whole
-from gyromc.engines.checkpoints import Checkpoints
+from gyromc import processes
+from gyromc.checks import one_of, positive, require, shown, whole
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import explanation, failures_of
+from gyromc.engines.meshes import read_mesh
+from gyromc.engines.sameness import require_same
+from gyromc.engines.sizes import announce, check_memory, draws_bytes, num_draws, row_bytes, run_bytes
+from gyromc.engines.slices import open_session
 from gyromc.engines.state import batch_length
+from gyromc.engines.together import SharedCheckpoints, heard, same_start
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
@@ -63,6 +68,8 @@ def run(
     checkpoint: str | Path | None = None,
     every: str | int = "60s",
     keep: int = 3,
+    checkpoint_format: str = "archive",
+    mesh: Any = None,
 ) -> Run:
     """Run the chains of a plan and average its observables.
 
@@ -90,6 +97,10 @@ def run(
     - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
     - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
     - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
+    - `checkpoint_format`: how the state of the chains is stored: `"archive"`, in one file, or `"orbax"`, for large states that
+      are spread over devices (the extra `orbax`). A run that was stopped may go on with the other one.
+    - `mesh`: a `jax.sharding.Mesh`, or a dictionary of sizes, with axes out of `"chains"`, `"data"` (rows) and `"parameters"`:
+      what is spread over several devices (docs/scale.md). Left out: the chains, over all devices.
 
     **Returns:** a `Run`.
 
@@ -107,20 +118,27 @@ def run(
         warnings.warn("`keep_draws=n` has become `thin=n`.", DeprecationWarning, stacklevel=2)
         thin = keep_draws
     _check_length(plan)
-    options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks)
+    options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks, mesh)
+    require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
-    with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
+    stored = (checkpoint, plan, options, every, keep)
+    with delayed() as ended, SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
 
 
-def resume(plan: Plan, before: Run) -> Run:
-    """Continue a run up to the steps of `plan`, with the options it was started with."""
+def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
+    """Continue a run up to the steps of `plan`, with the options it was started with, on another mesh where one is given."""
     assert before.options is not None
+    options = before.options
+    if mesh is not None:
+        options = dataclasses.replace(options, mesh=read_mesh(mesh))
+        choose(plan, options.engine, options.mesh)
     _check_length(plan)
-    return _execute(plan, before, before.options)
+    require_same(plan, options, before.state.step)
+    return _execute(plan, before, options)
 
 
 def _check_length(plan: Plan) -> None:
@@ -134,18 +152,12 @@ def _check_length(plan: Plan) -> None:
     )
 
 
-def _check_memory(plan: Plan, keep_blocks: int) -> None:
-    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    require_memory(
-        run_bytes(plan, keep_blocks),
-        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        "Take fewer chains; several runs with different seeds can be averaged.",
-    )
-
-
-def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks) -> RunOptions:
+def _options(
+    plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks, mesh
+) -> RunOptions:
     """The arguments of `run`, checked and with their defaults worked out."""
-    name, reason = choose(plan, engine)
+    mesh = read_mesh(mesh)
+    name, reason = choose(plan, engine, mesh)
     require(
         progress is None or isinstance(progress, bool) or callable(progress),
         f"`progress` must be True, False, None or a function: got {shown(progress)}.",
@@ -153,7 +165,7 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
     if keep_blocks is None:
         keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
     keep_blocks = whole(keep_blocks, "keep_blocks", least=2, most=2**16)
-    _check_memory(plan, keep_blocks)
+    check_memory(plan, keep_blocks)
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
@@ -166,17 +178,20 @@ def _options(plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane
         thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
         sane_range=positive(sane_range, "sane_range"),
         keep_blocks=keep_blocks,
+        mesh=mesh,
     )
 
 
-def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: Checkpoints | None = None) -> Run:
+def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: SharedCheckpoints | None = None) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
-    began = time.perf_counter()
+    began, plan = time.perf_counter(), same_start(plan)
+    if processes.index() > 0:
+        options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
     least = plan.num_chains * (plan.num_steps + plan.burn_in - (before.state.step if before else 0)) / STEPS_A_SECOND
     if least > LONG and options.progress is not False:
         say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
-        _announce(plan, options.thin, quiet=options.progress is False)
+        announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -190,7 +205,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
-        while loop.step < loop.total and not interrupted and not (checkpoints and checkpoints.ended):
+        signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
+        while loop.step < loop.total and not any(stopped := heard(*signals)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
@@ -200,7 +216,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
                 checkpoints.save(result(), loop.kept)
         if checkpoints is not None and checkpoints.last != loop.step:
             checkpoints.save(result(), loop.kept)
-        if interrupted:
+        if stopped[0]:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
             if options.on_divergence == "raise" and loop.failed():
                 raise DivergenceError(explanation(plan, loop.failures(), options))
@@ -246,7 +262,7 @@ class _Loop:
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(_num_draws(plan, options.thin), MOST_ON_DEVICE // _row_bytes(plan)))
+            self.slots = max(1, min(num_draws(plan, options.thin), MOST_ON_DEVICE // row_bytes(plan)))
         self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
         failures = () if before is None else before.failures
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
@@ -256,7 +272,7 @@ class _Loop:
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
         self.pace = options.chunk_size or max(1, min(64, FIRST_WORK // work))
-        self.session = ENGINES[options.engine].Session(plan, state, options.sane_range, options.thin, self.slots)
+        self.session = open_session(ENGINES[options.engine], plan, state, options, self.slots)
 
     def chunk(self, stop_every: int | None = None) -> int:
         """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""
@@ -270,6 +286,7 @@ class _Loop:
         if thin is not None:
             first_slot = max(0, -(-done // thin))
             count = min(count, (first_slot + self.slots) * thin - done)
+        count = processes.agree(count)  # it depends on the clock
         began = time.perf_counter()
         self.session.advance(count, first_slot)
         spent = time.perf_counter() - began
@@ -303,7 +320,8 @@ class _Loop:
             self.outside.setdefault(int(chain), self.step)
 
     def failed(self) -> bool:
-        return bool(self.outside) or self.session.failed()
+        failed = self.session.failed()  # asked on every process
+        return failed or bool(self.outside)
 
     def failures(self) -> tuple[Failure, ...]:
         return failures_of(self.plan, self.state(), self.outside)
@@ -338,44 +356,3 @@ def _flat(plan: Plan, draws: Any) -> np.ndarray:
 
 def _potential(target, theta):
     return target.potential(theta)
-
-
-def run_bytes(plan: Plan, keep_blocks: int) -> int:
-    """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
-
-    For each chain: its state at the start, in the engine, at the end and in the making, anchors old and new; sums in two parts in
-    three copies; blocks, as they are copied when averages are read; random numbers and marks of failure.
-    """
-    numbers = 4 * plan.state_size + 2 * plan.oracle.memory(plan.dim)
-    sums = len(plan.observables) * (1 + plan.martingale) * (6 + 4 * min(keep_blocks, plan.num_steps))
-    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 128)
-
-
-def draws_bytes(plan: Plan, thin: int) -> int:
-    """The bytes that every `thin`-th state of every chain takes."""
-    return _num_draws(plan, thin) * _row_bytes(plan)
-
-
-def _announce(plan: Plan, thin: int, quiet: bool) -> None:
-    """Print to standard error what the draws take; raises `InvalidInput` when they do not fit into memory."""
-    size, free = draws_bytes(plan, thin), free_memory()
-    text = (
-        f"{_num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
-        f"{size / 2**20:.1f} MiB"
-    )
-    require(
-        size < 0.8 * free,
-        f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
-        f"Pass `thin={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
-    )
-    if not quiet:
-        say(f"keeping {text}")
-
-
-def _num_draws(plan: Plan, thin: int) -> int:
-    return -(-plan.num_steps // thin)
-
-
-def _row_bytes(plan: Plan) -> int:
-    """One state of every chain."""
-    return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize

@@ -1,36 +1,42 @@
 """Engine `scan`: any target JAX can differentiate, all chains as one array over all devices, one compiled loop.
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
-chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly.
+chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. `placement` says
+where on a mesh of devices everything is.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from gyromc import processes
 from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
+from gyromc.engines import parts as in_parts
 from gyromc.engines import threefry
 from gyromc.engines.feeding import Feed, is_fed
+from gyromc.engines.meshes import ROWS, ChainMesh
+from gyromc.engines.parts import ByPart, Parts
+from gyromc.engines.placement import Carry, cast, on_mesh, spread_over, to_device, to_host
+from gyromc.engines.shards import Shards, on_devices
 from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
-from gyromc.precision import fresh
 from gyromc.results import EngineState
 from gyromc.schemes import Scheme
 from gyromc.targets import Target
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["Session", "initial_state", "why_not"]
+__all__ = ["Session", "cast", "initial_state", "why_not"]
 
 MAX_STEPS = 2**31 - 1
 BLOCK = 128
@@ -62,28 +68,24 @@ class Pieces(eqx.Module):
     martingale: Martingale | None
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
+    by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
+    parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
+    spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
 
 
-class Carry(NamedTuple):
-    """What one step changes."""
-
-    step: Any
-    z: Any
-    high: Any
-    low: Any
-    clock: Any
-    failed_at: Any
-    kept: Any
-    anchors: Any  # what the oracle keeps for each chain, or None
-
-
-def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
-    """Cast the plan's pieces to the run's precision."""
+def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
+    """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
-    parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
-    scheme, correction = cast((plan.prepared_scheme, martingale(plan) if plan.martingale else None), dtype)
-    return Pieces(
-        *cast(parts, dtype),
+    found, scheme = (
+        (plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel),
+        plan.prepared_scheme,
+    )
+    parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
+    own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
+    scheme, correction = cast((scheme, martingale(plan) if plan.martingale else None), dtype)
+    pieces = Pieces(
+        None,  # type: ignore[arg-type]  # the target follows: its rows are never whole on one device
+        *cast(found, dtype),
         step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
         key=keys(plan.seed).steps,
         burn_in=jnp.asarray(plan.burn_in, jnp.int32),
@@ -93,50 +95,48 @@ def make_pieces(plan: Plan, bound: float, thin: int | None) -> Pieces:
         martingale=correction,
         weighting=plan.weighting,
         dim=plan.dim,
+        by_part=cast(own, dtype),
+        parts=parts,
+        spread=spread,
     )
+    return on_mesh(pieces, plan, spread)
 
 
-def cast(tree, dtype):
-    """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are.
+def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
+    """The bytes a step needs on one device: (the state and all temporary memory; three times the state: itself, a gradient and
+    noise).
 
-    An array that occurs several times is stored once.
-    """
-    made = {}
-
-    def one(leaf):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
-            return leaf
-        if id(leaf) not in made:
-            made[id(leaf)] = jnp.asarray(fresh(leaf), dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
-        return made[id(leaf)]
-
-    return jax.tree.map(one, tree)
-
-
-def step_memory(plan: Plan) -> tuple[int, int]:
-    """The bytes a step needs: (the state and all temporary memory; three times the state: itself, a gradient and noise).
-
-    The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted.
+    The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted. `mesh` is one of `read_mesh`.
     """
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
-        carry = _to_device(initial_state(plan), plan, 0)
-        lowered: Any = advance.lower(make_pieces(plan, 1e8, None), carry, *counts)
+        spread = spread_over(mesh, plan)
+        carry = to_device(initial_state(plan), plan, 0, spread)
+        lowered: Any = advance.lower(make_pieces(plan, 1e8, None, spread), carry, *counts)
         memory = lowered.compile().compiled.memory_analysis()
-    return memory.temp_size_in_bytes + carry.z.nbytes, 3 * carry.z.nbytes
+    state = carry.z.addressable_shards[0].data.nbytes
+    return memory.temp_size_in_bytes + state, 3 * state
 
 
 class ScanSession:
-    """The chains of one plan on the device."""
+    """The chains of one plan on the devices of a mesh, one of `read_mesh`; left out: `default_mesh`."""
 
-    def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
-        self.pieces = make_pieces(plan, sane_range, thin)
+    def __init__(
+        self,
+        plan: Plan,
+        state: EngineState,
+        sane_range: float,
+        thin: int | None,
+        slots: int,
+        mesh: Mesh | None = None,
+    ):
+        self.plan, self.spread = plan, spread_over(mesh, plan)
+        self.pieces = make_pieces(plan, sane_range, thin, self.spread)
         _check_randomness(self.pieces, plan)
-        self.carry = _to_device(state, plan, slots)
+        self.carry = to_device(state, plan, slots, self.spread)
         self.feed = None
         if is_fed(plan):
-            rows = NamedSharding(self.carry.z.sharding.mesh, P(None, "chains"))
-            self.feed = Feed(plan, self.pieces.key, state.step, lambda x: jax.device_put(x, rows))
+            self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.spread)
         else:
             self.advance(0)  # making no step compiles
 
@@ -161,22 +161,28 @@ class ScanSession:
             jax.block_until_ready(self.carry)
 
     def failed(self) -> bool:
-        return bool(np.any(np.asarray(self.carry.failed_at) >= 0))
+        return bool(processes.gathered(_any_failed(self.carry.failed_at, self.spread.chains)))
 
     def kept(self, count: int) -> np.ndarray:
-        return np.array(self.carry.kept[:count])
+        kept = processes.gathered(self.carry.kept if processes.count() > 1 else self.carry.kept[:count])
+        kept = kept[:count, : self.spread.chains]
+        return np.array(kept if self.pieces.parts is None else self.pieces.parts.joined(kept))
 
     def sums(self) -> tuple[np.ndarray, float]:
         state = self.state()
         return state.sums, sum(state.clock)
 
     def state(self) -> EngineState:
-        host = jax.device_get(self.carry._replace(kept=None))
-        clock = float(host.clock[0]), float(host.clock[1])
-        return EngineState(int(host.step), host.z, host.high, host.low, clock, host.failed_at, anchors=host.anchors)
+        return to_host(self.carry, self.spread, self.pieces.parts)
 
 
 Session = ScanSession  # the name in `protocol.Engine`
+
+
+@eqx.filter_jit
+def _any_failed(failed_at, chains: int):
+    """Whether one of the first so many chains has failed."""
+    return jnp.any(failed_at[:chains] >= 0)
 
 
 def _check_randomness(pieces: Pieces, plan: Plan) -> None:
@@ -192,23 +198,6 @@ def _full_precision():
     """Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32)."""
     settings: Any = jax.config  # JAX adds its settings at run time
     return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
-
-
-def _to_device(state: EngineState, plan: Plan, slots: int) -> Carry:
-    """The state as device arrays, chains spread evenly over all devices, with a buffer for `slots` draws."""
-    dtype = jnp.dtype(plan.dtype)
-    devices = jax.local_devices()
-    count = math.gcd(len(devices), plan.num_chains)
-    mesh = Mesh(np.array(devices[:count]), ("chains",))
-    rows, columns, copies = (NamedSharding(mesh, spec) for spec in (P("chains"), P(None, "chains"), P()))
-    z, high, low, failed_at = jax.device_put((state.z, state.high, state.low, state.failed_at), rows)
-    step, *clock = jax.device_put((np.int32(state.step), *np.asarray(state.clock, dtype)), copies)
-    kept = jnp.zeros((slots, plan.num_chains, plan.dim), dtype, device=columns) if slots else None
-    anchors = None
-    if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
-        empty = np.zeros((plan.num_chains, memory), dtype)
-        anchors = jax.device_put(empty if state.anchors is None else np.asarray(state.anchors, dtype), rows)
-    return Carry(step, z, high, low, tuple(clock), failed_at, kept, anchors)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -237,27 +226,32 @@ def advance_fed(pieces: Pieces, rows, carry: Carry, first, count, first_slot) ->
 
 def _step(pieces: Pieces, carry: Carry, first_slot, zeta=None) -> Carry:
     """Observe the state of every chain, add to the sums, and make one step; `zeta`: the oracle's randomness, where given."""
-    k, y = carry.step, carry.z
-    z, dtype = y[:, : pieces.dynamics.size], y.dtype
+    k, y, parts, dtype = carry.step, carry.z, pieces.parts, carry.z.dtype
+    n = pieces.dynamics.size if parts is None else pieces.dynamics.size // parts.dim * parts.length
+    z = y[..., :n]
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
     if zeta is None:
-        zeta = pieces.oracle.draw(key_oracle, pieces.target, z.shape[0], pieces.dim, dtype)
-    xi = threefry.normal(key_noise, z.shape, dtype)
+        zeta = _drawn(pieces, key_oracle, z.shape[0], dtype)
+    if parts is None:
+        xi = threefry.normal(key_noise, z.shape, dtype)
+    else:
+        xi = in_parts.normal(key_noise, z.shape[0], pieces.dynamics.size, parts, dtype)
     anchors = _refresh(pieces, carry)
     values, after = moved(pieces, y, zeta, xi, eta, anchors)
 
-    size = jnp.max(jnp.abs(z), axis=1)
-    insane = ~(size <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
+    size, finite = jnp.max(jnp.abs(z), axis=-1), jnp.all(jnp.isfinite(values), axis=1)
+    insane = ~(size <= pieces.bound) | ~(finite if parts is None else finite[:, None])
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
     weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
-    kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
+    kept = _keep(pieces, carry, z[..., : pieces.dim if parts is None else parts.length], counted, first_slot)
 
     if pieces.martingale is not None:
-        values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
+        whole = (after, xi) if parts is None else (parts.joined(after), parts.joined(xi))
+        values = jnp.concatenate([values, pieces.martingale.increments(*whole)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
 
@@ -267,7 +261,13 @@ def _refresh(pieces: Pieces, carry: Carry):
     if carry.anchors is None:
         return None
     oracle: Any = pieces.oracle
-    anew = lambda: _each_chain(lambda t: oracle.anchor_at(pieces.target, t), carry.z[:, : pieces.dim])
+
+    def anew():
+        if pieces.parts is not None:
+            return in_parts.anchors(pieces, carry.z)
+        each = lambda p, theta: _each_chain(lambda t: p.oracle.anchor_at(p.target, t), theta)
+        return _with_rows(each, pieces, carry.z[:, : pieces.dim])
+
     return jax.lax.cond(
         carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
     )
@@ -275,19 +275,40 @@ def _refresh(pieces: Pieces, carry: Carry):
 
 def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
+    if pieces.parts is not None:
+        return in_parts.moved(pieces, y, zeta, xi, eta, anchors)
     z = y[:, : pieces.dynamics.size]
     theta = z[:, : pieces.dim]
     values = observed(pieces, theta)
-    oracle: Any = pieces.oracle
     if anchors is None:
-        gradient = _each_chain(lambda t, s: oracle.gradient(pieces.target, t, s), theta, zeta)
+        each = lambda p, *own: _each_chain(lambda t, s: p.oracle.gradient(p.target, t, s), *own)
+        gradient = _with_rows(each, pieces, theta, zeta)
     else:
-        gradient = _each_chain(lambda t, s, a: oracle.anchored(a).gradient(pieces.target, t, s), theta, zeta, anchors)
+        each = lambda p, *own: _each_chain(lambda t, s, a: p.oracle.anchored(a).gradient(p.target, t, s), *own)
+        gradient = _with_rows(each, pieces, theta, zeta, anchors)
     if z.shape[1] > pieces.dim:
         gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
     step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
     after = _each_chain(step, y, gradient, xi).astype(y.dtype)
     return values.astype(y.dtype), after
+
+
+def _with_rows(each: Callable, pieces: Pieces, *arrays):
+    """each(pieces, *arrays) for all chains, by every device with its own rows where these are shared."""
+    if pieces.spread is None or not isinstance(pieces.target, Shards):
+        return each(pieces, *arrays)
+    read_ahead = lambda x: isinstance(x, tuple)
+    specs = tuple(P("chains", ROWS) if read_ahead(x) else P("chains") for x in arrays)
+    return on_devices(each, pieces.spread, pieces, arrays, specs, P("chains"))
+
+
+def _drawn(pieces: Pieces, key, chains: int, dtype):
+    """The oracle's randomness for all chains and those that fill the last device, which repeat the last one's."""
+    own = chains if pieces.spread is None else pieces.spread.chains
+    zeta = pieces.oracle.draw(key, pieces.target, own, pieces.dim, dtype)
+    if own == chains:
+        return zeta
+    return jax.tree.map(lambda x: jnp.pad(x, [(0, chains - own)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
 
 
 def observed(pieces: Pieces, theta):

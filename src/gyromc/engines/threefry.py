@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["normal"]
+__all__ = ["counts", "normal", "normal_at"]
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -17,12 +17,16 @@ PARITY = 0x1BD11BDA
 
 def normal(key, shape: tuple[int, ...], dtype):
     """Standard normals in float32 or float64, `jax.random.normal(key, shape, dtype)` to the last bit."""
-    dtype, size = np.dtype(dtype), int(np.prod(shape))
-    if not _known(key, size):
-        return jax.random.normal(key, shape, dtype)
-    words = jax.random.key_data(key)
-    counter = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    high, low = _threefry(words[0], words[1], jnp.zeros(shape, jnp.uint32), counter)
+    size = int(np.prod(shape))
+    if jax.default_backend() != "cpu" or not counts(key, size):  # on GPUs JAX has a kernel of its own
+        return jax.random.normal(key, shape, np.dtype(dtype))
+    return normal_at(key, jax.lax.iota(jnp.uint32, size).reshape(shape), dtype)
+
+
+def normal_at(key, counter, dtype):
+    """The normals with these numbers, counted from 0, of all that `normal` draws from a key for which `counts` is true."""
+    dtype, words = np.dtype(dtype), jax.random.key_data(key)
+    high, low = _threefry(words[0], words[1], jnp.zeros(counter.shape, jnp.uint32), counter)
     if dtype == np.float32:
         bits = ((high ^ low) >> 9) | np.uint32(0x3F800000)  # a float between 1 and 2
     else:
@@ -34,11 +38,10 @@ def normal(key, shape: tuple[int, ...], dtype):
     return dtype.type(np.sqrt(2)) * jax.lax.erf_inv(jnp.maximum(least, uniform))
 
 
-def _known(key, size: int) -> bool:
-    """Whether the code below computes what JAX would, and faster: on GPUs JAX has a kernel of its own."""
+def counts(key, size: int) -> bool:
+    """Whether the code below computes what JAX would: the k-th number depends on the key and on k alone."""
     return (
-        jax.default_backend() == "cpu"
-        and 0 < size < 2**32
+        0 < size < 2**32
         and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # JAX adds its settings at run time
         and str(jax.random.key_impl(key)) == "threefry2x32"
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from gyromc import __version__
 from gyromc.checks import require, require_memory
+from gyromc.extras import needs
 from gyromc.precision import private
 from gyromc.records import plain_attributes
 from gyromc.results import Run, flat_draws
@@ -56,10 +57,8 @@ def to_datatree(
     assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
     ```
     """
-    try:
+    with needs("arviz", "`to_datatree`"):
         import arviz_base
-    except ImportError as error:
-        raise ImportError("`to_datatree` needs ArviZ: pip install 'gyromc[arviz]'.") from error
     require(
         run.draws is not None,
         "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state.",

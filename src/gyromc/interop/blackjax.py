@@ -19,18 +19,15 @@ from gyromc.checks import numbers, positive, require
 from gyromc.dynamics import Dynamics, augment
 from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
 from gyromc.prediction.exact.mean_square import largest_stable_step
 from gyromc.targets import FiniteSum, SumOverData
 
-try:
+with needs("blackjax", "`gyromc.interop.blackjax`"):
     from blackjax.base import SamplingAlgorithm
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"`gyromc.interop.blackjax` needs BlackJAX, which is not installed ({missing}): pip install 'gyromc[blackjax]'"
-    ) from missing
 
 __all__ = ["AugmentedState", "EstimatedTarget", "kernel", "sggaulmc", "sghfhrmc", "sgnlmc", "target"]
 

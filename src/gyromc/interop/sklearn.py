@@ -13,20 +13,17 @@ from gyromc import __version__
 from gyromc.archive import Archive, unpack
 from gyromc.checks import positive, require
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.regression.sampled import Sampled
 from gyromc.regression.stored import POSTERIOR_CLASSES
 from gyromc.regression.sums import RowSums
 
-try:
+with needs("sklearn", "`gyromc.interop.sklearn`"):
     from sklearn.base import ClassifierMixin, RegressorMixin
     from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.multiclass import check_classification_targets
 
     from gyromc.interop.estimators import STACKED, BayesianEstimator
-except ImportError as error:
-    raise ImportError(
-        "`gyromc.interop.sklearn` needs scikit-learn. Install it with: pip install 'gyromc[sklearn]'"
-    ) from error
 
 __all__ = [
     "BayesianLinearRegression",

@@ -196,7 +196,7 @@ class ControlVariate(Batch):
                 f"{self.name} has no anchor here: {why}. What needs one before any chain runs takes `ControlVariate` without "
                 "`refresh`."
             )
-        if self.curvature is Curvature.DIAGONAL and isinstance(target, GeneralizedLinear):
+        if self.curvature is Curvature.DIAGONAL and hasattr(target, "diagonal_product"):
             first = target.remainder(theta, center, index, 1)
             return first - target.diagonal_product(center, theta - center, index)
         return target.remainder(theta, center, index, self.order)

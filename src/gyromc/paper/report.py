@@ -12,6 +12,7 @@ from typing import Any
 import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
+from gyromc.extras import needs
 from gyromc.paper import claims
 from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.sensitivity import ABOUT, headlines
@@ -72,7 +73,8 @@ def write_report(
 
 def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str, ...]) -> list[Picture]:
     """Write one experiment's panels in every format; return the pictures of the page."""
-    from gyromc.paper.figures import panels
+    with needs("report", "The report of a reproduction"):
+        from gyromc.paper.figures import panels
 
     pictures = []
     for panel in panels(name, found):

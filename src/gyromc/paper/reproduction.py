@@ -4,13 +4,11 @@ Input: names and a profile. Output: results.json, figures and report.html in a d
 computed twice.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ from gyromc.checks import require
 from gyromc.paper.analysis import Measured, analyse
 from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import select
-from gyromc.paper.execution import Outcome, cells, execute, expected_seconds
+from gyromc.paper.computation import Computation
+from gyromc.paper.execution import Outcome
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.forecast import forecast
 from gyromc.paper.measures import Bootstrap
@@ -26,7 +25,7 @@ from gyromc.paper.problems import HeartDisease
 from gyromc.paper.profiles import PROFILES, Profile
 from gyromc.paper.reference import predictive_reference
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
-from gyromc.paper.sensitivity import Varied, variants
+from gyromc.paper.sensitivity import Varied
 from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
@@ -35,11 +34,13 @@ from gyromc.show.progress import progress as show_progress
 __all__ = ["Reproduction", "reproduce"]
 
 SECONDS_PER_ANALYSIS = 2.0
+SUMS = ("sampling", "sensitivity", "compiling", "predicting")
+"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions beside them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The results, their directory and report, and how many pieces were computed and reused."""
+    """The results, their directory and report, how many pieces were computed and reused, and the seconds of each stage."""
 
     results: dict[str, Any]
     directory: Path
@@ -47,6 +48,7 @@ class Reproduction:
     computed: int
     reused: int
     warnings: tuple[str, ...]
+    times: Mapping[str, float]
 
 
 def reproduce(
@@ -58,6 +60,8 @@ def reproduce(
     seed: int = 0,
     fresh: bool = False,
     progress: bool | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Reproduction:
     """Run experiments of the paper and write results.json, figures and report.html.
 
@@ -70,22 +74,24 @@ def reproduce(
     - `seed`: all noise is derived from it.
     - `fresh`: compute again what the cache holds.
     - `progress`: show progress on standard error; when left out, only on a terminal.
+    - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
+      one for each processor, but this process alone on a GPU or for less than half a minute of work.
+    - `cluster`: compute on a Dask cluster instead: its address, such as `"tcp://host:8786"`, or `"local"`.
 
     **Returns:** a `Reproduction`.
     """
     experiments, chosen = select(names, seed), _profile(profile)
     directory = Path(out) if out is not None else Path("results") / chosen.name
-    cache = Cache(directory / "cache")
-    began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
-    todo = cells(experiments, chosen)
-    if chosen.sensitivity is not None:
-        todo += cells([variant for e in experiments for variant in variants(e)], chosen.sensitivity)
-    total = sum(expected_seconds(cell, engine) for cell in todo)
-    total += len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
+    cache, clock = Cache(directory / "cache"), _Clock()
+    started = datetime.datetime.now(datetime.UTC)
+    work = Computation(experiments, chosen, cache, engine, fresh, workers, cluster)
+    clock.lap("preparing")
+    total = work.seconds + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
     with show_progress(total, progress) as shown:
-        with _forecasts(experiments, chosen, cache) as forecasts:
-            outcome = execute(todo, cache, engine, fresh, shown)
-            found = _findings(experiments, chosen, outcome, forecasts, shown, seed)
+        outcome = work.outcome(shown)
+        clock.lap("computing")
+        found = _findings(experiments, chosen, outcome, work, shown, seed)
+        clock.lap("judging")
         results = {
             "profile": chosen.name,
             "seed": seed,
@@ -94,23 +100,51 @@ def reproduce(
             "experiments": found,
             "times": {
                 "started": started.isoformat(timespec="seconds"),
-                "wall": time.perf_counter() - began,
+                "wall": clock.total,
+                "workers": work.place_name,
+                **clock.laps,
+                **({} if work.predicting is None else {"predicting": work.predicting}),
                 **_times(outcome, found),
             },
         }
         results = RESULTS.save(results, directory)
         report = write_report(results, directory, shown)
-    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
+        clock.lap("drawing")
+    times = {
+        **clock.laps,
+        **{name: results["times"][name] for name in SUMS if name in results["times"]},
+        "wall": clock.total,
+    }
+    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings, times)
+
+
+class _Clock:
+    """Seconds since the start, and of each stage."""
+
+    def __init__(self):
+        self.began = self.last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """End a stage."""
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now
+
+    @property
+    def total(self) -> float:
+        """Seconds until now."""
+        return time.perf_counter() - self.began
 
 
 def _times(outcome: Outcome, found: Mapping[str, Any]) -> dict[str, Any]:
     """The seconds of the experiments' own pieces and of their variants', and of each of the former."""
     own = {at: piece for at, piece in outcome.pieces.items() if at[0] in found}
     mine = {id(piece): piece.wall_time for piece in own.values()}
-    every = {id(piece): piece.wall_time for piece in outcome.pieces.values()}
+    every = {id(piece): piece for piece in outcome.pieces.values()}
     return {
         "sampling": sum(mine.values()),
-        "sensitivity": sum(every.values()) - sum(mine.values()),
+        "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
+        "compiling": sum(piece.compile_time for piece in every.values()),
         "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in own.items()},
     }
 
@@ -128,24 +162,11 @@ def _command(names: Sequence[str], profile: str, engine: str, seed: int) -> str:
     return " ".join([*parts, f"--seed {seed}"])
 
 
-@contextlib.contextmanager
-def _forecasts(experiments: Sequence[Experiment], profile: Profile, cache: Cache) -> Iterator[dict[str, Future]]:
-    """Compute the predictions of each experiment in a thread, while the chains run."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        yield {
-            e.name: pool.submit(forecast, e, profile.step_sizes(e), profile.chains(e), profile.digits, cache)
-            for e in experiments
-        }
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # nothing is left to wait for, except after Ctrl-C
-
-
 def _findings(
     experiments: Sequence[Experiment],
     profile: Profile,
     outcome: Outcome,
-    forecasts: Mapping[str, Future],
+    work: Computation,
     shown: Progress,
     seed: int,
 ) -> dict[str, Any]:
@@ -168,6 +189,7 @@ def _findings(
             truth=data.truth,
             reference=lambda problem: reference(problem, draws),
             bootstrap=bootstrap(fewer.chains(data.experiment)),
+            predicted=work.exact_errors(data.experiment),
         )
 
     found = {}
@@ -175,8 +197,9 @@ def _findings(
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
         known = reference(e.problem, profile.reference_draws) if isinstance(e.problem, HeartDisease) else None
-        predicted, resampled = forecasts[e.name].result(), bootstrap(profile.chains(e))
-        data = Measured(e, profile.step_sizes(e), pieces, predicted, known, resampled)
+        etas, chains = profile.step_sizes(e), profile.chains(e)
+        predicted, resampled = forecast(e, etas, chains, profile.digits, work.cache), bootstrap(chains)
+        data = Measured(e, etas, pieces, predicted, known, resampled)
         found[e.name] = analyse(data)
         if profile.sensitivity is not None:
             found[e.name]["sensitivity"] = varied(data, profile.sensitivity).summary()

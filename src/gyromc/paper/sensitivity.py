@@ -6,13 +6,11 @@ often they are below 1, by rival, reference, start and step size.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-import gyromc
 from gyromc.paper.cache import Piece
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.measures import Bootstrap, rmse_ratio
@@ -53,7 +51,8 @@ def variants(experiment: Experiment) -> list[Experiment]:
 class Varied:
     """An experiment's variants with their pieces by (variant, role, η).
 
-    `truth` is μ(h) where it is known without a prediction, `reference` computes π(h) at the test rows for logistic regression.
+    `truth` is μ(h) where it is known without a prediction, `reference` computes π(h) at the test rows for logistic regression,
+    `predicted` has μ(h) and the exact RMSE of one chain by (variant, role, η) where the target is Gaussian.
     """
 
     experiment: Experiment
@@ -62,6 +61,7 @@ class Varied:
     truth: float
     reference: Callable[[PaperProblem], Expectation]
     bootstrap: Bootstrap
+    predicted: Mapping[tuple[str, str, float], tuple[float, float]]
 
     @functools.cached_property
     def etas(self) -> tuple[float, ...]:
@@ -116,7 +116,7 @@ class Varied:
         """For each step size, the ratios of each case."""
         for k, eta in enumerate(self.etas):
             if about == "exact":
-                exact = [[self._predicted[v.name, role, eta][1] for role in ("nonreversible", rival)] for v in cases]
+                exact = [[self.predicted[v.name, role, eta][1] for role in ("nonreversible", rival)] for v in cases]
                 ratios = [np.array([ours / theirs]) for ours, theirs in exact]
                 yield [(ratio, ratio, ratio) for ratio in ratios]
             else:
@@ -129,21 +129,11 @@ class Varied:
             return averages - self.reference(variant.problem).mean
         if about == "paper":
             return averages - np.nanmean(self._averages(variant, role, self.etas[-1]), axis=0)
-        return averages - (self._predicted[variant.name, role, eta][0] if variant.problem.gaussian else self.truth)
+        return averages - (self.predicted[variant.name, role, eta][0] if variant.problem.gaussian else self.truth)
 
     def _averages(self, variant: Experiment, role: str, eta: float) -> np.ndarray:
         piece = self.pieces[variant.name, role, eta]
         return piece.averages[:, [piece.names.index(name) for name in self._names(variant)]]
-
-    @functools.cached_property
-    def _predicted(self) -> dict[tuple[str, str, float], tuple[float, float]]:
-        """μ(h) and the exact RMSE of one chain by (variant, role, η), for a Gaussian target."""
-        found, name = {}, self.experiment.problem.primary
-        for variant, role, eta in itertools.product(self.cases, self.experiment.roles, self.etas):
-            plan = variant.plan(eta, role, num_chains=1)
-            row = gyromc.predict(plan.replace(observables={name: plan.observables[name]}))[name]
-            found[variant.name, role, eta] = row.expectation, row.rmse
-        return found
 
 
 def _counts(eta: float, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:

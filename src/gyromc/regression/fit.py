@@ -96,6 +96,8 @@ def fit(
     ```
     """
     require(family is None or model is None, "`model` is the older name of `family`: pass one of them.")
+    if model is not None:
+        warnings.warn("`model` is now called `family`.", DeprecationWarning, stacklevel=2)
     level, intercept = coverage(level), flag(intercept, "intercept")
     one_of(engine, ("auto", *ENGINES), "engine")
     options = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gyromc
+from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 __all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "machine"]
@@ -46,7 +47,8 @@ FIGURE_STYLE: dict[Any, Any] = {
 
 def environment(package: str):
     """Return a Jinja environment that finds the templates of the package of that name, and the shared ones."""
-    import jinja2
+    with needs("report", "A page of results"):
+        import jinja2
 
     loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
     found = jinja2.Environment(

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.extras import needs
 
 __all__ = [
     "adorned",
@@ -37,14 +38,9 @@ LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
 @functools.cache
 def pandas_module():
     """Return pandas; raise `InvalidInput` with the install command where it is missing."""
-    try:
+    with needs("fit", "`gyromc fit`"):
         import pandas
         import pyarrow  # noqa: F401  # texts and Parquet
-    except ModuleNotFoundError as error:
-        require(
-            error.name not in ("pandas", "pyarrow"), "`gyromc fit` needs pandas and pyarrow: pip install 'gyromc[fit]'"
-        )
-        raise
     return pandas
 
 

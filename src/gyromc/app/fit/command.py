@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
 
 def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
+    from gyromc.extras import require_extra
+
+    require_extra("fit", "`gyromc fit`")  # before the work, not at its end
     from gyromc.app.fit.large import is_large, large_study, large_tables
     from gyromc.app.fit.report import tables
     from gyromc.app.fit.study import study

@@ -5,6 +5,7 @@ from typing import Any
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.show.numbers import listed
 
 __all__ = ["read_sheet"]
@@ -17,12 +18,8 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
 
     Blank rows and columns without a name and a value are left out. Texts such as `#N/A` count as missing.
     """
-    try:
+    with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
         from openpyxl import load_workbook
-    except ModuleNotFoundError:
-        raise InvalidInput(
-            f"{path} is an Excel file: to read it, pip install 'gyromc[excel]', or save it as CSV (UTF-8)."
-        ) from None
     with path.open("rb") as file:  # given as an open file, its name does not matter
         try:
             book = load_workbook(file, read_only=True, data_only=True)

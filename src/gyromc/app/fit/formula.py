@@ -14,6 +14,7 @@ from typing import Any
 from gyromc.app.fit.expressions import FUNCTIONS, categorical_call, columns_of, offset_call
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 
 __all__ = ["Expression", "Formula", "GroupPart", "Terms", "formulaic_module", "read_formula", "response_of"]
 
@@ -24,11 +25,8 @@ EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 @functools.cache
 def formulaic_module() -> Any:
     """Return formulaic; raise `InvalidInput` with the install command where it is missing."""
-    try:
+    with needs("fit", "`--formula`"):
         import formulaic
-    except ModuleNotFoundError as error:
-        require(error.name != "formulaic", "`--formula` needs formulaic: pip install 'gyromc[fit]'")
-        raise
     return formulaic
 
 

@@ -11,6 +11,7 @@ from gyromc.app.fit.choosing import family_cells, family_note, family_table
 from gyromc.app.fit.coefficient_tables import by_class, coefficient_table, error_sentence, parameter_table
 from gyromc.app.fit.quotable import effect_cells, effect_table
 from gyromc.app.fit.robustness import robust_table
+from gyromc.extras import needs
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds, number, plus_minus
 from gyromc.show.tables import Table
@@ -38,7 +39,8 @@ def write(
 
 def render(results: Mapping[str, Any]) -> str:
     """Return the page as text, from the content of fit.json."""
-    from gyromc.app.fit.figures import pictures
+    with needs("fit", "The report of a fit"):
+        from gyromc.app.fit.figures import pictures
     from gyromc.show.pages import environment
 
     template = environment("gyromc.app.fit").get_template("fit.html.j2")

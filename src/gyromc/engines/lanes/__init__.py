@@ -10,7 +10,6 @@ chain has its own stream of random numbers, so the result is the same for any nu
 import concurrent.futures
 import dataclasses
 import itertools
-import os
 
 import numpy as np
 
@@ -21,27 +20,15 @@ from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.state import initial_state as shared_state
-from gyromc.errors import InvalidInput
+from gyromc.engines.threads import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
 __all__ = ["Session", "initial_state", "num_threads", "why_not"]
 
+SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+
 TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
-
-
-def num_threads() -> int:
-    """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
-    asked = os.environ.get("GYROMC_THREADS")
-    if asked:
-        try:
-            return max(1, int(asked))
-        except ValueError:
-            raise InvalidInput(
-                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
-                "use, or unset it for one per processor."
-            ) from None
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def initial_state(plan: Plan) -> EngineState:

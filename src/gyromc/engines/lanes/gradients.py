@@ -154,15 +154,32 @@ def slopes(p, scratch, weights, offsets, slope):
 
 
 @kernel
+def chains_to_rows(p, source, w, scratch, tile, theta, width):
+    """Write θ of sixteen chains to the scratch, one row of `width` numbers for each chain, through a tile with one lane each."""
+    for i in range(p.d):
+        store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
+    for k in range(0, width, LANES):
+        transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
+
+
+@kernel
+def rows_to_chains(p, source, at, w, scratch, tile, theta, width):
+    """Store sixteen rows, one for each chain, with one chain per lane."""
+    for k in range(0, width, LANES):
+        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
+    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
+        store(scratch, tile + i * LANES, zeros_like(source))
+
+
+@kernel
 def batch(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
     draw_rows(p, generator, w, offsets, width)
     padded = p.padded_batch
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
-    for i in range(p.d):
-        store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
-    for k in range(0, width, LANES):
-        transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
+    chains_to_rows(p, source, w, scratch, tile, theta, width)
     for c in range(LANES):
         for j in range(0, padded, LANES):
             t = dot_rows(p.table, offsets, j * LANES + c, scratch, theta + c * width, width)
@@ -174,12 +191,7 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
             for j in range(0, padded, LANES):
                 total = add_weighted_rows(p.table, offsets, j * LANES + c, k, scratch, weights + c * padded + j, total)
             store(scratch, theta + c * width + k, total)
-    for k in range(0, width, LANES):
-        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
-    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
-        store(scratch, tile + i * LANES, zeros_like(source))
+    rows_to_chains(p, source, at, w, scratch, tile, theta, width)
 
 
 @kernel

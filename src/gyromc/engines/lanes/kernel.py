@@ -28,8 +28,6 @@ from gyromc.engines.lanes.gradients import (
 from gyromc.engines.lanes.random import normal_pair
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
-PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
-
 
 class Program(NamedTuple):
     """What one step reads. Arrays have the run's precision unless noted; matrices are stored by rows of nonzero entries."""

@@ -11,7 +11,16 @@ import numpy as np
 
 from gyromc.data import Mapped
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.gradients import AFFINE, MOST_COMPARED, SIGNED_LOGISTIC, WIDTH, draw_rows, kernel
+from gyromc.engines.lanes.gradients import (
+    AFFINE,
+    MOST_COMPARED,
+    SIGNED_LOGISTIC,
+    WIDTH,
+    chains_to_rows,
+    draw_rows,
+    kernel,
+    rows_to_chains,
+)
 from gyromc.engines.lanes.rows import (
     add_weighted_rows,
     column_of_rows,
@@ -19,9 +28,8 @@ from gyromc.engines.lanes.rows import (
     dot_rows,
     prefetch,
     read_bytes,
-    transpose,
 )
-from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
+from gyromc.engines.lanes.vectors import LANES, number, store, zeros_like
 from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
@@ -174,10 +182,7 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
     padded = p.padded_batch
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
     copies, places = 2 * LANES * width + padded, padded * LANES
-    for i in range(p.d):
-        store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
-    for k in range(0, width, LANES):
-        transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
+    chains_to_rows(p, source, w, scratch, tile, theta, width)
     for c in range(LANES):
         copy_rows(p, offsets, c, scratch, copies, width)
         for j in range(0, padded, LANES):
@@ -187,9 +192,4 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
             for j in range(0, padded, LANES):
                 total = add_weighted_rows(scratch, offsets, places + j * LANES, k, scratch, weights + j, total)
             store(scratch, theta + c * width + k, total)
-    for k in range(0, width, LANES):
-        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
-    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
-        store(scratch, tile + i * LANES, zeros_like(source))
+    rows_to_chains(p, source, at, w, scratch, tile, theta, width)

@@ -16,20 +16,17 @@ from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.increments import increments, observables_alone
-from gyromc.engines.lanes.kernel import PROFILES, Program
+from gyromc.engines.lanes.kernel import Program
 from gyromc.engines.lanes.mapped import mapped_rows, no_rows, why_not_mapped
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
+from gyromc.engines.suitable import PROFILES, why_not_plan
 from gyromc.evaluation import doubled
-from gyromc.flat import identity
 from gyromc.observables import Ridge
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import Batch, ControlVariate, Gaussian
 from gyromc.plan import Plan
 from gyromc.targets.streamed import FAMILIES
 
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
-MAX_SIZE = 256  # entries of z; beyond, matrix products over all chains at once are faster
-MAX_BATCH = 4096
 KNOWN = {
     targets.LinearRegression: gradients.AFFINE,
     targets.LogisticRegression: gradients.SIGNED_LOGISTIC,
@@ -61,36 +58,13 @@ class Form(NamedTuple):
 
 def why_not(plan: Plan) -> str | None:
     """Why this engine cannot run the plan, by its first piece that does not fit, or None."""
-    target, oracle = plan.flat_target, plan.oracle
-    if plan.unravel is not identity:
-        return "the parameters are a pytree, not a vector"
-    if plan.dynamics.size > MAX_SIZE:
-        return f"the state has {plan.dynamics.size} entries, more than {MAX_SIZE}"
-    if plan.scheduled:
-        return "the step size is a schedule"
-    if not plan.scheme.linear:
-        return f"the scheme is {plan.scheme}, which is not linear in its noise"
-    for name, h in plan.observables.items():
-        if not isinstance(h, Ridge) or h.profile not in PROFILES:
-            kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
-            return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
-    if type(oracle) not in SUPPORTED_ORACLES:
-        return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
-        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
-    if oracle.memory(plan.dim):
-        return f"it keeps no anchors between steps, which {oracle.name} needs"
-    if isinstance(oracle, Batch) and oracle.size > MAX_BATCH:
-        return f"the mini-batch has {oracle.size} rows, more than {MAX_BATCH}"
+    target, reason = plan.flat_target, why_not_plan(plan)
+    if reason is not None:
+        return reason
     if isinstance(target, targets.StreamedRegression):
-        return why_not_mapped(target, oracle)
-    if type(target) in (targets.Quadratic, targets.CosinePerturbed, *KNOWN):
+        return why_not_mapped(target, plan.oracle)
+    if type(target) in (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, *KNOWN):
         return None
-    if type(target) is targets.SoftmaxRegression:
-        batches = not isinstance(oracle, Exact | Gaussian)
-        return f"mini-batches of a {type(target).__name__} are not known here" if batches else None
-    if not isinstance(target, targets.GeneralizedLinear | targets.Separable):
-        return f"target is a general {type(target).__name__}"
     try:
         user_function(target)
     except Untranslatable as error:

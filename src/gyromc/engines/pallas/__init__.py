@@ -33,6 +33,8 @@ from gyromc.targets.separable import why_not_in_jax
 
 __all__ = ["Session", "initial_state", "why_not"]
 
+SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+
 MAX_STEPS = NEVER - 1
 MOST_COORDINATES = 32
 LARGEST_TEAM = 8
@@ -130,7 +132,9 @@ class PallasSession:
         team: int | None = None,
         layout: Layout | None = None,
         lowering: Lowering | None = None,
+        first_chain: int = 0,
     ):
+        self.first_chain = first_chain  # among those of all sessions: random numbers depend on a chain's number
         self.plan, self.thin, self.step = plan, thin, state.step
         self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
@@ -141,7 +145,7 @@ class PallasSession:
             self.move = compiled(self.recipe, layout, blocks)
             seed = np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32)
             bound = np.array([sane_range], np.float32)
-            self.inputs = jax.device_put(Inputs(np.zeros(3, np.int32), seed, bound, **tables))
+            self.inputs = jax.device_put(Inputs(np.zeros(4, np.int32), seed, bound, **tables))
             self.threads = jax.device_put(np.int32(plan.num_chains * team))
             self.arrays = _to_device(state, self.recipe, blocks * layout.chains)
             self.buffer = np.zeros((slots, plan.num_chains, plan.dim), np.float32) if slots else None
@@ -157,7 +161,7 @@ class PallasSession:
         self._launch(end - self.step)
 
     def _launch(self, num_steps: int) -> None:
-        counts = np.array([self.step, num_steps, self.plan.burn_in], np.int32)
+        counts = np.array([self.step, num_steps, self.plan.burn_in, self.first_chain], np.int32)
         with jax.enable_x64(False):
             self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, self.threads)
         if self.latest is not None:

@@ -40,7 +40,7 @@ class Arrays(NamedTuple):
 class Inputs(NamedTuple):
     """What the kernel reads."""
 
-    counts: Any  # first step, steps to make, burn-in
+    counts: Any  # first step, steps to make, burn-in, number of the first chain
     seed: Any  # two words
     bound: Any
     coefficients: Any
@@ -111,7 +111,7 @@ class _Block:
 
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
         self.recipe, self.inputs, self.after = recipe, inputs, after
-        self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]))
+        self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]), inputs.counts[3])
         self.reader = None if recipe.rows is None else Reader(self.team, recipe.rows, inputs.columns)
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
         few = recipe.num_coefficients <= IN_REGISTERS

@@ -25,15 +25,15 @@ class Layout:
 
 
 class Team:
-    """The threads of one block, in teams of `size`; `key` is the seed in two words."""
+    """The threads of one block, in teams of `size`; `key` is the seed in two words, `first` the number of the first chain."""
 
-    def __init__(self, layout: Layout, size: int, key: tuple):
+    def __init__(self, layout: Layout, size: int, key: tuple, first):
         self.size, self.key, self.machine = size, key, instructions(layout.lowering, layout.interpret)
         self.tile, block = (layout.chains * size,), self.machine.block()
         index = self.machine.index(self.tile)
         local = index >> (size.bit_length() - 1)  # the chain within the block
         chain = local + block * layout.chains
-        self.chain = chain.astype(jnp.uint32)
+        self.chain = (chain + first).astype(jnp.uint32)
         self.thread = None if size == 1 else index & (size - 1)
         # The columns of a chain in the states y, and of a thread in the sums.
         self.at = chain if self.machine.whole else local

@@ -4,12 +4,10 @@ Input: a NumPyro model and its arguments. Output: a target over the unconstraine
 results by site name (`summary`, `draws`, `predictive`). Needs the extra `numpyro`, which is imported with this module only.
 """
 
-try:
+from gyromc.extras import needs
+
+with needs("numpyro", "`gyromc.interop.numpyro`"):
     import numpyro as _numpyro  # noqa: F401  # only to see whether it is installed
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "gyromc.interop.numpyro needs NumPyro, which is not installed: pip install 'gyromc[numpyro]'"
-    ) from error
 
 from gyromc.interop.numpyro.planning import plan, tune
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior, target

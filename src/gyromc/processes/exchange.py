@@ -1,0 +1,136 @@
+"""What processes tell one another: how many they are, small values that all of them must know, and arrays in parts.
+
+Values go through the coordinator's store of keys and values, arrays through the devices. With one process nothing is sent.
+"""
+
+import io
+import itertools
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require, shown
+from gyromc.processes.watching import waiting
+
+__all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
+
+WAIT = (
+    24 * 3600
+)  # seconds that one process waits for the others, which may compile or save; whether they live is watched apart
+MOST_PENDING = 64  # values of process 0 that the others need not have read yet
+_calls = itertools.count()  # every exchange has its own key
+_pending: list[str] = []  # keys that can be deleted when all processes have met again
+
+
+def count() -> int:
+    """How many processes compute together."""
+    return 1 if _client() is None else _state().num_processes
+
+
+def index() -> int:
+    """Which of them this one is, from 0."""
+    return 0 if _client() is None else _state().process_id
+
+
+def agree(value: Any) -> Any:
+    """The value of process 0, on every process: a number, a text, None, an array, or lists and dictionaries of these.
+
+    ```python
+    from gyromc.processes import agree
+    assert agree(3) == 3
+    ```
+    """
+    client = _client()
+    if client is None:
+        return value
+    if len(_pending) == MOST_PENDING:
+        _exchanged(client, b"")  # all have read the values before
+    key = f"gyromc/{next(_calls)}"
+    _pending.append(key)
+    if index() == 0:
+        data = _encoded(value)
+        client.key_value_set_bytes(key, b"." + data)
+        return _decoded(data)
+    with waiting():
+        return _decoded(client.blocking_key_value_get_bytes(key, WAIT * 1000)[1:])
+
+
+def everyone(value: Any) -> list[Any]:
+    """The values of all processes, by their index; each as `agree` takes it."""
+    client = _client()
+    return [value] if client is None else [_decoded(data) for data in _exchanged(client, _encoded(value))]
+
+
+def gathered(array: Any) -> np.ndarray:
+    """A `jax.Array` whose parts are on several processes, whole on each of them."""
+    if getattr(array, "is_fully_addressable", True):
+        return np.asarray(array)
+    if array.is_fully_replicated:
+        return np.asarray(array.addressable_data(0))
+    import jax
+    from jax.experimental.multihost_utils import process_allgather
+
+    with jax.enable_x64(True):  # 64-bit numbers stay as they are
+        return process_allgather(array, tiled=True)
+
+
+def joined(rows: np.ndarray) -> np.ndarray:
+    """The rows of all processes, in the order of the processes, on each of them; bit for bit. Their numbers may differ."""
+    if _client() is None:
+        return rows
+    from jax.experimental.multihost_utils import process_allgather
+
+    rows = np.ascontiguousarray(rows)
+    shapes = everyone([rows.dtype.str, list(rows.shape)])
+    require(
+        all(dtype == shapes[0][0] and shape[1:] == shapes[0][1][1:] for dtype, shape in shapes),
+        f"`joined` needs rows of one type and length on all processes: got {shown(shapes)}.",
+    )
+    sizes = [int(np.prod(shape)) * rows.itemsize for _, shape in shapes]
+    padded = np.zeros(max(1, *sizes), np.uint8)
+    padded[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
+    parts = process_allgather(padded)
+    data = b"".join(parts[i, :size].tobytes() for i, size in enumerate(sizes))
+    return np.frombuffer(data, rows.dtype).reshape(sum(shape[0] for _, shape in shapes), *rows.shape[1:]).copy()
+
+
+def _state() -> Any:
+    from jax._src import distributed  # nothing public has the store of keys and values
+
+    return distributed.global_state
+
+
+def _client() -> Any:
+    """The connection to the coordinator, or None where this process is alone."""
+    return None if "jax" not in sys.modules or _state().num_processes == 1 else _state().client
+
+
+def _exchanged(client: Any, data: bytes) -> list[bytes]:
+    """What every process gave to this call of it."""
+    place = f"gyromc/{next(_calls)}/"
+    client.key_value_set_bytes(f"{place}{index()}", b"." + data)  # an empty value would not be stored
+    with waiting():
+        client.wait_at_barrier(place, WAIT * 1000)
+    found = dict(client.key_value_dir_get_bytes(place))
+    if index() == 0:  # what was exchanged before has been read by all, or they would not be here
+        for key in _pending:
+            client.key_value_delete(key)
+    _pending[:] = [place]
+    return [found[f"{place}{i}"][1:] for i in range(count())]
+
+
+def _encoded(value: Any) -> bytes:
+    """Numbers and texts as JSON, arrays as .npy: nothing that is executed when it is read."""
+    if isinstance(value, np.generic) or hasattr(value, "__array__"):
+        file = io.BytesIO()
+        np.save(file, np.asarray(value), allow_pickle=False)
+        return file.getvalue()
+    return json.dumps(value).encode()
+
+
+def _decoded(data: bytes) -> Any:
+    if data.startswith(b"\x93NUMPY"):
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    return json.loads(data)

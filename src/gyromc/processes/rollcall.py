@@ -1,0 +1,229 @@
+"""The processes of a run meet before JAX starts: all connect to process 0, which checks that each of them came once.
+
+Input: the address of process 0, the number of processes and the number of this one. Output: one open connection to process 0, or
+on process 0 one to each of the others. A wrong start (two processes with one number, one that never came, other versions) is an
+`InvalidInput` on all of them; JAX itself would abort the process.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from gyromc import __version__
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+
+__all__ = ["Link", "meet", "wait_for_server"]
+
+PAUSE = 0.2  # seconds between two attempts to connect
+HELLO = 5.0  # seconds in which a connection must say who it is
+LONGEST = 2**16  # bytes of a line
+
+
+class Link:
+    """A connection to another process, over which lines of JSON go: `index` and `place` of the other one."""
+
+    def __init__(self, connection: socket.socket, index: int = 0, place: str = ""):
+        self.connection, self.index, self.place = connection, index, place
+        self.buffer = b""
+        self.left: int | None = None  # the status with which the other one said that it ends
+        self.heard = time.monotonic()
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, **content: Any) -> bool:
+        """Send a line; returns whether that worked."""
+        try:
+            self.connection.sendall(json.dumps(content).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The lines that came by now, None at the end of the connection; `ValueError` for what is no line of ours."""
+        try:
+            data = self.connection.recv(LONGEST)
+        except (TimeoutError, BlockingIOError):
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self.heard = time.monotonic()
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        found = [json.loads(line) for line in lines]
+        if len(self.buffer) > LONGEST or not all(isinstance(line, dict) for line in found):
+            raise ValueError("not a line of gyromc")
+        return found
+
+    def line(self, seconds: float) -> dict[str, Any] | None:
+        """The next line, within a time; None where none comes."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.connection.settimeout(left)
+            try:
+                found = self.receive()
+            except ValueError:
+                return None
+            if found is None or found:
+                return found[0] if found else None
+        return None
+
+    def alive(self) -> bool:
+        """Whether the other end is still open."""
+        self.connection.settimeout(0)
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+
+def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> list[Link]:
+    """Wait until all processes are there, at most `timeout` seconds; returns the open connections."""
+    address = _address(coordinator)
+    hello = {
+        "gyromc": _version(),
+        "index": index,
+        "of": num_processes,
+        "place": f"{socket.gethostname()}, pid {os.getpid()}",
+    }
+    if index == 0:
+        return _welcome(address, hello, timeout)
+    return [_join(address, hello, timeout)]
+
+
+def wait_for_server(coordinator: str, timeout: float) -> None:
+    """Wait until something listens at the address again, at most `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(_address(coordinator), timeout=PAUSE):
+            return
+        time.sleep(PAUSE / 20)
+
+
+def _address(coordinator: str) -> tuple[str, int]:
+    """`host:port` in its two parts."""
+    host, _, port = coordinator.rpartition(":")
+    require(
+        host and port.isdigit() and 0 < int(port) < 65536,
+        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
+    )
+    return host.strip("[]"), int(port)
+
+
+def _welcome(address: tuple[str, int], own: dict[str, Any], timeout: float) -> list[Link]:
+    """Process 0: take connections until all the others are there; an error goes to all that came."""
+    found: dict[int, Link] = {}
+    with _listening(address[1]) as server:
+        error = _gather(server, own, timeout, found)
+        for link in found.values():
+            link.send(error=error) if error else link.send(ok=True, place=own["place"])
+    if error:
+        raise InvalidInput(error)
+    return [found[i] for i in sorted(found)]
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket that takes connections at a port of this machine, whatever the name by which it is reached."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise InvalidInput(
+            f"Port {port} of this machine is in use: by another run, or by another process that was started with the number 0. "
+            "Choose another port for the coordinator, or give each process its own number."
+        ) from None
+
+
+def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: dict[int, Link]) -> str | None:
+    """Fill `found` with a connection to each other process; returns what is wrong, or None."""
+    end = time.monotonic() + timeout
+    while len(found) < own["of"] - 1:
+        server.settimeout(max(0.0, end - time.monotonic()) or 1e-3)
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            missing = [i for i in range(1, own["of"]) if i not in found]
+            return (
+                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {_listed(missing)}. Look "
+                "at their messages, and whether they reach this machine; where they need longer, wait longer."
+            )
+        link = Link(connection)
+        hello = link.line(HELLO)
+        if hello is None or not {"gyromc", "index", "of", "place"} <= set(hello):
+            connection.close()  # some other program
+            continue
+        link.index, link.place = hello["index"], hello["place"]
+        wrong = _wrong(hello, own, found)
+        found[link.index if link.index not in found else -1] = link  # those who must hear of it too
+        if wrong:
+            return wrong
+    return None
+
+
+def _wrong(hello: dict[str, Any], own: dict[str, Any], found: dict[int, Link]) -> str | None:
+    """What is wrong with a process that connects; None where nothing is."""
+    who = f"Process {hello['index']} ({hello['place']})"
+    if hello["gyromc"] != own["gyromc"]:
+        return f"{who} has gyromc {hello['gyromc']}, process 0 has {own['gyromc']}. Install one version everywhere."
+    if hello["of"] != own["of"]:
+        return f"{who} was started as one of {hello['of']} processes, process 0 as one of {own['of']}. Give all the same number."
+    before = own["place"] if hello["index"] == 0 else None
+    known = found.get(hello["index"])
+    if known is not None and known.alive():
+        before = known.place
+    elif known is not None:  # it ended and was started again
+        del found[hello["index"]]
+    if before is not None:
+        return f"Two processes have the number {hello['index']}: {before} and {hello['place']}. Give each its own."
+    return None
+
+
+def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> Link:
+    """Another process: connect to process 0 and wait until all are there."""
+    end, answered, reason = time.monotonic() + timeout, False, ""
+    while (left := end - time.monotonic()) > 0:
+        try:
+            link = Link(socket.create_connection(address, timeout=left), 0)
+        except OSError as error:
+            reason = str(error)
+            time.sleep(min(PAUSE, left))
+            continue
+        answered = True
+        link.send(**own)
+        answer = link.line(end - time.monotonic() + HELLO)
+        if answer is not None and "error" in answer:
+            raise InvalidInput(str(answer["error"]))
+        if answer is not None and answer.get("ok"):
+            link.place = str(answer["place"])
+            return link
+        link.connection.close()
+        time.sleep(PAUSE)
+    where = f"{address[0]}:{address[1]}"
+    if answered:
+        raise InvalidInput(
+            f"{where} answers, but does not take process {own['index']} into a run within {timeout:g} s: the run there has all "
+            "its processes already (was a number used twice?), or another program uses the port."
+        )
+    raise InvalidInput(
+        f"Process 0 cannot be reached at {where}: tried for {timeout:g} s, the last time: {reason}. Check that process 0 runs, "
+        "that the address is that of its machine and that no firewall closes the port."
+    )
+
+
+def _version() -> str:
+    return __version__
+
+
+def _listed(numbers: list[int], most: int = 8) -> str:
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more

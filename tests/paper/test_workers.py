@@ -1,0 +1,262 @@
+"""A reproduction gives the same numbers wherever its pieces are computed, and no piece is computed twice."""
+
+import dataclasses
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gyromc import engines
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.paper import jobs, reproduce
+from gyromc.paper.cache import Cache, Claims, Piece, fingerprint
+from gyromc.paper.catalogue import select
+from gyromc.paper.computation import Computation
+from gyromc.paper.execution import Work, cells, compute, execute, prepares
+from gyromc.paper.jobs import Job, Obtained, obtain
+from gyromc.paper.profiles import PROFILES
+from gyromc.paper.sending import SentPlan
+from gyromc.show.progress import Progress
+from gyromc.workers import Here, Processes, WorkerTask
+from support import chores
+from support.profiles import FAMILIES, TINY, VARIED
+
+FEWER = dataclasses.replace(
+    VARIED.sensitivity, num_chains=dict.fromkeys(FAMILIES, 24), num_step_sizes=TINY.num_step_sizes
+)
+SMALL = dataclasses.replace(VARIED, name="small", num_chains=dict.fromkeys(FAMILIES, 70), sensitivity=FEWER)
+CACHE = ".claims"
+
+
+def timeless(directory):
+    results = json.loads((directory / "results.json").read_text())
+    assert results.pop("times")
+    return results
+
+
+def test_two_processes_compute_what_one_does(tmp_path):
+    """Pieces and predictions, bit for bit."""
+    few, made = select(["nld-quadratic"]), []
+    for workers in (1, 2):
+        work = Computation(few, SMALL, Cache(tmp_path / f"{workers}"), "scan", workers=workers)
+        made.append((work.outcome(Progress()), work.exact_errors(few[0])))
+    (one, errors), (two, others) = made
+    assert (one.computed, one.reused) == (two.computed, two.reused) == (12, 0)
+    assert errors == others
+    assert len(errors) == 8
+    assert list(one.pieces) == list(two.pieces)
+    for at, piece in one.pieces.items():
+        np.testing.assert_array_equal(piece.averages, two.pieces[at].averages)
+    stored = [{path.name: path for path in (tmp_path / name).iterdir()} for name in ("1", "2")]
+    assert stored[0].keys() == stored[1].keys()
+    for name, path in stored[0].items():
+        assert name.endswith(".npz") or path.read_bytes() == stored[1][name].read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_results(tmp_path):
+    for workers in (1, 2):
+        done = reproduce(["linear-nld", "logistic-nld"], SMALL, out=tmp_path / f"{workers}", workers=workers)
+        stages = {"preparing", "computing", "judging", "drawing", "sampling", "sensitivity", "compiling", "wall"}
+        assert set(done.times) - {"predicting"} == stages
+    assert done.results["times"]["workers"].startswith("2 processes, ")
+    assert timeless(tmp_path / "1") == timeless(tmp_path / "2")
+
+
+@pytest.mark.parametrize("name", ["nld-quadratic", "hfhr-nonquadratic", "linear-gaul", "logistic-gaul"])
+def test_a_plan_that_is_sent_arrives_with_the_same_content(name):
+    for cell in cells(select([name]), TINY)[::2]:
+        arrived = pickle.loads(pickle.dumps(SentPlan(cell.plan))).plan
+        assert arrived is not cell.plan
+        assert fingerprint(arrived, "lanes") == fingerprint(cell.plan, "lanes")
+        np.testing.assert_array_equal(arrived.dynamics.Q, cell.plan.dynamics.Q)
+    with pytest.raises(InvalidInput, match=r"another one\. Install the same version"):
+        compute(SentPlan(cell.plan), "scan", "0" * 32, lambda share: None)
+
+
+@pytest.mark.parametrize("name", ["nld-quadratic"])
+def test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name):
+    """Engine `lanes`: the bits of a run of its own. With a failed chain in the larger piece, it is computed."""
+    large, small = (cells(select([name]), profile)[0] for profile in (SMALL, FEWER))
+    small = dataclasses.replace(small, role="smaller")
+    found = execute([small, large], Cache(tmp_path), "lanes")
+    assert found.computed == 1
+    alone = Piece.of(engines.run(small.plan, "lanes"))
+    np.testing.assert_array_equal(found.pieces[small.index].averages, alone.averages)
+    assert found.pieces[large.index].averages.shape[0] == 70
+    work = Work([small, large], Cache(tmp_path), "lanes")
+    failed = dataclasses.replace(found.pieces[large.index], failures=("chain 3",))
+    again = work.failed(Obtained({work.jobs[0].key: failed}, frozenset()))
+    assert [job.key for job in again] == [fingerprint(small.plan, "lanes")]
+    assert len(Work([small, large], Cache(tmp_path), "scan").jobs) == 2  # `scan` may round otherwise with fewer chains
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hfhr-nonquadratic", "linear-gaul", "logistic-hfhr"])
+def test_the_same_for_every_kind_of_problem(tmp_path, name):
+    test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name)
+
+
+def _job(cache, key="ab" * 16, function=chores.square, arguments=(3,)):
+    def store(value):
+        cache.store_json(key, {"value": value})
+        return {"value": value}
+
+    return Job(key, WorkerTask("three", function, arguments), lambda: cache.load_json(key), store)
+
+
+HOLD = """
+import fcntl, sys
+f = open(sys.argv[1], "r+b")
+fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+print(flush=True)
+input()
+"""
+
+
+def test_what_another_process_computes_is_waited_for(tmp_path, capsys, monkeypatch):
+    """It is loaded where the other one finishes it, and computed here where that one is killed."""
+    monkeypatch.setattr(jobs, "LOOK_AGAIN", 0.02)
+    cache, key = Cache(tmp_path), "ab" * 16
+    (tmp_path / CACHE).touch()
+    for finishes in (True, False):
+        command = [sys.executable, "-S", "-c", HOLD, str(tmp_path / CACHE), str(int(key[:15], 16))]
+        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        other.stdout.readline()
+        results = []
+        thread = threading.Thread(
+            target=lambda to: to.append(obtain([_job(cache)], cache, Here(), Progress())), args=(results,)
+        )
+        thread.start()
+        time.sleep(0.2)
+        assert thread.is_alive()
+        if finishes:
+            cache.store_json(key, {"value": 9})
+        other.kill()
+        other.wait()
+        thread.join(20)
+        assert results[0].values == {key: {"value": 9}}
+        assert results[0].computed == (frozenset() if finishes else {key})
+        assert "waiting for 1 pieces that another process computes" in capsys.readouterr().err
+        (tmp_path / f"{key}.json").unlink()
+
+
+def test_claims_of_one_process_are_kept_until_the_last_is_given_back(tmp_path):
+    free = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
+
+    def refused():
+        command = [sys.executable, "-S", "-c", free, str(tmp_path / CACHE), str(int("ab" * 7 + "a", 16))]
+        return subprocess.run(command, capture_output=True).returncode != 0
+
+    with Claims(tmp_path) as claims:
+        assert claims.take("ab" * 16)
+        with Claims(tmp_path) as second:
+            assert second.take("cd" * 16)
+        assert refused()
+        claims.release("ab" * 16)
+        assert not refused()
+    assert not Claims.handles
+
+
+def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):
+    cache = Cache(tmp_path)
+    todo = [_job(cache), _job(cache, "cd" * 16, chores.refusing, ())]
+    with pytest.raises(InvalidInput, match=r"^three: `x` must be positive"):
+        obtain(todo, cache, Here(), Progress())
+    assert cache.load_json("ab" * 16) == {"value": 9}
+
+
+def test_where_pieces_are_computed(tmp_path, monkeypatch):
+    """By default one process for each processor for long work, this one for short work and where nothing is left to do."""
+    monkeypatch.setenv("GYROMC_THREADS", "4")
+    cache, few = Cache(tmp_path), select(["nld-quadratic"])
+    assert isinstance(Computation(few, TINY, cache, "scan").place, Here)
+    long = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
+    assert isinstance(long.place, Processes)
+    assert long.place.workers * long.place.threads <= 4
+    for job in long.work.jobs:
+        cache.path(job.key).touch()
+    done = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
+    assert isinstance(done.place, Here)
+    assert Computation(few, TINY, cache, "scan", workers=3).place_name == "3 processes, 1 threads each"
+    with pytest.raises(InvalidInput, match="workers"):
+        Computation(few, TINY, cache, "scan", workers=0)
+
+
+@pytest.mark.slow
+def test_a_cluster_computes_what_one_process_does(tmp_path):
+    pytest.importorskip("distributed")
+    names = ["nld-quadratic", "linear-nld"]
+    reproduce(names, SMALL, out=tmp_path / "one", workers=1)
+    with pytest.raises(InvalidInput, match="leave `workers` out"):
+        reproduce(names, SMALL, out=tmp_path / "two", workers=2, cluster="tcp://127.0.0.1:1")
+    done = reproduce(names, SMALL, out=tmp_path / "two", workers=2, cluster="local")
+    assert done.results["times"]["workers"] == "cluster local"
+    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
+    assert not done.warnings
+
+
+@pytest.mark.slow
+def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
+    """Of the command line, with engine `lanes`: the piece of a killed worker is computed by another; Ctrl-C keeps the rest."""
+    sigint(signal.default_int_handler)
+    command = [sys.executable, "-m", "gyromc", "reproduce", "nld-quadratic", "--profile", "paper", "--workers", "2"]
+    running = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    killed = False
+    while len(list((tmp_path / "cache").glob("*.npz"))) < 3 and time.monotonic() < deadline:
+        children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+        if len(children) == 2 and not killed:
+            subprocess.run(["kill", "-9", children[0]], check=True)
+            killed = True
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=100)[1]
+    assert killed
+    assert running.returncode == 130
+    assert "The same command goes on from there" in said
+    assert "A worker process ended (by SIGKILL)" in said
+    assert len(list((tmp_path / "cache").glob("*.npz"))) >= 3
+    assert not list((tmp_path / "cache").glob(".*.npz.*"))
+
+
+def test_programs_are_compiled_by_threads_once_each(tmp_path):
+    """As on a GPU: plans that differ in step size, seed or data have one program, and a task waits for its own."""
+    todo = [*cells(select(["hfhr-quadratic", "linear-nld"]), TINY), *cells(select(["linear-nld"], seed=3), TINY)]
+    tasks, made = [job.task for job in Work(todo, Cache(tmp_path), "scan").jobs], []
+    names = [prepares(task)[0] for task in tasks]
+    assert len(set(names)) == 5  # three dynamics on one problem and two on the other
+    prepares(tasks[0])[1]()
+
+    def slowly(task):
+        def make():
+            time.sleep(0.05)
+            made.append(task.arguments)
+            raise ZeroDivisionError("left to the task")
+
+        return task.arguments, make
+
+    asked = [WorkerTask(f"{k}", chores.square, (k % 3,)) for k in range(9)]
+    found = []
+    for number, value in Here(slowly).results(asked, Progress()):
+        assert asked[number].arguments in made
+        found.append(value)
+    assert found == [0, 1, 4] * 3
+    assert sorted(made) == [(0,), (1,), (2,)]
+
+
+def test_a_warning_of_a_piece_is_returned_with_it():
+    cell = cells(select(["nld-quadratic"]), TINY)[0]
+    plan = cell.plan.replace(step_size=1.99, num_steps=4000, start=[1e7] * 3)
+    with pytest.warns(GyromcWarning):
+        engines.run(plan.replace(step_size=2.5, num_steps=200), "scan", on_divergence="report")
+    plan = plan.replace(step_size=2.5, num_steps=200)
+    piece, notes = compute(SentPlan(plan), "scan", fingerprint(plan, "scan"), lambda share: None)
+    assert len(notes) == 1
+    assert piece.failures

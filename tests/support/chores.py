@@ -1,0 +1,42 @@
+"""Tasks for workers: functions that return, wait, raise, and end the process that runs them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from gyromc.errors import InvalidInput
+
+
+def square(x, advance):
+    advance(0.5)
+    return x * x
+
+
+def where(advance):
+    """The process, and how many threads it may use."""
+    time.sleep(0.2)  # so that one process does not take all
+    return os.getpid(), os.environ.get("GYROMC_THREADS")
+
+
+def raising(advance):
+    raise ZeroDivisionError("the third way")
+
+
+def refusing(advance):
+    raise InvalidInput("`x` must be positive: got -1.")
+
+
+def dying(folder, times, advance):
+    """Killed so often, then a result; each time leaves a file."""
+    tries = len(list(Path(folder).iterdir()))
+    if tries < times:
+        (Path(folder) / f"{tries}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def waiting(folder, seconds, advance):
+    """Leave a file with the number of the process, then wait."""
+    (Path(folder) / f"{os.getpid()}").touch()
+    time.sleep(seconds)

@@ -1,0 +1,170 @@
+"""Runs on meshes of eight virtual devices, compared with the same runs on one: `python on_devices.py CASE …` prints JSON.
+
+For each case and mesh: the largest difference of averages, states and draws from the run on one device.
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import gyromc as gm
+from gyromc.engines import scan
+from gyromc.engines.meshes import read_mesh
+
+STEPS, ETA, ROWS, DIM = 24, 1e-3, 101, 7
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((ROWS, DIM))
+Y = (RNG.random(ROWS) < 0.5).astype(float)
+LEVELS = RNG.integers(0, 4, ROWS)
+SKEW = np.triu(np.ones((DIM, DIM)), 1) - np.tril(np.ones((DIM, DIM)), -1)
+ALL = {"chains": [2, 1, 1], "data": [1, 4, 1], "parameters": [1, 1, 4], "all": [2, 2, 2]}
+MESHES = {name: dict(zip(("chains", "data", "parameters"), sizes, strict=True)) for name, sizes in ALL.items()}
+MESHES |= {f"{k} of chains": {"chains": k} for k in (1, 2, 4, 8)}
+MESHES |= {"chains × data": {"data": 3, "chains": 2}}
+
+
+def mixed():
+    group = gm.targets.Group(np.ones((ROWS, 1)), LEVELS, num_levels=4, scale=[1.0])
+    weights, offset = RNG.random(ROWS) + 0.5, RNG.standard_normal(ROWS)
+    family = gm.targets.families.NegativeBinomial()
+    return gm.targets.MixedRegression(X, LEVELS, family, offset=offset, weights=weights, groups=(group,))
+
+
+def network():
+    """A network as a pytree; its likelihood reads an array of its own."""
+    own, weights = np.linspace(0.9, 1.1, 3), np.linspace(0.5, 2.0, ROWS)
+
+    def log_likelihood(params, row):
+        x, y, weight = row
+        return -0.5 * weight * (y - jnp.tanh(x @ params["in"] + params["shift"]) @ (own * params["out"])) ** 2
+
+    prior = lambda params: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+    return gm.targets.FiniteSum(log_likelihood, prior, (X, Y, weights))
+
+
+START = {"in": np.full((DIM, 3), 0.1), "out": np.ones(3), "shift": np.zeros(3)}
+
+
+def plan(target=None, oracle=None, dim=DIM, dynamics=None, **more):
+    weights = np.ones(dim)
+    h = {"sum": gm.observables.linear(weights), "tanh": gm.observables.tanh(weights)}
+    given = dict(observables=h, step_size=ETA, num_steps=STEPS, num_chains=6, dtype="float64", seed=3) | more
+    target = gm.targets.LogisticRegression(X, Y) if target is None else target
+    return gm.Plan(target=target, oracle=oracle, dynamics=dynamics or gm.dynamics.hfhr(dim, 1.0, 2.0), **given)
+
+
+def on_network(**more):
+    h = {"sum": gm.observables.function(lambda p: p["out"].sum() + p["in"][0, 0])}
+    return plan(network(), gm.oracles.Minibatch(16), len(jax.tree.leaves(START)), gm.dynamics.hfhr(START, 1.0, 2.0),
+                start=START, observables=h, **more)  # fmt: skip
+
+
+def streamed():
+    return gm.targets.StreamedRegression(gm.data.Batches([(X, Y)], ROWS), "logistic")
+
+
+def memory() -> dict[str, list[int]]:
+    """What a step holds on one device, and three states: on one device, and with the parameters on eight."""
+    x = np.ones((16, 60))
+    likelihood = lambda p, row: -0.5 * (row[1] - jnp.tanh(row[0] @ p["in"]) @ p["out"]) ** 2
+    prior = lambda p: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))
+    start = {"in": np.zeros((60, 500), np.float32), "out": np.zeros(500, np.float32)}
+    given = gm.Plan(
+        target=gm.targets.FiniteSum(likelihood, prior, (x, np.ones(16))),
+        oracle=gm.oracles.Minibatch(8),
+        dynamics=gm.dynamics.hfhr(start, 1.0, 2.0),
+        observables={"h": gm.observables.function(lambda p: p["out"][0])},
+        step_size=1e-4,
+        num_chains=8,
+        start=start,
+        dtype="float32",
+    )
+    return {str(k): list(scan.step_memory(given, read_mesh({"parameters": k}))) for k in (1, 8)}
+
+
+O = gm.oracles
+ENTRY = {"first": gm.observables.function(lambda theta: theta[0])}
+CASES = {
+    "no matrix": lambda: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), num_chains=16, observables=ENTRY),
+    "minibatch": lambda: plan(oracle=O.Minibatch(40)),
+    "exact": lambda: plan(),
+    "distinct rows": lambda: plan(oracle=O.Minibatch(20, replace=False)),
+    "every row": lambda: plan(oracle=O.Minibatch(ROWS, replace=False)),
+    "order 1": lambda: plan(oracle=O.ControlVariate(8)),
+    "order 2": lambda: plan(oracle=O.ControlVariate(8, order=2)),
+    "diagonal": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="diagonal"), scheme="lm_ab2"),
+    "matrix-free": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="matrix-free")),
+    "refresh": lambda: plan(oracle=O.ControlVariate(8, refresh=5)),
+    "dense dynamics": lambda: plan(dynamics=gm.dynamics.nonreversible(SKEW), scheme="lm_ab2"),
+    "martingale": lambda: plan(dynamics=gm.dynamics.overdamped(DIM), martingale=True),
+    "splitting": lambda: plan(scheme="hfhr_splitting", dynamics=gm.dynamics.hfhr(DIM, 1.0, 2.0, np.linspace(0.5, 1, DIM))),
+    "softmax": lambda: plan(gm.targets.SoftmaxRegression(X, LEVELS), O.Minibatch(16), 3 * DIM),
+    "mixed": lambda: plan(mixed(), None, mixed().dim),
+    "mixed batches": lambda: plan(mixed(), O.Minibatch(16), mixed().dim),
+    "network": on_network,
+    "streamed": lambda: plan(streamed(), O.ControlVariate(9, order=2)),
+}  # fmt: skip
+
+
+def difference(one, other) -> float:
+    """The largest of averages, states and draws."""
+    parts = [(one.averages[name], other.averages[name]) for name in one]
+    parts += [(one.state.z, other.state.z), *zip(jax.tree.leaves(one.draws), jax.tree.leaves(other.draws), strict=True)]
+    assert one.state.z.shape == other.state.z.shape
+    return max(float(np.max(np.abs(a - b))) for a, b in parts)
+
+
+def run(given, mesh, **more):
+    return gm.run(given, "scan", mesh=mesh, thin=7, progress=False, **more)
+
+
+def compared(case: str, meshes: list[str]) -> dict[str, float]:
+    given = CASES[case]()
+    one = run(given, {"chains": 1})
+    return {name: difference(one, run(given, MESHES[name])) for name in meshes}
+
+
+def continued() -> dict[str, float]:
+    """Half of the steps on one mesh and the rest on another, by `continue_` and from a checkpoint."""
+    given, meshes = CASES["minibatch"](), [MESHES["all"], {"parameters": 3}]
+    one, half = run(given, {"chains": 1}), given.replace(num_steps=16)
+    by_hand = run(half, meshes[0]).continue_(STEPS - 16, mesh=meshes[1])
+    with tempfile.TemporaryDirectory() as folder:
+
+        class Killed(Exception):
+            pass
+
+        def killed(steps):
+            raise Killed
+
+        with contextlib.suppress(Killed):
+            gm.run(given, "scan", mesh=meshes[0], thin=7, progress=_after(2, killed), checkpoint=folder, every=8)
+        resumed = run(given, meshes[1], checkpoint=folder, every=8)
+    return {"continue_": difference(one, by_hand), "checkpoint": difference(one, resumed)}
+
+
+def _after(count: int, function):
+    """A progress function that calls another one at its so-manyeth call."""
+    calls = []
+
+    def progress(steps):
+        calls.append(steps)
+        if len(calls) > count:
+            function(steps)
+
+    return progress
+
+
+if __name__ == "__main__":
+    found = {}
+    for argument in sys.argv[1:]:
+        case, _, meshes = argument.partition("@")
+        jax.config.update("jax_disable_most_optimizations", case not in ("no matrix", "memory"))  # compiles faster
+        special = {"continued": continued, "memory": memory}
+        found[case] = special[case]() if case in special else compared(case, meshes.split("+"))
+    print(json.dumps(found))

@@ -1,0 +1,183 @@
+"""Tasks give the same results wherever they are computed; errors, deaths and Ctrl-C are noticed."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gyromc
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.show.progress import Progress
+from gyromc.workers import Cluster, Here, Processes, TaskError, WorkerTask, cluster, fastest
+from support import chores
+
+needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs the extra `cluster`")
+SQUARES = [WorkerTask(f"square of {x}", chores.square, (x,), seconds=x) for x in range(1, 6)]
+
+
+class Meter(Progress):
+    """Adds up the progress and remembers the names."""
+
+    def __init__(self):
+        super().__init__(self.started, self.add)
+        self.total, self.names = 0.0, []
+
+    def started(self, text):
+        self.names.append(text)
+
+    def add(self, amount):
+        self.total += amount
+
+
+def test_here():
+    meter = Meter()
+    assert list(Here().results(SQUARES, meter)) == [(i, (i + 1) ** 2) for i in range(5)]
+    assert meter.total == pytest.approx(15)
+    assert meter.names[1] == "square of 2 (2 of 5)"
+    with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
+        list(Here().results([WorkerTask("bad", chores.refusing, ())], Progress()))
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(Here().results([WorkerTask("bad", chores.raising, ())], Progress()))
+    assert raised.value.__notes__ == ["(while computing bad)"]
+
+
+def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_path):
+    """One crew: squares, the longest first, and where they were computed; then a process that is killed in a task."""
+    monkeypatch.setenv("GYROMC_THREADS", "6")
+    meter = Meter()
+    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (), seconds=0.1) for i in range(4))]
+    tasks.append(WorkerTask("killed twice", chores.dying, (str(tmp_path), 2), seconds=0.01))
+    with pytest.warns(
+        GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again"
+    ) as caught:
+        found = dict(Processes(2).results(tasks, meter))
+    assert len(caught) == 2
+    assert [found[i] for i in range(5)] == [1, 4, 9, 16, 25]
+    assert len({found[i][0] for i in range(5, 9)} - {os.getpid()}) == 2
+    assert {found[i][1] for i in range(5, 9)} == {"3"}
+    assert found[9] == "alive"
+    assert meter.total == pytest.approx(sum(task.seconds for task in tasks))
+    assert meter.names[0] == "square of 5 (1 of 10)"
+
+
+def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
+    with (
+        pytest.warns(GyromcWarning, match="computed again"),
+        pytest.raises(TaskError, match=r"^bad: 3 worker processes ended while they computed it, the last by SIGKILL"),
+    ):
+        list(Processes(1).results([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], Progress()))
+
+
+def test_an_error_names_its_task_and_ends_the_others(tmp_path):
+    slow = WorkerTask("slow", chores.waiting, (str(tmp_path), 100.0), seconds=9)
+    with pytest.raises(
+        TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
+    ) as raised:
+        list(Processes(2).results([slow, WorkerTask("bad", chores.raising, ())], Progress()))
+    assert "raise ZeroDivisionError" in str(raised.value)
+    assert not any(_runs(int(path.name)) for path in tmp_path.iterdir())
+    with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
+        list(Processes(1).results([WorkerTask("bad", chores.refusing, ())], Progress()))
+
+
+SCRIPT = """
+import signal, sys
+from gyromc.show.progress import Progress
+from gyromc.workers import Processes, WorkerTask
+from support import chores
+try:
+    list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 100.0))] * 2, Progress()))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(tmp_path, number, sigint):
+    """Ctrl-C, and a kill that leaves no time for anything; the script has no `if __name__ == "__main__"`."""
+    sigint(signal.default_int_handler)
+    path = [str(Path(gyromc.__file__).parents[1]), str(Path(chores.__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "pids").mkdir()
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "pids")], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    found = _until(lambda: [int(path.name) for path in (tmp_path / "pids").iterdir()], 2)
+    running.send_signal(number)
+    said = running.communicate(timeout=60)[0]
+    assert said == ("interrupted\n" if number == signal.SIGINT else "")
+    _until(lambda: [pid for pid in found if not _runs(pid)], 2)
+
+
+def _until(look, count, seconds=60):
+    """What `look` returns once it has so many entries."""
+    deadline = time.monotonic() + seconds
+    while len(found := look()) < count:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_how_many_processes_are_the_fastest():
+    assert fastest([100.0] * 50, 2) == 2
+    assert fastest([170.0] * 8 + [1.0] * 1300, 64) == 12  # five threads each: the longest takes as long as all the rest
+    assert fastest([1.0] * 10, 8) == 1  # ten seconds
+    assert fastest([60.0], 8) == 1
+    assert fastest([], 8) == 1
+
+
+# --- Dask
+
+
+def test_without_dask_a_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'gyromc\[cluster\]'"):
+        Cluster("local")
+
+
+@needs_dask
+def test_wrong_clusters_are_named(monkeypatch):
+    with pytest.raises(InvalidInput, match=r"must be `local` or the address of a Dask scheduler"):
+        Cluster("host")
+    with pytest.raises(InvalidInput, match="leave `workers` out"):
+        Cluster("tcp://127.0.0.1:1", workers=2)
+    monkeypatch.setattr(cluster, "PATIENCE", "1s")
+    with pytest.raises(InvalidInput, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:1 "):
+        list(Cluster("tcp://127.0.0.1:1").results(SQUARES, Progress()))
+
+
+def test_a_worker_of_another_version_refuses():
+    answer = cluster.compute("0.0.0", SQUARES[0], True)
+    with pytest.raises(InvalidInput, match=r"^square of 1: a worker has gyromc .* and the client 0\.0\.0"):
+        raise answer.error(SQUARES[0])
+
+
+@needs_dask
+def test_a_cluster_gives_the_same_also_when_a_worker_is_killed(tmp_path):
+    """A real one of two processes, which this test reaches by its address."""
+    from distributed import LocalCluster
+
+    with LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as real:
+        place, meter = Cluster(real.scheduler_address), Meter()
+        tasks = [*SQUARES, WorkerTask("killed once", chores.dying, (str(tmp_path), 1))]
+        found = dict(place.results(tasks, meter))
+        assert [found[i] for i in range(6)] == [1, 4, 9, 16, 25, "alive"]
+        assert meter.total == pytest.approx(16)
+        with pytest.raises(TaskError, match=r"^bad: ZeroDivisionError: the third way"):
+            list(place.results([SQUARES[0], WorkerTask("bad", chores.raising, ())], Progress()))
+        with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive"):
+            list(place.results([WorkerTask("bad", chores.refusing, ())], Progress()))
