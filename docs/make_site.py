@@ -28,7 +28,6 @@ __all__ = ["build", "gather", "main"]
 ROOT = Path(__file__).parents[1]
 DOCS, WORK = ROOT / "docs", ROOT / "build" / "docs"
 ELSEWHERE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
-NOT_YET = ("distributed.md", "scaling.md")  # pages that may be linked and named in mkdocs.yml before they are written
 COPIED = (".md", ".png", ".svg", ".json", ".css", ".js")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 EXPLORER = "<!-- the explorer: the site puts a link here -->"
@@ -66,8 +65,6 @@ def adapted(page: Path, text: str) -> str:
         if re.match(r"[a-z]+:", address):
             return match[0]
         goal = (home / address).resolve()
-        if goal.name in NOT_YET and not goal.exists():
-            return label
         if goal.is_relative_to(DOCS) and not outside:
             return match[0]
         known = goal.relative_to(DOCS).as_posix() if goal.is_relative_to(DOCS) else ELSEWHERE.get(_inside(goal))
@@ -93,9 +90,6 @@ def build(out: Path, work: Path = WORK) -> Path:
     gather(work / "pages")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     require(settings.count(SOURCES) == 1, f"mkdocs.yml must have `{SOURCES}` once: it says where docstrings are.")
-    for name in NOT_YET:
-        if not (DOCS / name).exists():
-            settings = re.sub(rf"^ *- [^:\n]+: {re.escape(name)}\n", "", settings, flags=re.MULTILINE)
     write_atomically(work / "mkdocs.yml", settings.replace(SOURCES, f"paths: [{ROOT / 'src'}]"))
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
