@@ -127,7 +127,7 @@ def measured(
     - `names`: problems; empty: those of the profile.
     - `path`: the JSON file; None: nothing is stored.
     - `say`: called with a line about each cell; `advance`: called with 1 after each.
-    - `workers`: processes that share the cells; more than one only with the competitors of this module.
+    - `workers`: processes that share the cells; with more than one, competitors of your own must be functions of a module.
 
     **Returns:** the cells by "problem: competitor". Ctrl-C raises `KeyboardInterrupt`; the file then has the cells that are done.
     """

@@ -166,6 +166,7 @@ def test_a_worker_of_another_version_refuses():
         raise answer.error(SQUARES[0])
 
 
+@pytest.mark.slow
 @needs_dask
 def test_a_cluster_gives_the_same_also_when_a_worker_is_killed(tmp_path):
     """A real one of two processes, which this test reaches by its address."""
