@@ -22,7 +22,7 @@ from gyromc.workers.processes import processors
 
 __all__ = ["Computation"]
 
-PREDICTING = 4  # processes at most, beside a GPU
+PREDICTING = 4  # processes at most, beside a GPU that computes all pieces
 
 
 class Computation:
@@ -51,7 +51,8 @@ class Computation:
         self.work = Work(todo, cache, engine, fresh)
         self.errors = dict(self._error_jobs())
         self.predictions = [*self._forecast_jobs(), *self.errors.values()]
-        self.on_gpu = "pallas" in self.work.engines
+        self.on_gpu = bool(self.work.on_gpu)
+        self.aside = [job for job in self.work.jobs if self.on_gpu and job.key not in self.work.on_gpu]
         self.place = self._place(workers, cluster)
         self.found: Obtained | None = None
         self.predicting: float | None = None  # seconds that predictions took beside the pieces
@@ -60,7 +61,8 @@ class Computation:
     def seconds(self) -> float:
         """About how long the jobs take that are shown in the progress."""
         shown = self.work.jobs if isinstance(self.place, Here) else [*self.work.jobs, *self.predictions]
-        return sum(job.task.seconds for job in shown)
+        aside = {job.key for job in self.aside}
+        return sum(job.task.seconds for job in shown if job.key not in aside)
 
     @property
     def place_name(self) -> str:
@@ -72,9 +74,13 @@ class Computation:
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces."""
         if isinstance(self.place, Here):
-            with _Beside(self.predictions, self.cache, self.on_gpu) as beside:
-                pieces = obtain(self.work.jobs, self.cache, self.place, shown)
+            count = min(processors() - 1, 10_000 if self.aside else PREDICTING) if self.on_gpu else 0
+            aside = {job.key for job in self.aside}
+            with _Beside([*self.aside, *self.predictions], self.cache, count) as beside:
+                pieces = obtain([job for job in self.work.jobs if job.key not in aside], self.cache, self.place, shown)
+            assert beside.found is not None
             self.found, self.predicting = beside.found, beside.seconds
+            pieces = pieces.and_also(beside.found)
         else:
             pieces = self.found = obtain([*self.work.jobs, *self.predictions], self.cache, self.place, shown)
         more = obtain(self.work.failed(pieces), self.cache, self.place, shown)
@@ -129,9 +135,8 @@ class _Beside:
     The end of the block waits for them, unless it ends by an error; `found` is what they gave.
     """
 
-    def __init__(self, jobs: Sequence[Job], cache: Cache, on_gpu: bool):
-        self.jobs, self.cache = jobs, cache
-        self.count = min(PREDICTING, processors() - 1) if on_gpu else 0
+    def __init__(self, jobs: Sequence[Job], cache: Cache, count: int):
+        self.jobs, self.cache, self.count = jobs, cache, count
         self.thread = threading.Thread(target=self._compute, daemon=True)
         self.found: Obtained | None = None
         self.seconds = 0.0

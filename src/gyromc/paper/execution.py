@@ -21,10 +21,12 @@ from gyromc.paper.sending import SentPlan
 from gyromc.plan import Plan
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Place, WorkerTask
+from gyromc.workers.processes import processors
 from gyromc.workers.tasks import Advance
 
 __all__ = ["Cell", "Interrupted", "Outcome", "Work", "cells", "compute", "execute", "prepares"]
 
+FEW_CHAINS = 256  # too few to fill a GPU: so many are left to the processors beside it
 OWN_NUMBERS = ("lanes", "pallas")
 """Engines that compute a chain the same, bit for bit, whatever other chains there are."""
 
@@ -70,7 +72,8 @@ def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
 class Work:
     """The cells as jobs. Cells with equal plans are one; a cell with fewer chains than another is the first of its chains.
 
-    `jobs` are to be obtained, and `outcome` makes all pieces from what was found.
+    `jobs` are to be obtained, and `outcome` makes all pieces from what was found. `on_gpu`: the keys of those for a GPU. Where
+    the engine is not given, cells with few chains are computed by `lanes`, on the processors beside the GPU.
     """
 
     def __init__(self, todo: Sequence[Cell], cache: Cache, engine: str = "auto", fresh: bool = False):
@@ -82,6 +85,7 @@ class Work:
         self.larger = self._larger()
         places = {key: i for i, key in reversed(list(enumerate(self.keys))) if key not in self.larger}
         self.jobs = [self._job(i) for i in sorted(places.values())]
+        self.on_gpu = {key for key, name in zip(self.keys, self.engines, strict=True) if name == "pallas"}
 
     def _larger(self) -> dict[str, str]:
         """By the key of a piece, that of the piece whose first chains it is."""
@@ -184,4 +188,6 @@ def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:
     like = (id(e.sampler), cell.role, kinds, sizes, getattr(plan.oracle, "size", 0))
     if like not in known:
         known[like] = engines.choose(plan, asked)[0]
+        if asked == "auto" and known[like] == "pallas" and plan.num_chains <= FEW_CHAINS and processors() > 1:
+            known[like] = "pallas" if engines.ENGINES["lanes"].why_not(plan) else "lanes"
     return known[like]

@@ -45,6 +45,10 @@ class Obtained:
     values: Mapping[str, Any]
     computed: frozenset[str]
 
+    def and_also(self, other: "Obtained") -> "Obtained":
+        """The results of both."""
+        return Obtained({**self.values, **other.values}, self.computed | other.computed)
+
 
 def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> Obtained:
     """Load what the cache has, compute the rest at a place, and store each result as soon as it is there.

@@ -75,7 +75,8 @@ def reproduce(
     - `fresh`: compute again what the cache holds.
     - `progress`: show progress on standard error; when left out, only on a terminal.
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
-      one for each processor, but this process alone on a GPU or for less than half a minute of work.
+      one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
+      and processes beside it compute the predictions and the pieces whose chains are too few for a GPU.
     - `cluster`: compute on a Dask cluster instead: its address, such as `"tcp://host:8786"`, or `"local"`.
 
     **Returns:** a `Reproduction`.
