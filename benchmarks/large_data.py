@@ -148,7 +148,7 @@ def speed(folder: Path, rows: int) -> dict:
     return row
 
 
-FED = ((16, 256), (64, 256), (256, 32), (1024, 32), (1024, 256))  # chains, b
+FED = ((4, 32), (16, 32), (64, 32), (16, 256), (64, 256), (256, 32), (1024, 32), (1024, 256))  # chains, b
 
 
 def feed(folder: Path) -> dict:
