@@ -93,6 +93,7 @@ def plan_of(work: Work):
 
 def seconds_a_step(work: Work, count: int) -> dict:
     """Seconds a step on `count` devices, and what a step holds on each of them."""
+    from gyromc import processes
     from gyromc.engines import scan
     from gyromc.engines.meshes import read_mesh
 
@@ -101,7 +102,7 @@ def seconds_a_step(work: Work, count: int) -> dict:
     while True:
         began = time.perf_counter()
         session.advance(steps)
-        if time.perf_counter() - began > SECONDS / 3:
+        if processes.agree(time.perf_counter() - began) > SECONDS / 3:
             break
         steps *= 2
     for _ in range(3):
