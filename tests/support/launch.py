@@ -40,7 +40,7 @@ def started(commands, environments=None, **options):
     ]
 
 
-def ended(processes, seconds=120):
+def ended(processes, seconds=300):
     """Wait for all of them; none outlives the test."""
     began, found = time.monotonic(), {}
     try:

@@ -14,7 +14,7 @@ import pytest
 import gyromc as gm
 from gyromc import processes
 from gyromc.processes import rollcall, starting
-from support.launch import Ended, ended, free_port, started, together
+from support.launch import Ended, ended, free_port, started
 
 
 def test_one_process_needs_nothing():
@@ -301,37 +301,3 @@ def test_an_abort_by_a_library_is_said(watched):
 
 def test_nobody_ends_before_the_others_are_done(watched):
     assert [(process.status, process.err) for process in watched["done"].values()] == [(0, "")] * 3
-
-
-# --- values and arrays of two processes
-
-EXCHANGED = """
-import sys
-import numpy as np
-from gyromc import processes
-index, count, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-processes.start(f"localhost:{port}", count, index, timeout=60)
-assert (processes.count(), processes.index()) == (count, index)
-for value in (index, float(index) / 3, f"é{index}", None, [index, {"a": index}], True, b"".hex()):
-    assert processes.everyone(value if index == 0 else 7) == [processes.agree(value), *[7] * (count - 1)]
-array = processes.agree(np.arange(3.0) + index)
-assert array.dtype == float and np.array_equal(array, [0, 1, 2])
-assert processes.everyone([index]) == [[i] for i in range(count)]
-rows = processes.joined(np.full((index + 1, 2), index + 1 / 3))
-assert np.array_equal(rows, np.repeat([1 / 3, 4 / 3], [1, 2])[:, None].repeat(2, axis=1)), rows
-import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
-whole = np.arange(8.0).reshape(4, 2) + 1e-12
-with jax.enable_x64(True):
-    parts = jax.make_array_from_callback((4, 2), sharding, lambda part: whole[part])
-assert np.array_equal(processes.gathered(parts), whole)
-assert np.array_equal(processes.gathered(jax.numpy.ones(3)), np.ones(3))
-print("fine")
-"""
-
-
-def test_values_and_arrays_are_exchanged():
-    for process in together(EXCHANGED):
-        assert process.status == 0, process.err
-        assert process.out.endswith("fine\n")

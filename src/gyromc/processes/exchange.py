@@ -19,7 +19,9 @@ __all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
 WAIT = (
     24 * 3600
 )  # seconds that one process waits for the others, which may compile or save; whether they live is watched apart
+MOST_PENDING = 64  # values of process 0 that the others need not have read yet
 _calls = itertools.count()  # every exchange has its own key
+_pending: list[str] = []  # keys that can be deleted when all processes have met again
 
 
 def count() -> int:
@@ -43,7 +45,16 @@ def agree(value: Any) -> Any:
     client = _client()
     if client is None:
         return value
-    return _decoded(_exchanged(client, _encoded(value) if index() == 0 else b"")[0])
+    if len(_pending) == MOST_PENDING:
+        _exchanged(client, b"")  # all have read the values before
+    key = f"gyromc/{next(_calls)}"
+    _pending.append(key)
+    if index() == 0:
+        data = _encoded(value)
+        client.key_value_set_bytes(key, b"." + data)
+        return _decoded(data)
+    with waiting():
+        return _decoded(client.blocking_key_value_get_bytes(key, WAIT * 1000)[1:])
 
 
 def everyone(value: Any) -> list[Any]:
@@ -78,11 +89,11 @@ def joined(rows: np.ndarray) -> np.ndarray:
         f"`joined` needs rows of one type and length on all processes: got {shown(shapes)}.",
     )
     sizes = [int(np.prod(shape)) * rows.itemsize for _, shape in shapes]
-    padded = np.zeros(max(sizes), np.uint8)
+    padded = np.zeros(max(1, *sizes), np.uint8)
     padded[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
     parts = process_allgather(padded)
     data = b"".join(parts[i, :size].tobytes() for i, size in enumerate(sizes))
-    return np.frombuffer(data, rows.dtype).reshape(-1, *rows.shape[1:]).copy()
+    return np.frombuffer(data, rows.dtype).reshape(sum(shape[0] for _, shape in shapes), *rows.shape[1:]).copy()
 
 
 def _state() -> Any:
@@ -98,14 +109,16 @@ def _client() -> Any:
 
 def _exchanged(client: Any, data: bytes) -> list[bytes]:
     """What every process gave to this call of it."""
-    number, own, total = next(_calls), index(), count()
-    client.key_value_set_bytes(f"gyromc/{number}/{own}", b"." + data)  # an empty value would not be stored
+    place = f"gyromc/{next(_calls)}/"
+    client.key_value_set_bytes(f"{place}{index()}", b"." + data)  # an empty value would not be stored
     with waiting():
-        client.wait_at_barrier(f"gyromc/{number}", WAIT * 1000)
-    found = dict(client.key_value_dir_get_bytes(f"gyromc/{number}/"))
-    if own == 0 and number > 0:  # all have read the one before, or they would not be here
-        client.key_value_delete(f"gyromc/{number - 1}/")
-    return [found[f"gyromc/{number}/{i}"][1:] for i in range(total)]
+        client.wait_at_barrier(place, WAIT * 1000)
+    found = dict(client.key_value_dir_get_bytes(place))
+    if index() == 0:  # what was exchanged before has been read by all, or they would not be here
+        for key in _pending:
+            client.key_value_delete(key)
+    _pending[:] = [place]
+    return [found[f"{place}{i}"][1:] for i in range(count())]
 
 
 def _encoded(value: Any) -> bytes:

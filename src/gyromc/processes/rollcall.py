@@ -17,7 +17,7 @@ from gyromc import __version__
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 
-__all__ = ["Link", "meet"]
+__all__ = ["Link", "meet", "wait_for_server"]
 
 PAUSE = 0.2  # seconds between two attempts to connect
 HELLO = 5.0  # seconds in which a connection must say who it is
@@ -86,12 +86,7 @@ class Link:
 
 def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> list[Link]:
     """Wait until all processes are there, at most `timeout` seconds; returns the open connections."""
-    host, _, port = coordinator.rpartition(":")
-    require(
-        host and port.isdigit() and 0 < int(port) < 65536,
-        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
-    )
-    address = (host.strip("[]"), int(port))
+    address = _address(coordinator)
     hello = {
         "gyromc": _version(),
         "index": index,
@@ -101,6 +96,25 @@ def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> li
     if index == 0:
         return _welcome(address, hello, timeout)
     return [_join(address, hello, timeout)]
+
+
+def wait_for_server(coordinator: str, timeout: float) -> None:
+    """Wait until something listens at the address again, at most `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(_address(coordinator), timeout=PAUSE):
+            return
+        time.sleep(PAUSE / 20)
+
+
+def _address(coordinator: str) -> tuple[str, int]:
+    """`host:port` in its two parts."""
+    host, _, port = coordinator.rpartition(":")
+    require(
+        host and port.isdigit() and 0 < int(port) < 65536,
+        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
+    )
+    return host.strip("[]"), int(port)
 
 
 def _welcome(address: tuple[str, int], own: dict[str, Any], timeout: float) -> list[Link]:

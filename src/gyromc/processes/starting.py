@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.processes.exchange import count
-from gyromc.processes.rollcall import meet
+from gyromc.processes.rollcall import meet, wait_for_server
 from gyromc.processes.watching import watch
 
 __all__ = ["start"]
@@ -56,6 +56,8 @@ def start(
         "JAX's distributed runtime runs already. Call `gyromc.processes.start` in place of `jax.distributed.initialize`.",
     )
     watch(meet(coordinator, num_processes, process_id, timeout), process_id, silence)
+    if process_id > 0:
+        wait_for_server(coordinator, timeout)  # JAX would try again only after a second
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
     try:
@@ -65,6 +67,7 @@ def start(
             process_id,
             initialization_timeout=int(timeout) + 1,
             heartbeat_timeout_seconds=max(OWN_HEARTBEAT, 2 * int(silence)),
+            shutdown_timeout_seconds=30,  # all are done when they come to it
             cluster_detection_method="deactivate" if "KUBERNETES_SERVICE_HOST" in os.environ else None,
         )
     except RuntimeError as error:

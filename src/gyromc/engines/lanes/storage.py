@@ -15,6 +15,7 @@ from typing import Any
 import numba
 from numba import njit
 
+from gyromc.checks import cause
 from gyromc.errors import GyromcWarning
 
 SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its settings at run time
@@ -50,12 +51,7 @@ def private_folder() -> str | None:
         fault = f"it cannot be written ({error.strerror})"
     if fault is None:
         return str(folder)
-    warnings.warn(
-        f"Compiled loops are not stored in {folder}: {fault}. Every process compiles them anew, a few seconds each. Set "
-        "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
-        GyromcWarning,
-        stacklevel=2,
-    )
+    _not_stored(str(folder), fault)
     return None
 
 
@@ -75,6 +71,37 @@ def stored(loop):
         return njit(**OPTIONS)(loop)
     try:
         SETTINGS.CACHE_DIR = folder  # read when the function is made
-        return njit(cache=True, **OPTIONS)(loop)
+        return _forgiving(njit(cache=True, **OPTIONS)(loop), folder)
     finally:
         SETTINGS.CACHE_DIR = before
+
+
+def _forgiving(compiled: Any, folder: str) -> Any:
+    """A compiled function that is used whether or not it can be read from the folder, or written to it."""
+    cache = compiled._cache
+    load, save = cache.load_overload, cache.save_overload
+
+    def loaded(*arguments):
+        try:
+            return load(*arguments)
+        except Exception as error:  # a damaged file raises what its reader stumbles on
+            return _not_stored(folder, f"a file there cannot be read ({cause(error)})")
+
+    def saved(*arguments):
+        try:
+            save(*arguments)
+        except Exception as error:
+            _not_stored(folder, f"it cannot be written ({cause(error)})")
+
+    cache.load_overload, cache.save_overload = loaded, saved
+    return compiled
+
+
+def _not_stored(folder: str, fault: str) -> None:
+    """Warn that loops are compiled anew in every process."""
+    warnings.warn(
+        f"Compiled loops are not stored in {folder}: {fault}. Every process compiles them anew, a few seconds each. Set "
+        "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
+        GyromcWarning,
+        stacklevel=3,
+    )
