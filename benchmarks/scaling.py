@@ -5,7 +5,7 @@
 
 Seconds a step of engine `scan` on 1, 2, 4 and 8 virtual devices of this machine's processors and on two processes of one device:
 chains, rows of data for full gradients and for mini-batches, and parameters. In a strong row the work stays the same, in a weak
-one it grows with the devices. A cost model with six constants, fitted to all of them, is compared with each; with constants of a
+one it grows with the devices. A cost model with seven constants, fitted to all of them, is compared with each; with constants of a
 cluster it then says on paper how many devices pay for one gradient. Every number of devices is measured in a process of its own,
 with one thread a device. `--paper --page docs/scaling.md` writes the table on paper alone, and measures nothing.
 """
@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares, nnls
 
 DEVICES = (1, 2, 4, 8)
 SECONDS = 1.0  # that each timing takes, at least; the best of three is used
 CONSTANTS = {  # the columns of the model
     "row": "seconds a number of the rows in a full gradient, for one chain",
     "drawn": "seconds a number of the rows in a mini-batch, for one chain",
+    "weight": "seconds a weight of the network and row of its mini-batch, for one chain",
     "state": "seconds a number of a state, for one step",
     "step": "seconds a step, whatever it does",
     "latency": "seconds a sum over devices, each time their number doubles",
@@ -151,24 +152,30 @@ def features(row: dict, cores: int) -> np.ndarray:
     S = row["devices"]
     whole = work.chains * work.rows * work.dim if work.batch is None else 0
     drawn = work.chains * (work.batch or 0) * work.dim
+    drawn, weights = (0, drawn) if work.axis == "parameters" else (drawn, 0)
     state = work.chains * work.dim
     at_once = min(S, cores)
     copies = at_once if work.axis == "data" else 1  # chains are moved on every device that shares their rows
     sums = {"chains": 0, "data": 1, "parameters": 2 * work.chains}[work.axis] if S > 1 else 0
     sent = {"chains": 0, "data": 2 * 4 * state, "parameters": 3 * 4 * state}[work.axis] * (S - 1) / S
     waiting = S / at_once
-    each = [whole / at_once, drawn / at_once, state * copies / at_once * waiting, waiting]
+    each = [whole / at_once, drawn / at_once, weights / at_once, state * copies / at_once * waiting, waiting]
     return np.array([*each, sums * math.log2(S) * waiting, sent * waiting])
 
 
 def fitted(rows: list[dict], cores: int) -> tuple[dict[str, float], list[dict]]:
-    """The constants, nonnegative, that fit all rows best in relative error, and the rows with their predictions."""
+    """The constants, positive, that fit the logarithms of all times best, and the rows with their predictions.
+
+    Large misfits count less than their squares: a time that another program disturbed does not move all constants.
+    """
     A, t = np.stack([features(row, cores) for row in rows]), np.array([row["seconds"] for row in rows])
-    scale = A.max(axis=0)
-    solution = nnls(A / t[:, None] / scale, np.ones(len(t)))[0] / scale
-    return dict(zip(CONSTANTS, solution.tolist(), strict=True)), [
-        {**row, "predicted": float(p)} for row, p in zip(rows, A @ solution, strict=True)
-    ]
+    scale = np.median(t) / A.max(axis=0)
+    misfit = lambda logs: np.log(A @ (scale * np.exp(logs)) / t)
+    begun = nnls(A / t[:, None] * scale, np.ones(len(t)))[0]
+    found = least_squares(misfit, np.log(np.maximum(begun, 1e-4)), bounds=(-25, 25), loss="soft_l1", f_scale=0.2)
+    constants = scale * np.exp(found.x)
+    predicted = [{**row, "predicted": float(p)} for row, p in zip(rows, A @ constants, strict=True)]
+    return dict(zip(CONSTANTS, constants.tolist(), strict=True)), predicted
 
 
 def on_paper(N: float, d: float, S: int) -> float:
