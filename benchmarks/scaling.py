@@ -5,7 +5,7 @@
 
 Seconds a step of engine `scan` on 1, 2, 4 and 8 virtual devices of this machine's processors and on two processes of one device:
 chains, rows of data for full gradients and for mini-batches, and parameters. In a strong row the work stays the same, in a weak
-one it grows with the devices. A cost model with seven constants, fitted to all of them, is compared with each; with constants of a
+one it grows with the devices. A cost model with seven constants, fitted to all of them, is compared with each; with those of a
 cluster it then says on paper how many devices pay for one gradient. Every number of devices is measured in a process of its own,
 with one thread a device. `--paper --page docs/scaling.md` writes the table on paper alone, and measures nothing.
 """
