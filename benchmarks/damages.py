@@ -6,6 +6,7 @@ draws and state: they are the same bits, or the promise is broken.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 import gyromc as gm
 from gyromc.app import planfiles
@@ -206,6 +208,75 @@ def clock(files: Files, rng: np.random.Generator) -> bool:
         time.time = real
 
 
+@contextlib.contextmanager
+def without_rights() -> Iterator[None]:
+    """Let permissions of files hold for root too."""
+    libc, head = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
+    libc.capget(head, before)
+    fewer[:] = [before[0] & ~0b1110, *before[1:]]  # to override permissions, and to act as the owner
+    libc.capset(head, fewer)
+    try:
+        yield
+    finally:
+        libc.capset(head, before)
+
+
+@contextlib.contextmanager
+def empty_caches(folder: Path) -> Iterator[list[Path]]:
+    """Let Numba and JAX store what they compile in new folders, and forget the loops that were compiled; returns the folders."""
+    from gyromc.engines.lanes import loops, storage  # a machine with a GPU may have no Numba
+
+    forget = (storage.private_folder.cache_clear, loops.loop_for.cache_clear, compilation_cache.reset_cache)
+    before, jax_before = storage.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    shutil.rmtree(folder, ignore_errors=True)
+    made = [folder / "numba", folder / "jax"]
+    for path in made:
+        path.mkdir(parents=True)
+    for act in forget:
+        act()
+    storage.SETTINGS.CACHE_DIR = str(made[0])
+    jax.config.update("jax_compilation_cache_dir", str(made[1]))
+    try:
+        yield made
+    finally:
+        storage.SETTINGS.CACHE_DIR = before
+        jax.config.update("jax_compilation_cache_dir", jax_before)
+        for act in forget:
+            act()
+
+
+def caches(files: Files, rng: np.random.Generator) -> bool:
+    """Read-only from the start, read-only after the loops' folder was looked at, or a disk that is full."""
+    from gyromc.engines.lanes import storage
+
+    kind, c = ("at the start", "later", "full")[int(rng.integers(3))], float(rng.uniform(1, 2))
+    plain = plan_of(10).replace(oracle=None, scheme="euler", martingale=False, num_steps=20)
+    plans = {"scan": plain.replace(target=gm.targets.LogDensity(lambda t: -c * (t @ t))), "lanes": plain}
+    expected = {engine: digest(gm.run(plan, engine, progress=False)) for engine, plan in plans.items()}
+    plans["scan"] = plain.replace(target=gm.targets.LogDensity(lambda t: -c * (t @ t)))  # compiled anew
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with empty_caches(files.folder / "caches") as folders, without_rights(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind != "at the start":
+            storage.private_folder()
+        if kind == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(rng.integers(1, 1000)), hard))
+        else:
+            for path in (*folders, *folders[0].iterdir()):
+                path.chmod(0o555)
+        try:
+            return all(
+                digest(gm.run(plan, engine, progress=False)) == expected[engine] for engine, plan in plans.items()
+            )
+        except (OSError, RuntimeError):
+            return False
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+            for path in (*folders, *folders[0].iterdir()):
+                path.chmod(0o755)
+
+
 PLAN_FILE = """
 step_size = 0.02
 num_steps = 600
@@ -248,6 +319,7 @@ FAULTS: dict[str, Callable[[Files, np.random.Generator], bool]] = {
     "read-only directory": read_only,
     "clock jumps": clock,
     "data file removed": removed,
+    "read-only or full caches": caches,
 }
 
 

@@ -1,10 +1,13 @@
 """What runs with checkpoints survive: every fault is made to happen many times, and its promise is checked each time.
 
 `python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md` measures all of them and writes the
-table of docs/scale.md; the tests make each fault a few times. Signals are sent to processes here, other faults are in `damages`.
+table of docs/scale.md; the tests make each fault a few times. Signals are sent to processes here, two processes are in `pairs`,
+other faults in `damages`. On a machine with a GPU, which may have no Numba:
+`PYTHONPATH=.gpu-site:src python3 benchmarks/faults.py --engines pallas --only SIG --out faults-pallas.json`.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -21,10 +24,13 @@ from typing import Any
 import numpy as np
 
 import gyromc as gm
-from damages import Row, damaged, digest, options_of, plan_of
+from damages import FAULTS, Row, damaged, digest, options_of, plan_of
+from pairs import FAULT as ONE_KILLED
+from pairs import SOON, one_killed
 
 MARK = "faults"
 STEPS = {"lanes": 400_000, "scan": 20_000, "pallas": 400}
+PAIR_STEPS = 100_000
 WHILE_STEPPING = 0.75  # share of the signals that are sent while the process makes steps; the others come at any moment
 CHECKPOINTS = 40  # of an uninterrupted run
 PROMISES = {
@@ -36,8 +42,11 @@ PROMISES = {
     "disk full": "a warning; the run goes on to the same bits, older checkpoints stay whole",
     "read-only directory": "refused before the first step",
     "clock jumps": "the newest by step is used; the same bits",
+    ONE_KILLED: f"the other ends within {SOON:.0f} s with status 75 and says why; the same bits after resuming",
+    "read-only or full caches": "the run goes on to the same bits, at most with a warning",
     "data file removed": "refused with the file's name, checkpoints untouched; with the file back, the same bits",
 }
+KILLED = ("SIGKILL", "SIGTERM", ONE_KILLED)
 
 
 def work(engine: str, steps: int, every: int, directory: str, out: str) -> None:
@@ -133,11 +142,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     lines = [
         [
-            f"{row['fault']}, engine {row['engine']}" if row["fault"].startswith("SIG") else row["fault"],
+            f"{row['fault']}, engine {row['engine']}" if row["fault"] in KILLED else row["fault"],
             PROMISES[row["fault"]],
             str(row["tries"]),
             str(row["broken"]),
-            f"{row['repeated']:,} of {row['interval']:,}" if row["fault"].startswith("SIG") else "–",
+            f"{row['repeated']:,} of {row['interval']:,}" if row["fault"] in KILLED else "–",
         ]
         for row in rows
     ]
@@ -145,8 +154,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    from pages import replace_between
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=100)
     parser.add_argument("--engines", default="scan,lanes", help="for SIGKILL and SIGTERM; nothing: for none")
@@ -157,23 +164,35 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as compiled:  # processes share what JAX compiles, as they do where users set it
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        broken = 0
-        for row in _rows(options.engines.split(","), options.tries, options.only):
-            print(row, flush=True)
-            broken += row.broken
-            if options.out:
-                everything = _saved(options.out, dataclasses.asdict(row))
-                if options.page:
-                    replace_between(options.page, MARK, table(everything))
+        broken = sum(_noted_row(row, options.out, options.page) for row in _rows(options))
     raise SystemExit(broken > 0)
 
 
-def _rows(engines: list[str], tries: int, only: str) -> Iterator[Row]:
-    for engine in filter(None, engines):
-        for number, count in ((signal.SIGKILL, tries), (signal.SIGTERM, max(1, tries // 5))):
-            if only in number.name:
-                yield killed(engine, count, number)
-    yield from damaged(tries, only)
+def _noted_row(row: Row, out: Path | None, page: Path | None) -> int:
+    """Print a row and write it to the file and the page; returns how often its promise was broken."""
+    from pages import replace_between
+
+    print(row, flush=True)
+    if out:
+        everything = _saved(out, dataclasses.asdict(row))
+        if page:
+            replace_between(page, MARK, table(everything))
+    return row.broken
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    """All rows, as they are done: faults of files in a process of their own, beside the processes that are killed."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        names = [name for name in FAULTS if options.only in name]
+        files = pool.submit(damaged, options.tries, options.only) if names else None
+        for engine in filter(None, options.engines.split(",")):
+            for number, count in ((signal.SIGKILL, options.tries), (signal.SIGTERM, max(1, options.tries // 5))):
+                if options.only in number.name:
+                    yield killed(engine, count, number)
+        if options.only in ONE_KILLED and "lanes" in options.engines:
+            yield one_killed("lanes", options.tries, PAIR_STEPS, PAIR_STEPS // CHECKPOINTS)
+        yield from [] if files is None else files.result()
 
 
 def _saved(path: Path, row: dict[str, Any]) -> list[dict[str, Any]]:

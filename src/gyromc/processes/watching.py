@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from gyromc.processes.rollcall import Link
 
-__all__ = ["LOST", "leave", "waiting", "watch"]
+__all__ = ["LOST", "finish", "leave", "waiting", "watch"]
 
 LOST = 75  # the status of a process that ends because another one did: try again
 BEAT = 2.0  # seconds between two signs of life
@@ -44,6 +44,12 @@ def leave(status: int) -> None:
         _watch.leave(status)
 
 
+def finish() -> None:
+    """Wait until all processes have come here; the end of a program does so itself. With one process nothing is done."""
+    if _watch is not None:
+        _watch.finish()
+
+
 @contextlib.contextmanager
 def waiting():
     """While the block waits for all the others: one that has ended already is an error."""
@@ -53,6 +59,9 @@ def waiting():
     _watch.waiting = time.monotonic()
     try:
         yield
+    except Exception:
+        time.sleep(GRACE)  # where another process is lost, the thread ends this one meanwhile
+        raise
     finally:
         _watch.waiting = None
 
@@ -99,6 +108,8 @@ class _Watch:
 
     def finish(self) -> None:
         """At the end of the program: wait until all the others are done too, so that none loses JAX's coordinator."""
+        if self.done.is_set():
+            return
         if self.index != 0:
             self.tell(left=0)
         while any(link.left is None for link in self.links):
