@@ -26,12 +26,7 @@ from support import on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
 EVERY = "chains+data+parameters+all+8 of chains+chains × data"
-DEFAULT = [
-    "no matrix@2 of chains+4 of chains+8 of chains",
-    "minibatch@4 of chains+data",
-    "network@all",
-    "memory",
-]
+DEFAULT = ["no matrix@4 of chains+left out", "minibatch@4 of chains+all"]
 SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics", "martingale",
         "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
 
@@ -64,26 +59,29 @@ def found():
 
 def test_chains_on_any_number_of_devices_have_the_same_bits(found):
     """Where every operation is on single entries: XLA rounds matrix products by their shapes."""
-    assert found["no matrix"] == dict.fromkeys([f"{k} of chains" for k in (2, 4, 8)], 0.0)
+    assert found["no matrix"] == {"4 of chains": 0.0, "left out": 0.0}
 
 
 def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
-    """101 rows, 7 and 27 parameters: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
+    """101 rows, 7 parameters, 6 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
     assert tolerance() < 1e-4 * ETA
-    assert max(found["network"]["all"], *found["minibatch"].values()) <= tolerance()
-
-
-def test_a_device_holds_less_when_parameters_are_in_parts(found):
-    """Eight chains with two numbers a parameter: their eighths, and one whole θ with its gradient at a time."""
-    (held, needed), (held_of_8, needed_of_8) = found["memory"]["1"], found["memory"]["8"]
-    assert needed_of_8 == pytest.approx(needed / 8, rel=0.01)
-    assert held_of_8 < held / 3
+    assert max(found["minibatch"].values()) <= tolerance()
 
 
 @pytest.mark.slow
 def test_every_oracle_target_and_scheme_on_every_mesh():
     found = found_on_eight_devices([f"{case}@{EVERY}" for case in SLOW] + ["continued"])
     assert {case: max(apart.values()) for case, apart in found.items() if max(apart.values()) > tolerance()} == {}
+
+
+@pytest.mark.slow
+def test_a_device_holds_less_when_parameters_are_in_parts():
+    """Eight chains with two numbers a parameter: their eighths, and one whole θ with its gradient at a time."""
+    found = found_on_eight_devices(["memory", "no matrix@2 of chains+8 of chains"])
+    (held, needed), (held_of_8, needed_of_8) = found["memory"]["1"], found["memory"]["8"]
+    assert needed_of_8 == pytest.approx(needed / 8, rel=0.01)
+    assert held_of_8 < held / 3
+    assert found["no matrix"] == {"2 of chains": 0.0, "8 of chains": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines import scan
-from gyromc.engines.meshes import read_mesh
+from gyromc.engines.meshes import default_mesh, read_mesh
 
 STEPS, ETA, ROWS, DIM = 24, 1e-3, 101, 7
 RNG = np.random.default_rng(0)
@@ -25,7 +25,7 @@ SKEW = np.triu(np.ones((DIM, DIM)), 1) - np.tril(np.ones((DIM, DIM)), -1)
 ALL = {"chains": [2, 1, 1], "data": [1, 4, 1], "parameters": [1, 1, 4], "all": [2, 2, 2]}
 MESHES = {name: dict(zip(("chains", "data", "parameters"), sizes, strict=True)) for name, sizes in ALL.items()}
 MESHES |= {f"{k} of chains": {"chains": k} for k in (1, 2, 4, 8)}
-MESHES |= {"chains × data": {"data": 3, "chains": 2}}
+MESHES |= {"chains × data": {"data": 3, "chains": 2}, "left out": None}
 
 
 def mixed():
@@ -126,6 +126,7 @@ def run(given, mesh, **more):
 def compared(case: str, meshes: list[str]) -> dict[str, float]:
     given = CASES[case]()
     one = run(given, {"chains": 1})
+    assert default_mesh(16).shape["chains"] == jax.device_count() == 8
     return {name: difference(one, run(given, MESHES[name])) for name in meshes}
 
 
