@@ -1,13 +1,8 @@
 """What surrounds the loop: chunks, continuation, interruption, draws, failures, precision."""
 
-import contextlib
-import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -348,28 +343,6 @@ def test_progress_is_on_standard_error_only(plan, capsys, engine):
     assert "SGNLMC" in err
     gm.run(plan, engine=engine)
     assert capsys.readouterr().err == ""
-
-
-def test_chains_spread_over_devices_are_the_same_chains():
-    """The numbers do not depend on how many devices JAX sees, and the chains really are spread over them."""
-    script = textwrap.dedent("""
-        import gyromc as gm, jax
-        from gyromc.engines import scan
-        plan = gm.Plan(target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.hfhr(2, 1.0, 2.0),
-                       oracle=gm.oracles.Gaussian(1.0), observables={"x": gm.observables.linear([1.0, 0.0])},
-                       step_size=0.1, num_chains=8)
-        session = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
-        session.advance(5)
-        print(len(session.carry.z.sharding.device_set), *gm.run(plan, thin=20).draws.ravel().tolist())
-    """)
-    with contextlib.redirect_stdout(io.StringIO()) as here:
-        exec(script, {})
-    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    there = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    (own, *numbers), (count, *spread) = here.getvalue().split(), there.stdout.split()
-    assert (int(own), int(count)) == (jax.device_count(), 4)
-    assert jax.device_count() != 4
-    assert numbers == spread
 
 
 @pytest.mark.parametrize("engine", ["scan", "lanes"])

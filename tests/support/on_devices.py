@@ -3,6 +3,7 @@
 For each case and mesh: the largest difference of averages, states and draws from the run on one device.
 """
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -12,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
+from gyromc.engines import scan
+from gyromc.engines.meshes import default_mesh, read_mesh
 
 STEPS, ETA, ROWS, DIM = 24, 1e-3, 101, 7
 RNG = np.random.default_rng(0)
@@ -22,7 +25,7 @@ SKEW = np.triu(np.ones((DIM, DIM)), 1) - np.tril(np.ones((DIM, DIM)), -1)
 ALL = {"chains": [2, 1, 1], "data": [1, 4, 1], "parameters": [1, 1, 4], "all": [2, 2, 2]}
 MESHES = {name: dict(zip(("chains", "data", "parameters"), sizes, strict=True)) for name, sizes in ALL.items()}
 MESHES |= {f"{k} of chains": {"chains": k} for k in (1, 2, 4, 8)}
-MESHES |= {"chains × data": {"data": 3, "chains": 2}}
+MESHES |= {"chains × data": {"data": 3, "chains": 2}, "left out": None}
 
 
 def mixed():
@@ -32,16 +35,16 @@ def mixed():
     return gm.targets.MixedRegression(X, LEVELS, family, offset=offset, weights=weights, groups=(group,))
 
 
-def network(scale=np.linspace(0.5, 2.0, ROWS)):
+def network():
     """A network as a pytree; its likelihood reads an array of its own."""
-    own = np.linspace(0.9, 1.1, 3)
+    own, weights = np.linspace(0.9, 1.1, 3), np.linspace(0.5, 2.0, ROWS)
 
     def log_likelihood(params, row):
         x, y, weight = row
         return -0.5 * weight * (y - jnp.tanh(x @ params["in"] + params["shift"]) @ (own * params["out"])) ** 2
 
     prior = lambda params: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
-    return gm.targets.FiniteSum(log_likelihood, prior, (X, Y, scale))
+    return gm.targets.FiniteSum(log_likelihood, prior, (X, Y, weights))
 
 
 START = {"in": np.full((DIM, 3), 0.1), "out": np.ones(3), "shift": np.zeros(3)}
@@ -65,8 +68,29 @@ def streamed():
     return gm.targets.StreamedRegression(gm.data.Batches([(X, Y)], ROWS), "logistic")
 
 
+def memory() -> dict[str, list[int]]:
+    """What a step holds on one device, and three states: on one device, and with the parameters on eight."""
+    x = np.ones((16, 60))
+    likelihood = lambda p, row: -0.5 * (row[1] - jnp.tanh(row[0] @ p["in"]) @ p["out"]) ** 2
+    prior = lambda p: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))
+    start = {"in": np.zeros((60, 500), np.float32), "out": np.zeros(500, np.float32)}
+    given = gm.Plan(
+        target=gm.targets.FiniteSum(likelihood, prior, (x, np.ones(16))),
+        oracle=gm.oracles.Minibatch(8),
+        dynamics=gm.dynamics.hfhr(start, 1.0, 2.0),
+        observables={"h": gm.observables.function(lambda p: p["out"][0])},
+        step_size=1e-4,
+        num_chains=8,
+        start=start,
+        dtype="float32",
+    )
+    return {str(k): list(scan.step_memory(given, read_mesh({"parameters": k}))) for k in (1, 8)}
+
+
 O = gm.oracles
+ENTRY = {"first": gm.observables.function(lambda theta: theta[0])}
 CASES = {
+    "no matrix": lambda: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), num_chains=16, observables=ENTRY),
     "minibatch": lambda: plan(oracle=O.Minibatch(40)),
     "exact": lambda: plan(),
     "distinct rows": lambda: plan(oracle=O.Minibatch(20, replace=False)),
@@ -84,7 +108,6 @@ CASES = {
     "mixed batches": lambda: plan(mixed(), O.Minibatch(16), mixed().dim),
     "network": on_network,
     "streamed": lambda: plan(streamed(), O.ControlVariate(9, order=2)),
-    "no data": lambda: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0)),
 }  # fmt: skip
 
 
@@ -103,6 +126,7 @@ def run(given, mesh, **more):
 def compared(case: str, meshes: list[str]) -> dict[str, float]:
     given = CASES[case]()
     one = run(given, {"chains": 1})
+    assert default_mesh(16).shape["chains"] == jax.device_count() == 8
     return {name: difference(one, run(given, MESHES[name])) for name in meshes}
 
 
@@ -119,10 +143,8 @@ def continued() -> dict[str, float]:
         def killed(steps):
             raise Killed
 
-        try:
+        with contextlib.suppress(Killed):
             gm.run(given, "scan", mesh=meshes[0], thin=7, progress=_after(2, killed), checkpoint=folder, every=8)
-        except Killed:
-            pass
         resumed = run(given, meshes[1], checkpoint=folder, every=8)
     return {"continue_": difference(one, by_hand), "checkpoint": difference(one, resumed)}
 
@@ -143,5 +165,7 @@ if __name__ == "__main__":
     found = {}
     for argument in sys.argv[1:]:
         case, _, meshes = argument.partition("@")
-        found[case] = continued() if case == "continued" else compared(case, meshes.split("+"))
+        jax.config.update("jax_disable_most_optimizations", case not in ("no matrix", "memory"))  # compiles faster
+        special = {"continued": continued, "memory": memory}
+        found[case] = special[case]() if case in special else compared(case, meshes.split("+"))
     print(json.dumps(found))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.data import Mapped, prefetched
-from gyromc.engines.meshes import ROWS, Spread, put
+from gyromc.engines.meshes import ROWS, ChainMesh, put
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
@@ -33,7 +33,7 @@ def is_fed(plan: Plan) -> bool:
 class Feed:
     """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left."""
 
-    def __init__(self, plan: Plan, key: Any, first: int, spread: Spread):
+    def __init__(self, plan: Plan, key: Any, first: int, spread: ChainMesh):
         self.length = max(1, min(LONGEST, BYTES // (plan.num_chains * _bytes_a_chain(plan))))
         self.chunks = prefetched(_chunks(plan, key, first, self.length, spread))
         self.rows: Any = None
@@ -53,7 +53,7 @@ def _bytes_a_chain(plan: Plan) -> int:
     return plan.oracle.size * (plan.dim + 1) * np.dtype(plan.dtype).itemsize
 
 
-def _chunks(plan: Plan, key: Any, first: int, length: int, spread: Spread) -> Iterator[tuple[Any, Any]]:
+def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) -> Iterator[tuple[Any, Any]]:
     """X (steps × chains × b × d) and y of every chunk, on the devices; rows of zeros, without effect, make b a multiple."""
     target, oracle, R, dtype = plan.flat_target, plan.oracle, plan.num_chains, np.dtype(plan.dtype)
     assert isinstance(target, StreamedRegression)
@@ -73,7 +73,7 @@ def _chunks(plan: Plan, key: Any, first: int, length: int, spread: Spread) -> It
             yield _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
 
 
-def _placed(rows: np.ndarray, spread: Spread) -> Any:
+def _placed(rows: np.ndarray, spread: ChainMesh) -> Any:
     """Rows of a chunk on the devices of their chains, shared over the axes of the data."""
     more = -rows.shape[2] % spread.rows
     if more:

@@ -1,7 +1,7 @@
 """The mesh of devices over which a run is spread: chains, rows of data and parameters, each over an axis of its own.
 
 Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes "chains", "data" and "parameters", in this order;
-an axis that was not given has one device. `Spread` says how the arrays of one plan lie on it, `put` copies a host array to it.
+an axis that was not given has one device. `ChainMesh` says how the arrays of one plan lie on it, `put` copies a host array to it.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from gyromc import processes
 from gyromc.checks import require, shown, whole
 
-__all__ = ["AXES", "ROWS", "Spread", "default_mesh", "put", "read_mesh", "shares"]
+__all__ = ["AXES", "ROWS", "ChainMesh", "default_mesh", "put", "read_mesh", "shares"]
 
 AXES = ("chains", "data", "parameters")
 ROWS = ("data", "parameters")
@@ -25,7 +26,7 @@ ROWS = ("data", "parameters")
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class ChainMesh:
     """How the chains of one plan lie on a mesh; `chains` is their number without those that only fill the last device."""
 
     mesh: Mesh
@@ -122,7 +123,7 @@ def put(value: Any, sharding: NamedSharding) -> jax.Array:
     """An array that every process has whole, on the devices of all processes."""
     if processes.count() == 1:
         return jax.device_put(value, sharding)
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(put(jax.random.key_data(value), sharding), impl=jax.random.key_impl(value))
     host = np.asarray(value)
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])

@@ -42,7 +42,7 @@ class Parts:
         """How many parameters a part has."""
         return -(-self.dim // self.count)
 
-    def split(self, x):
+    def split(self, x: Any) -> Any:
         """… × kd numbers as … × parts × k·length."""
         xp = np if isinstance(x, np.ndarray) else jnp
         k, q = x.shape[-1] // self.dim, self.length
@@ -51,7 +51,7 @@ class Parts:
         x = xp.swapaxes(x.reshape(*x.shape[:-1], self.count, q), -2, -3)
         return x.reshape(*x.shape[:-2], k * q)
 
-    def joined(self, x):
+    def joined(self, x: Any) -> Any:
         """The inverse of `split`."""
         xp = np if isinstance(x, np.ndarray) else jnp
         q = self.length

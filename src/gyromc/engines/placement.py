@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gyromc import processes
-from gyromc.engines.meshes import ROWS, Spread, default_mesh, put, shares
+from gyromc.engines.meshes import ROWS, ChainMesh, default_mesh, put, shares
 from gyromc.engines.parts import Parts
 from gyromc.engines.shards import require_shared, shared, why_not_shared
 from gyromc.plan import Plan
@@ -55,15 +55,15 @@ def cast(tree, dtype):
     return jax.tree.map(one, tree)
 
 
-def spread_over(mesh: Mesh | None, plan: Plan) -> Spread:
+def spread_over(mesh: Mesh | None, plan: Plan) -> ChainMesh:
     """How the chains of a plan lie on a mesh; raises `InvalidInput` where the mesh shares rows and the target has none."""
-    spread = Spread(default_mesh(plan.num_chains) if mesh is None else mesh, plan.num_chains)
+    spread = ChainMesh(default_mesh(plan.num_chains) if mesh is None else mesh, plan.num_chains)
     if "data" in shares(spread.mesh):
         require_shared(plan.flat_target, plan.oracle, "data")
     return spread
 
 
-def on_mesh(pieces: Any, plan: Plan, spread: Spread | None) -> Any:
+def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None) -> Any:
     """The pieces of a run with its target, on the devices: shared rows in shares, operators for parts in parts."""
     dtype, target = jnp.dtype(plan.dtype), plan.flat_target
     where = lambda p: p.target
@@ -94,7 +94,7 @@ def _rounded(x: np.ndarray, dtype) -> np.ndarray:
     return np.asarray(x, kind)
 
 
-def _by_part(x: Any, spread: Spread) -> Any:
+def _by_part(x: Any, spread: ChainMesh) -> Any:
     """An array of an operator in parts, one row on each device; other arrays of a scheme are copied."""
     if not eqx.is_array(x):
         return x
@@ -102,7 +102,7 @@ def _by_part(x: Any, spread: Spread) -> Any:
     return put(x, spread.sharding("parameters") if rows else spread.sharding())
 
 
-def to_device(state: EngineState, plan: Plan, slots: int, spread: Spread) -> Carry:
+def to_device(state: EngineState, plan: Plan, slots: int, spread: ChainMesh) -> Carry:
     """The state as device arrays, with a buffer for `slots` draws."""
     dtype, d = jnp.dtype(plan.dtype), plan.dim
     parts = Parts(d, spread.parts) if spread.parts > 1 else None
@@ -128,14 +128,14 @@ def to_device(state: EngineState, plan: Plan, slots: int, spread: Spread) -> Car
     return Carry(step, states(state.z), high, low, tuple(clock), failed_at, kept, anchors)
 
 
-def to_host(carry: Carry, spread: Spread, parts: Parts | None) -> EngineState:
+def to_host(carry: Carry, spread: ChainMesh, parts: Parts | None) -> EngineState:
     """The state of all chains on the host, without those that fill the last device."""
-    whole = lambda x: None if x is None else processes.gathered(x)[: spread.chains]
-    z, anchors, failed_at = whole(carry.z), whole(carry.anchors), whole(carry.failed_at)
+    whole = lambda x: processes.gathered(x)[: spread.chains]
+    joined = lambda x: x if parts is None else np.ascontiguousarray(parts.joined(x))
+    failed_at, anchors = whole(carry.failed_at), None if carry.anchors is None else joined(whole(carry.anchors))
     if parts is not None:
-        z, anchors = (None if x is None else np.ascontiguousarray(parts.joined(x)) for x in (z, anchors))
         first = np.where(failed_at < 0, np.iinfo(np.int32).max, failed_at).min(axis=1)
         failed_at = np.where(np.any(failed_at >= 0, axis=1), first, -1).astype(np.int32)
     step, *clock = (processes.gathered(x) for x in (carry.step, *carry.clock))
-    sums = whole(carry.high), whole(carry.low)
-    return EngineState(int(step), z, *sums, (float(clock[0]), float(clock[1])), failed_at, anchors=anchors)
+    sums, clock = (whole(carry.high), whole(carry.low)), (float(clock[0]), float(clock[1]))
+    return EngineState(int(step), joined(whole(carry.z)), *sums, clock, failed_at, anchors=anchors)

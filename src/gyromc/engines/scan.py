@@ -22,7 +22,7 @@ from gyromc.dynamics import Dynamics
 from gyromc.engines import parts as in_parts
 from gyromc.engines import threefry
 from gyromc.engines.feeding import Feed, is_fed
-from gyromc.engines.meshes import ROWS, Spread
+from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.engines.parts import ByPart, Parts
 from gyromc.engines.placement import Carry, cast, on_mesh, spread_over, to_device, to_host
 from gyromc.engines.shards import Shards, on_devices
@@ -70,10 +70,10 @@ class Pieces(eqx.Module):
     dim: int = eqx.field(static=True)
     by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
     parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
-    spread: Spread | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
+    spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
 
 
-def make_pieces(plan: Plan, bound: float, thin: int | None, spread: Spread | None = None) -> Pieces:
+def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
     found, scheme = (

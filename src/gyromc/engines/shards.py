@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from gyromc.checks import require
-from gyromc.engines.meshes import ROWS, Spread
+from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.flat import FlatSum, ravel
 from gyromc.oracles import Batch, Oracle
 from gyromc.oracles.control_variates import Curvature
@@ -35,9 +35,7 @@ from gyromc.targets.regressions import Regression
 __all__ = ["Shards", "on_devices", "require_shared", "shared", "why_not_shared"]
 
 KNOWN = (GeneralizedLinear, SoftmaxRegression, MixedRegression, FiniteSum, StreamedRegression)
-SPARE = (
-    4  # standard deviations of the number of drawn rows that a device holds, for which there is room in the first round
-)
+SPARE = 4  # standard deviations of the number of drawn rows that a device holds, that are summed in the first round
 
 
 class Shards(SumOverData):
@@ -93,15 +91,15 @@ class Shards(SumOverData):
         first, size = jax.lax.axis_index(ROWS) * self.share, index.shape[0]
         here = (index >= first) & (index < first + self.share)
         mean = size / self.count
-        room = min(size, math.ceil(mean + SPARE * math.sqrt(mean)) + 1)
-        rounds = -(-size // room)
-        empty = jnp.full(rounds * room - size, self.share, index.dtype)
+        most = min(size, math.ceil(mean + SPARE * math.sqrt(mean)) + 1)
+        rounds = -(-size // most)
+        empty = jnp.full(rounds * most - size, self.share, index.dtype)
         rows = jnp.concatenate([jnp.sort(jnp.where(here, index - first, self.share)), empty])  # ours come first
-        total = terms(own, rows[:room])
+        total = terms(own, rows[:most])
         if rounds > 1:
             found = jnp.sum(here)
-            more = lambda k, total: total + terms(own, jax.lax.dynamic_slice(rows, (k * room,), (room,)))
-            total = jax.lax.fori_loop(1, (found + room - 1) // room, more, total)
+            more = lambda k, total: total + terms(own, jax.lax.dynamic_slice(rows, (k * most,), (most,)))
+            total = jax.lax.fori_loop(1, (found + most - 1) // most, more, total)
         return _added(total)
 
 
@@ -153,8 +151,10 @@ def _row_fields(target: Any) -> list[Any]:
     if isinstance(target, FiniteSum):
         return [target.data]
     if isinstance(target, MixedRegression):
-        groups = [field for group in target.groups for field in (group.Z, group.index)]
-        return [target.X, target.y, target.offset, target.weights, *target.known, *groups]
+        entries = lambda x: x if isinstance(x, tuple) else ()  # Equinox puts a mark in the place of an empty tuple
+        known, groups = entries(target.known), entries(target.groups)
+        fields = [getattr(group, name) for group in groups for name in ("Z", "index")]
+        return [target.X, target.y, target.offset, target.weights, *known, *fields]
     return [target.X, target.y]
 
 
@@ -199,7 +199,7 @@ def _added(value):
     return jax.lax.psum(value, ROWS)
 
 
-def on_devices(function: Callable, spread: Spread, pieces: Any, arrays: tuple, specs: tuple, out: Any) -> Any:
+def on_devices(function: Callable, spread: ChainMesh, pieces: Any, arrays: tuple, specs: tuple, out: Any) -> Any:
     """function(pieces, *arrays) on every device, with its own share of rows and of the arrays, as `specs` and `out` say.
 
     `pieces` has the target in its field `target`; all of it but shared rows is whole on every device.

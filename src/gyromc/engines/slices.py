@@ -97,6 +97,8 @@ class Slices:
         return any(processes.everyone(any(session.failed() for session in self.sessions)))
 
     def kept(self, count: int) -> np.ndarray:
+        if count == 0:
+            return np.zeros((0, self.plan.num_chains, self.plan.dim), self.plan.dtype)
         own = [session.kept(count).swapaxes(0, 1) for session in self.sessions]
         none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
         return processes.joined(np.concatenate([none, *own])).swapaxes(0, 1)

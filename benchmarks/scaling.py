@@ -1,0 +1,274 @@
+"""Weak and strong scaling over devices, and a cost model of it.
+
+    python benchmarks/scaling.py --out docs/measured/scaling.json --page docs/scaling.md
+    python benchmarks/scaling.py --here --out docs/measured/scaling-gpu.json    # on the devices JAX has, such as one GPU
+
+Seconds a step of engine `scan` on 1, 2, 4 and 8 virtual devices of this machine's processors and on two processes of one device:
+chains, rows of data for full gradients and for mini-batches, and parameters. In a strong row the work stays the same, in a weak
+one it grows with the devices. A cost model with seven constants, fitted to all of them, is compared with each; with those of a
+cluster it then says on paper how many devices pay for one gradient. Every number of devices is measured in a process of its own,
+with one thread a device. `--paper --page docs/scaling.md` writes the table on paper alone, and measures nothing.
+"""
+
+import argparse
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares, nnls
+
+DEVICES = (1, 2, 4, 8)
+SECONDS = 1.0  # that each timing takes, at least; the best of three is used
+CONSTANTS = {  # the columns of the model
+    "row": "seconds a number of the rows in a full gradient, for one chain",
+    "drawn": "seconds a number of the rows in a mini-batch, for one chain",
+    "weight": "seconds a weight of the network and row of its mini-batch, for one chain",
+    "state": "seconds a number of a state, for one step",
+    "step": "seconds a step, whatever it does",
+    "latency": "seconds a sum over devices, each time their number doubles",
+    "byte": "seconds a byte that a device sends",
+}
+PAPER = {"rate": 1e12, "latency": 5e-6, "bandwidth": 50e9, "step": 20e-6}
+"""A device of a cluster, assumed: numbers of rows a second, seconds a message, bytes a second, seconds a step."""
+
+
+class Work(NamedTuple):
+    """One row of the table: what is shared, and the sizes on `count` devices."""
+
+    name: str
+    axis: str
+    chains: int
+    rows: int
+    dim: int
+    batch: int | None = None  # None: full gradients
+    weak: bool = False
+
+    def on(self, count: int) -> "Work":
+        """The work on so many devices: as it is, or as many times larger."""
+        if not self.weak:
+            return self
+        field = {"chains": "chains", "data": "rows", "parameters": "chains"}[self.axis]
+        grown = {field: count * getattr(self, field)}
+        if self.batch is not None and self.axis == "data":
+            grown["batch"] = count * self.batch
+        return self._replace(**grown)
+
+
+WORK = (
+    Work("chains, strong", "chains", 512, 2048, 32),
+    Work("chains, weak", "chains", 64, 2048, 32, weak=True),
+    Work("full gradients, strong", "data", 4, 2**17, 32),
+    Work("full gradients, weak", "data", 4, 2**14, 32, weak=True),
+    Work("mini-batches, strong", "data", 16, 2**16, 32, batch=4096),
+    Work("mini-batches, weak", "data", 16, 2**13, 32, batch=512, weak=True),
+    Work("parameters, strong", "parameters", 8, 64, 2**15, batch=32),
+)
+
+
+def plan_of(work: Work):
+    """A logistic regression; for many parameters a network of one layer, as a pytree."""
+    import jax.numpy as jnp
+
+    import gyromc as gm
+
+    rng = np.random.default_rng(0)
+    oracle = None if work.batch is None else gm.oracles.Minibatch(work.batch)
+    common = dict(oracle=oracle, step_size=1e-7, num_steps=10**6, num_chains=work.chains, dtype="float32")
+    if work.axis == "parameters":
+        start = {"in": np.zeros((64, work.dim // 64), np.float32)}
+        x, y = rng.standard_normal((work.rows, 64)).astype(np.float32), np.ones(work.rows, np.float32)
+        likelihood = lambda p, row: -0.5 * (row[1] - jnp.mean(jnp.tanh(row[0] @ p["in"]))) ** 2
+        target = gm.targets.FiniteSum(likelihood, lambda p: -0.5 * jnp.sum(p["in"] ** 2), (x, y))
+        dynamics, h = gm.dynamics.hfhr(start, 1.0, 2.0), {"h": gm.observables.function(lambda p: p["in"][0, 0])}
+        return gm.Plan(target=target, dynamics=dynamics, observables=h, start=start, **common)
+    X = rng.standard_normal((work.rows, work.dim)).astype(np.float32)
+    target = gm.targets.LogisticRegression(X, rng.random(work.rows) < 0.5)
+    h = {"h": gm.observables.linear(np.eye(work.dim)[0])}
+    return gm.Plan(target=target, dynamics=gm.dynamics.overdamped(work.dim), observables=h, **common)
+
+
+def seconds_a_step(work: Work, count: int) -> dict:
+    """Seconds a step on `count` devices, and what a step holds on each of them."""
+    from gyromc import processes
+    from gyromc.engines import scan
+    from gyromc.engines.meshes import read_mesh
+
+    plan, mesh = plan_of(work.on(count)), read_mesh({work.axis: count})
+    session, steps, best = scan.Session(plan, scan.initial_state(plan), 1e8, None, 0, mesh), 1, math.inf
+    while True:
+        began = time.perf_counter()
+        session.advance(steps)
+        if processes.agree(time.perf_counter() - began) > SECONDS / 3:
+            break
+        steps *= 2
+    for _ in range(3):
+        began = time.perf_counter()
+        session.advance(steps)
+        best = min(best, (time.perf_counter() - began) / steps)
+    row = {"work": work.name, "axis": work.axis, "devices": count, "seconds": best}
+    return row | ({"bytes_held": scan.step_memory(plan, mesh)[0]} if work.axis == "parameters" else {})
+
+
+def worker(count: int, address: str | None, index: int) -> None:
+    """Measure all work on `count` devices, here or on as many processes, and print JSON."""
+    if address is not None:
+        from gyromc import processes
+
+        processes.start(address, count, index)
+    rows = [seconds_a_step(work, count) for work in WORK if address is None or work.axis != "parameters"]
+    if index == 0:
+        print(json.dumps(rows), flush=True)
+
+
+def measured(count: int, num_processes: int = 1) -> list[dict]:
+    """The rows of a process with `count` virtual devices, or of so many processes with one each."""
+    own = count // num_processes
+    threads = f"--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count={own}"
+    flags = {"XLA_FLAGS": threads, "NPROC": str(own), "JAX_PLATFORMS": "cpu"}  # XLA has as many threads as `NPROC` says
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, __file__, "--worker", str(count)]
+    started = []
+    for index in range(num_processes):
+        more = [] if num_processes == 1 else ["--address", address, "--index", str(index)]
+        started.append(subprocess.Popen(command + more, env={**os.environ, **flags}, stdout=subprocess.PIPE, text=True))
+    output = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        sys.exit(f"the measurement on {count} devices in {num_processes} processes failed")
+    return [{**row, "processes": num_processes} for row in json.loads(output[0].splitlines()[-1])]
+
+
+def features(row: dict, cores: int) -> np.ndarray:
+    """What each constant of `CONSTANTS` is multiplied by; virtual devices beyond the number of cores wait for one another."""
+    work = next(work for work in WORK if work.name == row["work"]).on(row["devices"])
+    S = row["devices"]
+    whole = work.chains * work.rows * work.dim if work.batch is None else 0
+    drawn = work.chains * (work.batch or 0) * work.dim
+    drawn, weights = (0, drawn) if work.axis == "parameters" else (drawn, 0)
+    state = work.chains * work.dim
+    at_once = min(S, cores)
+    copies = at_once if work.axis == "data" else 1  # chains are moved on every device that shares their rows
+    sums = {"chains": 0, "data": 1, "parameters": 2 * work.chains}[work.axis] if S > 1 else 0
+    sent = {"chains": 0, "data": 2 * 4 * state, "parameters": 3 * 4 * state}[work.axis] * (S - 1) / S
+    waiting = S / at_once
+    each = [whole / at_once, drawn / at_once, weights / at_once, state * copies / at_once * waiting, waiting]
+    return np.array([*each, sums * math.log2(S) * waiting, sent * waiting])
+
+
+def fitted(rows: list[dict], cores: int) -> tuple[dict[str, float], list[dict]]:
+    """The constants, positive, that fit the logarithms of all times best, and the rows with their predictions.
+
+    Large misfits count less than their squares: a time that another program disturbed does not move all constants.
+    """
+    A, t = np.stack([features(row, cores) for row in rows]), np.array([row["seconds"] for row in rows])
+    scale = np.median(t) / A.max(axis=0)
+    misfit = lambda logs: np.log(A @ (scale * np.exp(logs)) / t)
+    begun = nnls(A / t[:, None] * scale, np.ones(len(t)))[0]
+    found = least_squares(misfit, np.log(np.maximum(begun, 1e-4)), bounds=(-25, 25), loss="soft_l1", f_scale=0.2)
+    constants = scale * np.exp(found.x)
+    predicted = [{**row, "predicted": float(p)} for row, p in zip(rows, A @ constants, strict=True)]
+    return dict(zip(CONSTANTS, constants.tolist(), strict=True)), predicted
+
+
+def on_paper(N: float, d: float, S: int) -> float:
+    """How many times faster a full gradient step of one chain is on S devices of `PAPER` than on one."""
+
+    def seconds(S: int) -> float:
+        sent = 0.0 if S == 1 else 2 * 4 * d * (S - 1) / S / PAPER["bandwidth"] + PAPER["latency"] * math.log2(S)
+        return PAPER["step"] + N * d / S / PAPER["rate"] + sent
+
+    return seconds(1) / seconds(S)
+
+
+def pays(N: float, d: float) -> int:
+    """How many devices, a power of two, are at least half as fast as so many times one."""
+    return max(S for S in (2**k for k in range(21)) if on_paper(N, d, S) >= S / 2)
+
+
+SIZES = (8, 64, 1024, 10**4)
+PROBLEMS = ((1e5, 30), (1e7, 30), (1e9, 30), (1e7, 1e3), (1e9, 1e3), (1e11, 1e3), (1e5, 1e7), (1e7, 1e7), (1e9, 1e9))
+
+
+def paper_table() -> str:
+    """On how many devices a gradient pays, computed from `PAPER`."""
+    from pages import markdown
+
+    head = ["rows", "parameters", *(f"{S:,} devices" for S in SIZES), "half as fast as ideal up to"]
+    gains = lambda N, d: [f"{on_paper(N, d, S):.3g} ×" for S in SIZES]
+    last = lambda N, d: f"{pays(N, d):,}" if pays(N, d) < 2**20 else "10⁶ and more"
+    return markdown(head, [[f"{N:.0e}", f"{d:.0e}", *gains(N, d), last(N, d)] for N, d in PROBLEMS], left=2)
+
+
+def page(rows: list[dict], constants: dict[str, float], cores: int) -> str:
+    """The measured table, and the constants."""
+    from pages import markdown
+
+    def cell(work: Work, count: int, num_processes: int) -> str:
+        found = [r for r in rows if (r["work"], r["devices"], r["processes"]) == (work.name, count, num_processes)]
+        return "–" if not found else f"{1e6 * found[0]['seconds']:.0f} ({1e6 * found[0]['predicted']:.0f})"
+
+    measured_on = [(count, 1) for count in DEVICES] + [(2, 2)]
+    head = ["work"] + [f"{c} device{'s' if c > 1 else ''}" for c in DEVICES] + ["2 processes"]
+    table = markdown(head, [[work.name, *(cell(work, *where) for where in measured_on)] for work in WORK])
+    named = [[name, what, f"{constants[name]:.2e}"] for name, what in CONSTANTS.items()]
+    meaning = markdown(["constant", "what it is", "fitted"], named, left=2)
+    off = [max(r["predicted"] / r["seconds"], r["seconds"] / r["predicted"]) for r in rows]
+    held = {r["devices"]: r["bytes_held"] for r in rows if "bytes_held" in r and r["processes"] == 1}
+    memory = ", ".join(f"{size / 2**20:.1f} MiB on {count}" for count, size in held.items())
+    return "\n\n".join([
+        f"Microseconds a step on a machine with {cores} cores, in brackets those of the model:",
+        table,
+        f"What a step with parameters in parts holds on each device, by XLA's count: {memory} devices.",
+        f"The constants of the model. It is off by a factor {np.median(off):.2f} at the median of {len(rows)} points, and by "
+        f"{max(off):.2f} at the worst:",
+        meaning,
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--here", action="store_true", help="on the devices that JAX has, in this process")
+    parser.add_argument("--paper", action="store_true", help="write the table on paper to the page, measure nothing")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.address, options.index)
+        return
+    if options.page:
+        from pages import replace_between
+
+        replace_between(options.page, "paper", paper_table())
+    if options.paper:
+        return
+    if options.here:
+        import jax
+
+        counts = [count for count in DEVICES if count <= len(jax.devices())]
+        rows = [{**seconds_a_step(work, count), "processes": 1} for count in counts for work in WORK]
+        result = {"device": jax.devices()[0].device_kind, "rows": rows}
+    else:
+        rows = [row for count in DEVICES for row in measured(count)] + measured(2, num_processes=2)
+        cores = len(os.sched_getaffinity(0))
+        constants, rows = fitted(rows, cores)
+        result = {"cores": cores, "constants": constants, "assumed": PAPER, "rows": rows}
+        if options.page:
+            replace_between(options.page, "scaling", page(rows, constants, cores))
+    print(json.dumps(result, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

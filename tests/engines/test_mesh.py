@@ -1,0 +1,212 @@
+"""Runs spread over a mesh of devices equal those on one: bit for bit where only chains are spread, else up to rounding."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import gyromc as gm
+from gyromc.engines import ENGINES, choose, lanes, pallas, threefry
+from gyromc.engines.meshes import ChainMesh, read_mesh
+from gyromc.engines.parts import Parts, by_part, normal
+from gyromc.engines.shards import on_devices as on_devices_of
+from gyromc.engines.shards import require_shared, shared
+from gyromc.engines.slices import Slices
+from support import on_devices
+from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
+
+EVERY = "chains+data+parameters+all+8 of chains+chains × data"
+DEFAULT = ["no matrix@4 of chains+left out", "minibatch@4 of chains+all"]
+SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics", "martingale",
+        "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
+
+
+def found_on_eight_devices(arguments: list[str]) -> dict:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, on_devices.__file__, *arguments]
+    done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def tolerance() -> float:
+    """How far two runs can be apart whose sums over rows are added in another order.
+
+    A sum of N terms in any order is off by at most (N-1)u Σ|g_i|, so two of them differ by twice that, here with |g_i| ≤ |x_i|.
+    A step adds η|D+Q| times this to the distance, and multiplies the distance by at most 1 + η|D+Q|L, L ≤ λ_max(XᵀX)/4 + 1.
+    Models other than logistic regression have gradients and curvatures up to three times as large.
+    """
+    u, matrix = np.finfo(float).eps / 2, 3.0  # |D+Q| ≤ 2 + 1
+    sums = 3 * np.abs(X).sum(axis=0).max()
+    L = 3 * np.linalg.eigvalsh(X.T @ X)[-1] / 4 + 1
+    return 2 * ROWS * u * sums * STEPS * ETA * matrix * math.exp(STEPS * ETA * matrix * L)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return found_on_eight_devices(DEFAULT)
+
+
+def test_chains_on_any_number_of_devices_have_the_same_bits(found):
+    """Where every operation is on single entries: XLA rounds matrix products by their shapes."""
+    assert found["no matrix"] == {"4 of chains": 0.0, "left out": 0.0}
+
+
+def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
+    """101 rows, 7 parameters, 6 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
+    assert tolerance() < 1e-4 * ETA
+    assert max(found["minibatch"].values()) <= tolerance()
+
+
+@pytest.mark.slow
+def test_every_oracle_target_and_scheme_on_every_mesh():
+    found = found_on_eight_devices([f"{case}@{EVERY}" for case in SLOW] + ["continued"])
+    assert {case: max(apart.values()) for case, apart in found.items() if max(apart.values()) > tolerance()} == {}
+
+
+@pytest.mark.slow
+def test_a_device_holds_less_when_parameters_are_in_parts():
+    """Eight chains with two numbers a parameter: their eighths, and one whole θ with its gradient at a time."""
+    found = found_on_eight_devices(["memory", "no matrix@2 of chains+8 of chains"])
+    (held, needed), (held_of_8, needed_of_8) = found["memory"]["1"], found["memory"]["8"]
+    assert needed_of_8 == pytest.approx(needed / 8, rel=0.01)
+    assert held_of_8 < held / 3
+    assert found["no matrix"] == {"2 of chains": 0.0, "8 of chains": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ({"rows": 2}, "may have the axes `chains`, `data`, `parameters`: got 'rows'"),
+        (
+            {"chains": 10**6},
+            r"needs 1000000 = 1000000 devices, and JAX has .*xla_force_host_platform_device_count=1000000",
+        ),
+        ({"data": 0}, "mesh"),
+        ({}, "at least one of the axes"),
+        (4, "`mesh` must be a `jax.sharding.Mesh` or a dictionary"),
+    ],
+)
+def test_a_wrong_mesh_is_refused(mesh, message):
+    with pytest.raises(gm.InvalidInput, match=message):
+        gm.run(plan(), mesh=mesh)
+
+
+def test_a_mesh_of_jax_in_any_order_of_axes():
+    given = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("parameters", "chains"))
+    assert dict(read_mesh(given).shape) == {"chains": 1, "data": 1, "parameters": 1}
+    assert read_mesh(None) is None
+
+
+def test_only_scan_shares_rows_and_parameters():
+    chains, rows = (SimpleNamespace(shape={"chains": 4, "data": k, "parameters": 1}) for k in (1, 2))
+    assert choose(plan(), "auto", chains)[0] == choose(plan(), "auto")[0]
+    assert choose(plan(), "auto", rows)[0] == "scan"
+    with pytest.raises(gm.InvalidInput, match="only `scan` shares the axis `data` of a mesh"):
+        choose(plan(), "lanes", rows)
+
+
+def test_targets_whose_rows_are_not_known_are_refused():
+    with pytest.raises(gm.InvalidInput, match="rows of CosinePerturbed are not known: write the target as"):
+        require_shared(gm.targets.CosinePerturbed(2, 1.0), gm.oracles.Exact(), "data")
+    streamed = on_devices.streamed()
+    with pytest.raises(gm.InvalidInput, match="computed on the host"):
+        require_shared(streamed, gm.oracles.Exact(), "data")
+    require_shared(streamed, gm.oracles.Minibatch(4), "data")
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, ROWS, 150])
+def test_shares_hold_every_row_once_and_end_in_an_empty_one(count):
+    target = gm.targets.LogisticRegression(X, on_devices.Y)
+    rows = shared(target, count).rows[0].reshape(count, -1, DIM)
+    assert not rows[:, -1].any()
+    np.testing.assert_array_equal(rows[:, :-1].reshape(-1, DIM)[:ROWS], X)
+    assert not rows[:, :-1].reshape(-1, DIM)[ROWS:].any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 9])
+def test_parts_hold_the_same_coordinates_of_state_and_momentum(count):
+    parts, state = Parts(DIM, count), np.arange(3 * 2 * DIM).reshape(3, 2 * DIM)
+    split = parts.split(state)
+    assert split.shape == (3, count, 2 * parts.length)
+    np.testing.assert_array_equal(parts.joined(split), state)
+    np.testing.assert_array_equal(split[..., parts.length] - split[..., 0], np.where(split[..., 0] % DIM < DIM, DIM, 0)
+                                  * (np.arange(count) * parts.length < DIM))  # fmt: skip
+
+
+def test_dynamics_that_mix_coordinates_are_not_cut():
+    euler, parts = gm.schemes.euler, Parts(DIM, 2)
+    assert by_part(gm.dynamics.hfhr(DIM, 1.0, 2.0), euler, parts) is not None
+    assert by_part(gm.dynamics.nonreversible(on_devices.SKEW), euler, parts) is None
+    own = gm.schemes.Scheme("own", lambda dynamics, y, gradient, xi, eta: y)
+    assert by_part(gm.dynamics.overdamped(DIM), own, parts) is None
+
+
+def test_chains_that_fill_the_last_device_repeat_the_last_one():
+    spread = ChainMesh(SimpleNamespace(shape={"chains": 4, "data": 1, "parameters": 1}), 6)  # type: ignore[arg-type]
+    assert spread.filled == 8
+    assert spread.fill(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
+
+
+def assert_slices_are_the_whole(engine, given, count):
+    arguments = given, engine.initial_state(given), 1e8, 2, 5
+    whole, slices = engine.Session(*arguments), Slices(engine, [None] * count, *arguments)
+    for session in (whole, slices):
+        session.advance(9)
+    for name in ("z", "high", "low", "failed_at", "generator"):
+        np.testing.assert_array_equal(getattr(slices.state(), name), getattr(whole.state(), name))
+    np.testing.assert_array_equal(slices.kept(5), whole.kept(5))
+    assert np.array_equal(np.asarray(slices.sums()[0]), np.asarray(whole.sums()[0]))
+    assert slices.sums()[1] == whole.sums()[1]
+    assert slices.failed() is whole.failed() is False
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_slices_of_lanes_are_the_whole(count):
+    starts = np.linspace(-1, 1, 6 * DIM).reshape(6, DIM)  # a row for each chain; eight slices of six chains
+    assert_slices_are_the_whole(lanes, plan(oracle=gm.oracles.Minibatch(4), start=starts), count)
+
+
+def test_slices_of_pallas_are_the_whole(kernels):
+    small = plan(gm.targets.Quadratic(np.ones(2)), gm.oracles.Gaussian(1.0), dim=2, dtype="float32")
+    assert_slices_are_the_whole(pallas, small, 2)
+    assert ENGINES["pallas"] is pallas
+
+
+@pytest.mark.parametrize("drawn", [40, 3])
+def test_a_device_that_holds_more_of_a_batch_than_it_sums_at_once_sums_all(drawn):
+    """All rows drawn lie in the first of four shares; 24 of them are summed in a round."""
+    target, theta = gm.targets.LogisticRegression(X, on_devices.Y), np.linspace(-1, 1, DIM)
+    held = shared(target, 4)
+    index = np.random.default_rng(1).integers(0, held.share, drawn)
+    spread = ChainMesh(read_mesh({"chains": 1}), 1)
+    first = dataclasses.replace(held, rows=tuple(rows[: held.share + 1] for rows in held.rows))
+    with jax.enable_x64(True):
+        pieces = SimpleTarget(jax.tree.map(jax.numpy.asarray, first))
+        each = lambda p, t, i: p.target.batch_gradient(t, i)
+        found = on_devices_of(
+            each, spread, pieces, (jax.numpy.asarray(theta), jax.numpy.asarray(index)), (P(), P()), P()
+        )
+        np.testing.assert_allclose(found, target.batch_gradient(theta, index), rtol=1e-13)
+
+
+class SimpleTarget(eqx.Module):
+    target: object
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_in_parts_is_the_noise_in_one_piece(dtype):
+    parts, key = Parts(DIM, 3), jax.random.key(5)
+    with jax.enable_x64(dtype == "float64"):
+        whole = np.asarray(threefry.normal(key, (4, 2 * DIM), dtype))
+        np.testing.assert_array_equal(normal(key, 4, 2 * DIM, parts, dtype), parts.split(whole))
