@@ -122,7 +122,7 @@ def first_checkpoint(folder):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_signal_to_one_of_two(who, number, folder):
-    saving = ("--checkpoint", "saved", "--every", "20000", "--num-steps", "8000000")
+    saving = ("--checkpoint", "saved", "--every", "400000", "--num-steps", "8000000")
     alone = gm.run(planfiles.load(folder / "plan.toml").replace(num_steps=8_000_000), "lanes", progress=False)
     pair = started(commands(*saving), cwd=folder)
     first_checkpoint(folder)
