@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py [--out docs/measured/memory.json] [--page docs/scale.md]
 
-Every case is run in a process of its own: a short run of few chains first, which loads and compiles what is compiled once, then the
-run itself. Its memory is the most that was resident, less what was resident before it, and so holds the program that is compiled
-for its number of chains. The exit status is 1 where a run takes more than the formula and `PROGRAM` bytes.
+Every case is run in a process of its own: a short run of few chains first, which loads and compiles what is compiled once, then
+the run itself. Its memory is the most that was resident, less what was resident before it, and so holds the program that is
+compiled for its number of chains. The exit status is 1 where a run takes more than the formula and `PROGRAM` bytes.
 """
 
 import argparse
