@@ -82,7 +82,9 @@ def test_a_plan_that_reads_many_rows_keeps_the_pages(tmp_path):
     assert lanes.Session(plan.replace(num_steps=2), state, 1e8, None, 0).until_release == 1
 
 
-@pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(70), gm.oracles.ControlVariate(70, order=2)], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "oracle", [gm.oracles.Minibatch(70), gm.oracles.ControlVariate(70, order=2)], ids=lambda o: o.name
+)
 def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_path, monkeypatch):
     target = mapped(tmp_path, "logistic")
     plan = gm.Plan(

@@ -348,11 +348,10 @@ def run_bytes(plan: Plan, keep_blocks: int) -> int:
     """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
     For each chain: its state at the start, in the engine, at the end and in the making, anchors old and new; sums in two parts in
-    three copies, and as much while they are added to; blocks, as they are copied when averages are read; random numbers and marks
-    of failure.
+    three copies; blocks, as they are copied when averages are read; random numbers and marks of failure.
     """
     numbers = 4 * plan.state_size + 2 * plan.oracle.memory(plan.dim)
-    sums = len(plan.observables) * (1 + plan.martingale) * (12 + 4 * min(keep_blocks, plan.num_steps))
+    sums = len(plan.observables) * (1 + plan.martingale) * (6 + 4 * min(keep_blocks, plan.num_steps))
     return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 128)
 
 
