@@ -352,7 +352,7 @@ def run_bytes(plan: Plan, keep_blocks: int) -> int:
     """
     numbers = 4 * plan.state_size + 2 * plan.oracle.memory(plan.dim)
     sums = len(plan.observables) * (1 + plan.martingale) * (6 + 4 * min(keep_blocks, plan.num_steps))
-    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 128)
+    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 160)
 
 
 def draws_bytes(plan: Plan, thin: int) -> int:
