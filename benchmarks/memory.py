@@ -104,8 +104,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         full = USUAL | row
-        more = [row["scheme"]] * ("scheme" in row) + ["martingale"] * full["martingale"]
-        more += [f"B = {row['blocks']}"] * ("blocks" in row) + ["anchors"] * ("oracle" in row)
+        names = {"scheme": "{}", "martingale": "martingale", "blocks": "B = {}", "oracle": "anchors"}
+        more = [text.format(row[name]) for name, text in names.items() if name in row]
         sizes = [f"{row[name] / 1e6:,.1f} MB" for name in ("formula_bytes", "bytes")]
         words = [row["engine"], f"{row['chains']:,}", str(full["d"]), str(full["h"]), full["dtype"], ", ".join(more)]
         lines.append(words + sizes)

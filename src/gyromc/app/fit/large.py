@@ -4,12 +4,9 @@ Input: a `Request`. Output: a directory with fit.json, coefficients.csv, and the
 the rows, which has the checks of the model. Options that need all rows in memory are refused by name.
 """
 
-import ctypes
 import dataclasses
 import datetime
-import gc
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -111,7 +108,6 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
             say=say,
         )
         spent = time.perf_counter() - began
-        _give_back_memory()
         checked = _check_sample(request, found, source, folder, say)
         columns = [name for name in COEFFICIENT_COLUMNS if name != "class"]
         rows = [[getattr(c, COEFFICIENT_COLUMNS[name]) for name in columns] for c in found.coefficients]
@@ -133,18 +129,6 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
         }
         results = RESULTS.save(results, folder)
     return request.directory, results
-
-
-def _give_back_memory() -> None:
-    """Free what the passes and the chains leave behind, before the sample is fitted: compiled programs, and unused pages."""
-    import jax
-
-    jax.clear_caches()
-    gc.collect()
-    pyarrow().default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:  # glibc alone has it
-        trim(0)
 
 
 def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -> dict[str, Any]:
