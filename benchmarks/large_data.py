@@ -27,7 +27,7 @@ import gyromc as gm
 from gyromc.data import Mapped, over_blocks
 
 CHUNK = 1_000_000
-BATCH, CHAINS, STEPS, PAIRS = 256, 64, 100, 3
+BATCH, CHAINS, STEPS, PAIRS = 256, 64, 300, 7
 
 
 def chunks(rows: int, columns: int):

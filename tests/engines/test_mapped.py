@@ -1,11 +1,15 @@
 """Engine `lanes` over mapped files: the chains of the same rows in memory, whatever the files' types and the pages given back."""
 
+import mmap
+
 import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
+from gyromc.engines.lanes import gradients, program
+from gyromc.engines.lanes.mapped import fits_in_place
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
 
 RNG = np.random.default_rng(1)
@@ -76,6 +80,30 @@ def test_a_plan_that_reads_many_rows_keeps_the_pages(tmp_path):
     state = lanes.initial_state(plan)
     assert lanes.Session(plan, state, 1e8, None, 0).until_release is None
     assert lanes.Session(plan.replace(num_steps=2), state, 1e8, None, 0).until_release == 1
+
+
+@pytest.mark.parametrize(
+    "oracle", [gm.oracles.Minibatch(70), gm.oracles.ControlVariate(70, order=2)], ids=lambda o: o.name
+)
+def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_path, monkeypatch):
+    target = mapped(tmp_path, "logistic")
+    plan = gm.Plan(
+        target=target, dynamics=gm.dynamics.overdamped(D), oracle=oracle, step_size=1e-4, num_steps=40, num_chains=5,
+        observables={"x": gm.observables.linear(np.eye(D)[0])},
+    )  # fmt: skip
+    assert program.compile_program(plan, 1e8, None).part == gradients.IN_PLACE
+    found = averages(target, oracle)
+    monkeypatch.setattr("gyromc.engines.lanes.mapped.fits_in_place", lambda source, width: False)
+    assert program.compile_program(plan, 1e8, None).part == gradients.MAPPED
+    assert np.array_equal(averages(target, oracle), found)
+
+
+def test_rows_are_read_in_place_where_the_last_page_holds_what_follows_them(tmp_path):
+    page = mmap.PAGESIZE // 4  # numbers; the header of a file has 32
+    for left, fits in ((16, True), (15, True), (14, False), (0, False)):
+        np.save(tmp_path / "X.npy", np.zeros((page - 32 - left, 1), np.float32))
+        np.save(tmp_path / "y.npy", np.zeros(page - 32 - left, np.float32))
+        assert fits_in_place(Mapped(tmp_path / "X.npy", tmp_path / "y.npy"), 16) is fits, left
 
 
 def test_a_file_of_doubles_is_rounded_row_by_row(tmp_path):

@@ -16,7 +16,7 @@ ROW = 24 * 2 * 4  # bytes of one draw of all chains
 
 @pytest.fixture
 def ten(monkeypatch):
-    """Pieces of ten draws or more are never written again."""
+    """Files of ten draws or more are never written again."""
     monkeypatch.setattr(pieces, "PIECE", 10 * ROW)
 
 
@@ -124,9 +124,9 @@ def test_a_full_disk_while_either_file_is_written(failing, ten, tmp_path, monkey
 
 
 def test_names_from_elsewhere_are_refused(tmp_path):
-    store = pieces.Pieces(tmp_path / "here", 0, 1)
+    store = pieces.DrawsFiles(tmp_path / "here", 0, 1)
     with pytest.raises(gm.InvalidInput, match="no name of a piece"):
-        store.read([pieces.Piece("../draws.gyromc", 1, 1, "")])
+        store.read([pieces.DrawsFile("../draws.gyromc", 1, 1, "")])
 
 
 def test_the_tail_of_a_list_of_arrays():

@@ -21,7 +21,7 @@ import numpy as np
 from gyromc import __version__
 from gyromc.archive import read_archive, unpack, write_archive
 from gyromc.checks import require, shown, whole
-from gyromc.engines.pieces import Piece, Pieces
+from gyromc.engines.pieces import DrawsFile, DrawsFiles
 from gyromc.engines.states import StateFolder, read_state, state_store
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.packing import PIECES, changed_versions, description, differences, prepared, remember, versions
@@ -34,7 +34,7 @@ __all__ = ["KIND", "STATE", "Checkpoints"]
 
 KIND = "checkpoint"
 STATE: dict[str, type] = {
-    known.__name__: known for known in (EngineState, Failure, Cause, RunOptions, Piece, StateFolder)
+    known.__name__: known for known in (EngineState, Failure, Cause, RunOptions, DrawsFile, StateFolder)
 }
 """The classes of a run besides those of its plan, by name."""
 NAME = re.compile(r"step-(\d{15})\.gyromc")
@@ -64,7 +64,7 @@ class Checkpoints:
         self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
         self.saved = time.monotonic()
         self.last: int | None = None  # the step of the last checkpoint
-        self.pieces = Pieces(self.directory, plan.burn_in, options.thin)
+        self.pieces = DrawsFiles(self.directory, plan.burn_in, options.thin)
         self.read_draws: np.ndarray | None = None  # of the checkpoint that was read, as they were stored
         self._computed: dict[str, Any] | None = None
         self.states = state_store(state_format, self.directory)
@@ -231,7 +231,7 @@ class Checkpoints:
 class _Files(NamedTuple):
     """What a checkpoint refers to: files of draws, and the folder of its state, if it has one."""
 
-    draws: tuple[Piece, ...]
+    draws: tuple[DrawsFile, ...]
     state: StateFolder | None
 
 

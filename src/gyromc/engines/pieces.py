@@ -18,7 +18,7 @@ from gyromc import __version__
 from gyromc.archive import digest, read_archive, unpack, write_archive
 from gyromc.checks import require
 
-__all__ = ["PIECE", "Piece", "Pieces"]
+__all__ = ["PIECE", "DrawsFile", "DrawsFiles"]
 
 KIND = "draws"
 PIECE, SHARE = 2**18, 1 / 256
@@ -27,7 +27,7 @@ NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class DrawsFile:
     """One file of draws: its name, how many draws of all chains it holds, their bytes and their SHA-256."""
 
     name: str
@@ -36,14 +36,14 @@ class Piece:
     sha256: str
 
 
-class Pieces:
+class DrawsFiles:
     """The pieces of one run in a directory. `stored`: those that the newest checkpoint refers to, in order."""
 
     def __init__(self, directory: Path, burn_in: int, thin: int | None):
         self.directory, self.burn_in, self.thin = directory, burn_in, thin or 1
-        self.stored: tuple[Piece, ...] = ()
+        self.stored: tuple[DrawsFile, ...] = ()
 
-    def added(self, kept: Sequence[np.ndarray]) -> tuple[Piece, ...]:
+    def added(self, kept: Sequence[np.ndarray]) -> tuple[DrawsFile, ...]:
         """Write the draws that no piece holds; return all pieces. `stored` stays until a checkpoint refers to them."""
         total = sum(map(len, kept))
         if total == sum(piece.draws for piece in self.stored):
@@ -55,9 +55,9 @@ class Pieces:
         draws = _from(kept, first)
         name = f"draws-{self._step(first):015d}-{self._step(total):015d}.gyromc"
         sums = write_archive(self.directory / name, KIND, draws, {}, __version__)
-        return (*full, Piece(name, len(draws), draws.nbytes, sums["0.npy"]))
+        return (*full, DrawsFile(name, len(draws), draws.nbytes, sums["0.npy"]))
 
-    def read(self, pieces: Sequence[Piece]) -> np.ndarray:
+    def read(self, pieces: Sequence[DrawsFile]) -> np.ndarray:
         """The draws of all pieces, draws × chains × d; `InvalidInput` where one is missing or damaged."""
         return np.concatenate([self._one(piece) for piece in pieces])
 
@@ -72,7 +72,7 @@ class Pieces:
         """The step at which a draw is kept."""
         return self.burn_in + draw * self.thin
 
-    def _one(self, piece: Piece) -> np.ndarray:
+    def _one(self, piece: DrawsFile) -> np.ndarray:
         path = self.directory / piece.name
         require(NAME.fullmatch(piece.name) is not None, f"{path} is no name of a piece of draws.")
         archive = read_archive(path)

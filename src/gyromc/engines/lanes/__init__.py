@@ -94,6 +94,8 @@ class LanesSession:
             first = LANES * 2 * p.row_width + p.padded_batch  # where `mapped_batch` copies the rows to
             places = np.repeat(first + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
             offsets = np.concatenate([np.zeros_like(offsets), places.astype(np.uint32)])
+        elif p.part == gradients.IN_PLACE:
+            offsets = np.zeros(2 * len(offsets), np.uint32)  # numbers of rows, then where they begin
         elif not p.replace and p.batch > gradients.MOST_COMPARED:
             offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))

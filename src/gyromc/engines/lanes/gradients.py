@@ -3,7 +3,8 @@
 The input is the chains' θ, one chain per lane; the output is a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which
 the update multiplies out. A function below computes each kind of s; `part` tells which: `NOTHING` (a Gaussian target), `SINE`,
 `FULL_SUM` and `FULL_SOFTMAX` (all rows), `BATCH` (drawn rows), `BATCH_MOMENTS` (drawn rows and a slope t - y), both also `WIDE_`
-where a row is wider than one vector, `MAPPED` (drawn rows of a file, see `mapped`), and `SCALAR` (a function of the user's).
+where a row is wider than one vector, `MAPPED` and `IN_PLACE` (drawn rows of a file, see `mapped`), and `SCALAR` (a function of
+the user's).
 
 These functions have the same arguments. Among them are the `width` of a row (a constant for rows that fit one vector, so that
 the compiler unrolls the loops) and the scalar function `slope`, each used where it is needed.
@@ -20,7 +21,8 @@ from gyromc.engines.lanes.random import next_index
 from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
 from gyromc.engines.lanes.vectors import LANES, fma, load, maximum, number, store, where_equal, zeros_like
 
-NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR, MAPPED = range(10)
+NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
+MAPPED, IN_PLACE = 9, 10
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = 512  # rows of a batch up to which comparing each with all others is the fastest way to distinct rows
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results

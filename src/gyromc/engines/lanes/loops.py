@@ -14,6 +14,7 @@ from gyromc.engines.lanes.gradients import (
     BATCH,
     BATCH_MOMENTS,
     FULL_SUM,
+    IN_PLACE,
     MAPPED,
     NOTHING,
     SCALAR,
@@ -29,7 +30,7 @@ from gyromc.engines.lanes.gradients import (
     scalar,
 )
 from gyromc.engines.lanes.kernel import add_increments, advance, multiply_pairs, multiply_rows, no_increments
-from gyromc.engines.lanes.mapped import mapped_batch
+from gyromc.engines.lanes.mapped import in_place_batch, mapped_batch
 from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES
 
@@ -77,6 +78,8 @@ def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
             advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments)
         elif part == MAPPED:
             advance(p, c, task, workspace, mapped_batch, p.row_width, known_slope, multiply, increments)
+        elif part == IN_PLACE:
+            advance(p, c, task, workspace, in_place_batch, p.row_width, known_slope, multiply, increments)
         else:
             advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
 

@@ -5,6 +5,7 @@ The random numbers, the order of all sums and so the chains are those of the sam
 stored in the run's precision and there is no control variate, whose parts at the centre are computed here in every step.
 """
 
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from gyromc.engines.lanes.rows import (
     prefetch,
     read_bytes,
 )
-from gyromc.engines.lanes.vectors import LANES, number, store, zeros_like
+from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
 from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
@@ -46,6 +47,7 @@ class MappedRows(NamedTuple):
     centre: np.ndarray
     descriptor: int = -1
     data_offset: int = 0
+    in_place: bool = False
 
 
 def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
@@ -76,8 +78,20 @@ def mapped_rows(plan: Plan, width: int) -> MappedRows:
     if isinstance(oracle, ControlVariate):
         centre[: target.dim] = oracle.center
     source.check_size()
-    singly = reads_singly(plan) and source.X.dtype == centre.dtype
-    return MappedRows(source.X.reshape(-1), source.y, centre, source.descriptor if singly else -1, source.offset)
+    same, few = source.X.dtype == centre.dtype, reads_singly(plan)
+    in_place = same and not few and fits_in_place(source, width)
+    descriptor = source.descriptor if same and few else -1
+    return MappedRows(source.X.reshape(-1), source.y, centre, descriptor, source.offset, in_place)
+
+
+def fits_in_place(source: Mapped, width: int) -> bool:
+    """Whether rows can be read where they are, `width` numbers from the beginning of each: past the last one, too.
+
+    Places are numbers of 32 bits, and the last page of the file must hold what is read past its end.
+    """
+    numbers, size = source.num_rows * source.num_columns, source.X.dtype.itemsize
+    left = -(source.offset + numbers * size) % mmap.PAGESIZE
+    return numbers + width < 2**32 and left >= (width - source.num_columns) * size
 
 
 def mapped_source(plan: Plan) -> Mapped:
@@ -158,16 +172,15 @@ def copy_rows(p, offsets, c, scratch, first, width):
 
 
 @kernel
-def weights_of_rows(p, scratch, offsets, at, theta, weights, width, slope):
-    """Of sixteen copied rows: slope(t, y), less its Taylor polynomial at the centre with control variates."""
-    y = column_of_rows(scratch, offsets, at, p.d)
+def weights_of_rows(p, table, offsets, at, y, scratch, theta, weights, width, slope):
+    """Of sixteen rows of a table: slope(t, y), less its Taylor polynomial at the centre with control variates."""
     sign = y * 0.0 + 1.0
     if p.slope_code == SIGNED_LOGISTIC:
         sign = y * 2.0 - 1.0
-    t = dot_rows(scratch, offsets, at, scratch, theta, width) * sign
+    t = dot_rows(table, offsets, at, scratch, theta, width) * sign
     g = slope(p.slope_code, t, y)
     if p.uses_centre:
-        tc = dot_rows(scratch, offsets, at, p.centre, 0, width) * sign
+        tc = dot_rows(table, offsets, at, p.centre, 0, width) * sign
         gc = slope(p.slope_code, tc, y)
         g = g - gc
         if p.curvature_column > 0:
@@ -186,10 +199,49 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
     for c in range(LANES):
         copy_rows(p, offsets, c, scratch, copies, width)
         for j in range(0, padded, LANES):
-            weights_of_rows(p, scratch, offsets, places + j * LANES, theta + c * width, weights + j, width, slope)
+            at_rows, at_theta = places + j * LANES, theta + c * width
+            y = column_of_rows(scratch, offsets, at_rows, p.d)
+            weights_of_rows(p, scratch, offsets, at_rows, y, scratch, at_theta, weights + j, width, slope)
         for k in range(0, width, LANES):
             total = zeros_like(source)
             for j in range(0, padded, LANES):
                 total = add_weighted_rows(scratch, offsets, places + j * LANES, k, scratch, weights + j, total)
+            store(scratch, theta + c * width + k, total)
+    rows_to_chains(p, source, at, w, scratch, tile, theta, width)
+
+
+@kernel
+def prefetch_later(p, offsets, c, j):
+    """Begin to load sixteen rows of a chain from its row j on, or the first ones of the next chain after its last row."""
+    if j >= p.batch:
+        j, c = 0, c + 1
+    if c < LANES:
+        for i in range(j, min(j + LANES, p.batch)):
+            prefetch_row(p, np.int64(number(offsets, i * LANES + c)))
+
+
+@kernel
+def in_place_batch(p, generator, source, at, w, scratch, offsets, width, slope):
+    """The same vector from rows that are read where they are; `offsets` has the numbers of rows, then where they begin."""
+    draw_rows(p, generator, w, offsets, 1)
+    padded = p.padded_batch
+    tile, theta, weights = 0, LANES * width, 2 * LANES * width
+    responses, places = weights + padded, padded * LANES
+    for j in range(p.batch):
+        store(offsets, places + j * LANES, load(offsets, j * LANES) * p.d)
+    chains_to_rows(p, source, w, scratch, tile, theta, width)
+    for c in range(LANES):
+        for j in range(p.batch):
+            scratch[responses + j] = number(p.responses, np.int64(number(offsets, j * LANES + c)))
+        for j in range(0, padded, LANES):
+            prefetch_later(p, offsets, c, j + LANES)
+            y, at_theta = load(scratch, responses + j), theta + c * width
+            weights_of_rows(p, p.rows, offsets, places + j * LANES + c, y, scratch, at_theta, weights + j, width, slope)
+        for j in range(p.batch, padded):  # no rows
+            scratch[weights + j] = 0.0
+        for k in range(0, width, LANES):
+            total = zeros_like(source)
+            for j in range(0, padded, LANES):
+                total = add_weighted_rows(p.rows, offsets, places + j * LANES + c, k, scratch, weights + j, total)
             store(scratch, theta + c * width + k, total)
     rows_to_chains(p, source, at, w, scratch, tile, theta, width)

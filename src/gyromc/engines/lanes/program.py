@@ -318,7 +318,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=infinity,
         magnitude_bits=int(np.iinfo(word).max),
-        part=WIDE.get(f.part, f.part) if row_width > LANES else f.part,
+        part=gradients.IN_PLACE if mapped.in_place else WIDE.get(f.part, f.part) if row_width > LANES else f.part,
         slope_code=f.slope_code,
         uses_response=f.uses_response,
         uses_centre=f.uses_centre,
