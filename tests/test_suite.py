@@ -1,4 +1,4 @@
-"""What all tests share is there: compiled programs go to the folder of the session, in this process and in those it starts."""
+"""What all tests share is there, in this process and in those it starts: the folder of compiled programs, the way to compile."""
 
 import os
 import subprocess
@@ -20,7 +20,19 @@ def test_what_is_compiled_is_stored():
     assert list(folder.glob("*cos_times_a_number_of_its_own*"))
 
 
-def test_a_process_that_a_test_starts_uses_the_same_folder():
-    command = [sys.executable, "-c", "import jax; print(jax.config.jax_compilation_cache_dir)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == os.environ["JAX_COMPILATION_CACHE_DIR"]
+SETTINGS = (
+    "import jax; print(*map(jax.config.values.get, ['jax_compilation_cache_dir', 'jax_disable_most_optimizations']))"
+)
+
+
+def test_a_process_that_a_test_starts_compiles_like_this_one():
+    done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, check=True)
+    folder, quickly = done.stdout.split()
+    assert folder == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    assert quickly == str(jax.config.values["jax_disable_most_optimizations"])
+
+
+def test_the_default_tests_are_compiled_quickly_and_the_slow_ones_as_for_a_user(pytestconfig):
+    default = "not slow" in pytestconfig.getoption("markexpr")
+    on_cpu = jax.default_backend() == "cpu"
+    assert jax.config.values["jax_disable_most_optimizations"] == (default and on_cpu)
