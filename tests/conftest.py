@@ -17,8 +17,11 @@ from support.browsing import browser  # noqa: F401  # a fixture
 
 def pytest_configure(config):
     compiling.share(config.add_cleanup)
-    if "not slow" in config.getoption("markexpr"):
-        compiling.quickly()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_as_is_best_for_the_file(request):
+    compiling.in_the_way_of(request.path, request.config.getoption("markexpr"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
+
+from support import compiling
 
 
 def cos_times_a_number_of_its_own(x):
@@ -32,7 +35,19 @@ def test_a_process_that_a_test_starts_compiles_like_this_one():
     assert quickly == str(jax.config.values["jax_disable_most_optimizations"])
 
 
-def test_the_default_tests_are_compiled_quickly_and_the_slow_ones_as_for_a_user(pytestconfig):
-    default = "not slow" in pytestconfig.getoption("markexpr")
-    on_cpu = jax.default_backend() == "cpu"
-    assert jax.config.values["jax_disable_most_optimizations"] == (default and on_cpu)
+@pytest.mark.parametrize(
+    ("path", "marks", "quick"),
+    [
+        ("tests/core/test_plan.py", "not slow", True),
+        ("tests/core/test_plan.py", "slow", False),
+        ("tests/survival/test_saved_runs.py", "not slow", True),
+        ("tests/survival/test_memory.py", "not slow", False),
+        ("tests/interop/test_blackjax.py", "not slow", False),
+    ],
+)
+def test_only_default_tests_of_listed_files_are_compiled_quickly(path, marks, quick, request):
+    compiling.in_the_way_of(Path(path), marks)
+    found = jax.config.values["jax_disable_most_optimizations"]
+    compiling.in_the_way_of(request.path, "not slow")
+    assert found == (quick and jax.default_backend() == "cpu")
+    assert not jax.config.values["jax_disable_most_optimizations"]

@@ -1,7 +1,7 @@
-"""How JAX compiles in the tests: what is compiled is stored for all processes of a session, and compiled quickly by default.
+"""How JAX compiles in the tests: what is compiled is stored for all processes of a session; some tests are compiled quickly.
 
-Most programs of the tests take longer to compile than to run. Without optimisations they are compiled sooner; the numbers differ
-by rounding alone. The slow tests run long, and are compiled as for a user.
+Programs that take longer to compile than to run are compiled without optimisations; the numbers differ by rounding alone. The
+slow tests run long, and are compiled as for a user.
 """
 
 import os
@@ -9,6 +9,21 @@ import shutil
 import tempfile
 
 import jax
+
+# The folders and files whose default tests are compiled quickly.
+QUICK = frozenset(
+    (
+        "core",
+        "estimation",
+        "prediction",
+        "regression",
+        "schemes",
+        "shape",
+        "targets",
+        "test_accuracy.py",
+        "test_saved_runs.py",
+    )
+)
 
 
 def share(add_cleanup) -> None:
@@ -26,10 +41,10 @@ def share(add_cleanup) -> None:
     _set("persistent_cache_min_entry_size_bytes", -1)
 
 
-def quickly() -> None:
-    """Compile without optimisations on a CPU, in this process and in those it starts."""
-    if jax.default_backend() == "cpu":
-        _set("disable_most_optimizations", True)
+def in_the_way_of(path, marks: str) -> None:
+    """Compile as the tests of a file are, in this process and in those it starts; `marks` is the expression of `-m`."""
+    quick = "not slow" in marks and not QUICK.isdisjoint((path.name, path.parent.name))
+    _set("disable_most_optimizations", quick and jax.default_backend() == "cpu")
 
 
 def _set(name: str, value) -> None:
