@@ -1,4 +1,4 @@
-"""What all tests share is there: compiled programs go to the folder of the session, in this process and in those it starts."""
+"""What all tests share is there, in this process and in those it starts: the folder of compiled programs, the way to compile."""
 
 import os
 import subprocess
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
+
+from support import compiling
 
 
 def cos_times_a_number_of_its_own(x):
@@ -20,7 +23,31 @@ def test_what_is_compiled_is_stored():
     assert list(folder.glob("*cos_times_a_number_of_its_own*"))
 
 
-def test_a_process_that_a_test_starts_uses_the_same_folder():
-    command = [sys.executable, "-c", "import jax; print(jax.config.jax_compilation_cache_dir)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == os.environ["JAX_COMPILATION_CACHE_DIR"]
+SETTINGS = (
+    "import jax; print(*map(jax.config.values.get, ['jax_compilation_cache_dir', 'jax_disable_most_optimizations']))"
+)
+
+
+def test_a_process_that_a_test_starts_compiles_like_this_one():
+    done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, check=True)
+    folder, quickly = done.stdout.split()
+    assert folder == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    assert quickly == str(jax.config.values["jax_disable_most_optimizations"])
+
+
+@pytest.mark.parametrize(
+    ("path", "marks", "quick"),
+    [
+        ("tests/core/test_plan.py", "not slow", True),
+        ("tests/core/test_plan.py", "slow", False),
+        ("tests/survival/test_saved_runs.py", "not slow", True),
+        ("tests/survival/test_memory.py", "not slow", False),
+        ("tests/interop/test_blackjax.py", "not slow", False),
+    ],
+)
+def test_only_default_tests_of_listed_files_are_compiled_quickly(path, marks, quick, request):
+    compiling.in_the_way_of(Path(path), marks)
+    found = jax.config.values["jax_disable_most_optimizations"]
+    compiling.in_the_way_of(request.path, "not slow")
+    assert found == (quick and jax.default_backend() == "cpu")
+    assert not jax.config.values["jax_disable_most_optimizations"]

@@ -194,7 +194,7 @@ def test_a_gain_that_cannot_be_measured_says_why(small):
 
 
 @pytest.fixture(scope="module")
-def cells(compiled_quickly, tmp_path_factory):
+def cells(tmp_path_factory):
     path = tmp_path_factory.mktemp("accuracy") / "accuracy.json"
     lines: list[str] = []
     found = measure.measured((), TINY, path, lines.append, competitors=QUICK_TO_COMPILE)
@@ -262,7 +262,7 @@ def test_two_processes_measure_the_same(tmp_path):
     "name",
     [name for name in PROBLEMS if name not in ("million-rows", "digits") and not name.endswith("1000")],
 )
-def test_all_competitors_on_every_problem(name, compiled_quickly):
+def test_all_competitors_on_every_problem(name):
     found = measure.measured([name], TINY, None, print)
     check_cells(found, name, [label for label in measure.COMPETITORS if label != "Laplace approximation"])
     nuts = found[f"{name}: NumPyro NUTS"]

@@ -107,10 +107,10 @@ MUTANTS = {
 }
 
 
-SEEN = [
-    pytest.param(mutant, name, marks=[pytest.mark.slow] if k else [])  # one dynamics for each by default
+SEEN = [  # one by default; `test_a_two_per_cent_error_is_seen` shows that smaller errors than all of these are seen
+    pytest.param(mutant, name, marks=[] if (mutant, name) == ("G → Gᵀ", "sgnlmc") else [pytest.mark.slow])
     for mutant, names in MUTANTS.items()
-    for k, name in enumerate(names)
+    for name in names
 ]
 
 
@@ -136,7 +136,10 @@ class _OneBatchForAll(gm.oracles.Minibatch):
         return np.repeat(np.array([[0, 1]]), num_chains, axis=0)
 
 
-@pytest.mark.parametrize("oracle", [_Unscaled(2), _PriorScaled(2), _OneBatchForAll(2)])
+WRONG = [pytest.param(_Unscaled(2), marks=pytest.mark.slow), _PriorScaled(2), _OneBatchForAll(2)]
+
+
+@pytest.mark.parametrize("oracle", WRONG, ids=lambda oracle: type(oracle).__name__.strip("_"))
 def test_a_wrong_mini_batch_is_seen(oracle):
     plan = make_plan("sgnlmc", "mini-batch")
     z = scores(plan.replace(oracle=oracle), against=plan)

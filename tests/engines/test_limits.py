@@ -35,6 +35,15 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
+def test_another_process_loads_the_loop_that_this_one_stored():
+    loop = loops.loop_for(gradients.NOTHING, False, False, "float32")
+    exec(AGAIN, {})
+    assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) > 0
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1 0"
+
+
+@pytest.mark.slow
 def test_a_second_process_loads_the_loop_that_the_first_compiled(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", AGAIN]

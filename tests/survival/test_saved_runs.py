@@ -27,7 +27,7 @@ print(digest(run), digest(run.continue_(50)))
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path, compiled_quickly):
+def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     plan = PLANS[name]()
     run = gm.run(plan, "lanes" if ENGINES["lanes"].why_not(plan) is None else "scan", thin=10, progress=False)
     run.save(tmp_path / "run.gyromc")
@@ -40,18 +40,18 @@ def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path, compiled
 
 
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-def test_another_process_goes_on_bit_for_bit(engine, tmp_path, compiled_quickly):
+def test_another_process_goes_on_bit_for_bit(engine, tmp_path):
     run = gm.run(PLANS["balanced"](), engine, thin=10, progress=False)
     run.save(tmp_path / "run.gyromc")
     command = [sys.executable, "-c", GOES_ON, str(tmp_path / "run.gyromc")]
-    more = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiled as here
+    more = {"PYTHONPATH": os.pathsep.join(sys.path)}
     where = {"cwd": Path(survivors.__file__).parents[1], "env": {**os.environ, **more}}
     done = subprocess.run(command, capture_output=True, text=True, **where)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [digest(run), digest(run.continue_(50))]
 
 
-def test_engine_pallas_goes_on_bit_for_bit(tmp_path, monkeypatch, compiled_quickly):
+def test_engine_pallas_goes_on_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
     run = gm.run(
         small(num_steps=12, num_chains=4, burn_in=2),
