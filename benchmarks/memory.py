@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines.loop import run_bytes
+from gyromc.engines.sizes import run_bytes
 from pages import markdown, replace_between
 
 BUFFERS = 2**24

@@ -13,7 +13,12 @@ from support.blocking import run_without
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = sorted({package for packages in EXTRAS.values() for package in packages})
-MODULES = {"scikit-learn": "sklearn", "arviz-base": "arviz_base", "arviz-stats": "arviz_stats"}
+MODULES = {
+    "scikit-learn": "sklearn",
+    "orbax-checkpoint": "orbax",
+    "arviz-base": "arviz_base",
+    "arviz-stats": "arviz_stats",
+}
 NEVER_IMPORTED = {"arviz-plots", "matplotlib"}  # of the extra `arviz`: its users' plots
 
 CORE = """

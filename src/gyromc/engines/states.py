@@ -21,6 +21,7 @@ import numpy as np
 
 from gyromc.checks import one_of, require
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.results import EngineState
 
 __all__ = ["InArchive", "StateFolder", "StateStore", "WithOrbax", "read_state", "state_store"]
@@ -152,10 +153,6 @@ def _sum(path: Path) -> str:
 
 
 def _orbax() -> Any:
-    try:
+    with needs("orbax", '`checkpoint_format="orbax"`'):
         import orbax.checkpoint
-    except ImportError:
-        raise InvalidInput(
-            "This checkpoint format needs Orbax: `pip install 'gyromc[orbax]'`, or pass `checkpoint_format=\"archive\"`."
-        ) from None
     return orbax.checkpoint

@@ -14,6 +14,7 @@ from typing import Any
 
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 from gyromc.workers.processes import processors, shares
@@ -150,8 +151,6 @@ def _version() -> str:
 
 def import_distributed() -> Any:
     """Import Dask's package, or say how to install it."""
-    try:
+    with needs("cluster", "A cluster"):
         import distributed  # type: ignore[import-not-found]  # the extra `cluster`
-    except ImportError:
-        raise InvalidInput("A cluster needs Dask: install it with `pip install 'gyromc[cluster]'`.") from None
     return distributed
