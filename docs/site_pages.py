@@ -61,6 +61,14 @@ MEASURED = {
     ),
     "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
     "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
+    "measured/scaling-gpu.json": ("scaling.md", "Steps on one GPU", "python benchmarks/scaling.py --here"),
+    "measured/large-data.json": ("large_data.md", "20 million rows", "python benchmarks/large_data.py means"),
+    "measured/large-data-speed.json": (
+        "large_data.md",
+        "Mini-batches from a mapped file",
+        "python benchmarks/large_data.py speed",
+    ),
+    "measured/large-data-feed.json": ("large_data.md", "Rows for a GPU", "python benchmarks/large_data.py feed"),
     "measured/large-stiff.json": (
         "networks.md",
         "1200 parameters, five stiff directions",
