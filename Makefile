@@ -57,10 +57,10 @@ faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in doc
 	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
 docs: $(READY)  ## the documentation site in site/, warnings are errors; it needs no network to be read
-	$(BIN)/python docs/make_site.py
+	$(BIN)/python tools/make_site.py
 
 docs-serve: $(READY)  ## the same, then served on 127.0.0.1:8643
-	$(BIN)/python docs/make_site.py --serve
+	$(BIN)/python tools/make_site.py --serve
 
 dist: $(READY)  ## wheel and sdist in dist/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build

@@ -101,7 +101,7 @@ def measured_page(docs: Path) -> str:
     """Markdown: a row for every file of stored results, with the machine and versions that the file itself names."""
     there = {path.relative_to(docs).as_posix() for path in docs.glob("measured/*.json")}
     unknown = sorted(there - set(MEASURED))
-    require(not unknown, f"docs/site_pages.py must say what {', '.join(unknown)} is. Add it to MEASURED.")
+    require(not unknown, f"tools/site_pages.py must say what {', '.join(unknown)} is. Add it to MEASURED.")
     lines = [
         "# What was measured, and where",
         "",

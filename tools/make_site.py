@@ -1,6 +1,6 @@
 """Build the documentation site: gather the pages, write those that are made from the code, and run Zensical on them.
 
-    python docs/make_site.py [--serve] [--out site]
+    python tools/make_site.py [--serve] [--out site]
 
 Input: mkdocs.yml, docs/, CHANGELOG.md, CONTRIBUTING.md, the commands and the explorer of the package. Output: a folder of static
 files that asks nobody else for anything. A warning is an error. Pages are gathered in build/docs; docs/ stays as it is.
