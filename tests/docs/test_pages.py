@@ -31,7 +31,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in WITH_CODE]
 )
-def test_the_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch, compiled_quickly):
+def test_the_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for printed, shown in outputs(PAGES[name].read_text()):
         assert shown is None or agrees(shown.text, printed), printed

@@ -132,7 +132,9 @@ def test_what_is_missing_is_said(run, monkeypatch):
     with pytest.raises(gm.InvalidInput, match="2 different names"):
         run.to_datatree(names=["a", "a"])
     monkeypatch.setitem(sys.modules, "arviz_base", None)
-    with pytest.raises(ImportError, match=r"needs ArviZ: pip install 'gyromc\[arviz\]'"):
+    with pytest.raises(
+        ImportError, match=r"needs the package arviz_base, which is not installed: pip install 'gyromc\[arviz\]'"
+    ):
         run.to_datatree()
 
 

@@ -21,7 +21,9 @@ QUICK = frozenset(
         "shape",
         "targets",
         "test_accuracy.py",
+        "test_pages.py",
         "test_saved_runs.py",
+        "test_shared_runs.py",
     )
 )
 

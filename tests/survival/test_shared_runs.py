@@ -74,7 +74,7 @@ def test_two_processes_with_two_devices_each():
 
 
 @pytest.mark.slow
-def test_scan_in_two_processes(compiled_quickly):
+def test_scan_in_two_processes():
     """Chains that are shared have the same bits; where data are, sums of 60 rows are added in another order.
 
     Each sum then differs by at most 60 roundings of 10⁻¹⁶; 200 steps of a contracting chain add up less than 200 of them.
