@@ -77,6 +77,28 @@ class StreamedRegression(KnownLikelihood):
         self.sums = _Sums(source, FAMILIES[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
         _check_rows(source, FAMILIES[family])
 
+    def to_archive(self) -> dict[str, Any]:
+        """What is stored of it with a plan: what it was made from."""
+        return {"source": self.source, "family": self.family, "prior_precision": self.prior_precision}
+
+    @classmethod
+    def from_archive(cls, source: RowSource, family: str, prior_precision: np.ndarray) -> "StreamedRegression":
+        """The target of a stored plan, without a pass: its rows were checked when it was first made."""
+        made = object.__new__(cls)
+        fields = {"source": source, "family": family, "prior_precision": prior_precision}
+        for name, value in {**fields, "sums": _Sums(source, FAMILIES[family].likelihood)}.items():  # type: ignore[arg-type]
+            object.__setattr__(made, name, value)
+        return made
+
+    def known_sums(self) -> tuple[float, np.ndarray, np.ndarray] | None:
+        """Of a linear regression, whose posterior they give: loss, gradient and Hessian at zero, if they were computed."""
+        found = self.sums.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
+        return None if found is None else (found.loss, found.gradient, found.hessian)
+
+    def remember_sums(self, loss: float, gradient: np.ndarray, hessian: np.ndarray) -> None:
+        """Use what `known_sums` returned, in place of a pass."""
+        self.sums.points[np.zeros(self.dim).tobytes()] = _Point(loss, gradient, hessian)
+
     @property
     def likelihood(self) -> Canonical:
         return self.sums.likelihood
