@@ -35,6 +35,7 @@ FAMILIES: dict[str, type[WithLikelihood]] = {
 }
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
+IN_CACHE = 2**16  # and those of some of the points, so that the arrays between them stay in the processor's cache
 
 
 class StreamedRegression(KnownLikelihood):
@@ -227,14 +228,14 @@ class _Sums:
         if len(rows) == 1:
             return np.array([self.at(rows[0]).loss])
         spend(POTENTIAL * len(rows))
-        return self.total(lambda X, y: self.likelihood.loss(rows @ X.T, y).sum(axis=-1), len(rows))
+        return self.total(_of_parts(rows, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(rows))
 
     def slopes(self, rows: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each row of θ."""
         if len(rows) == 1:
             return self.at(rows[0]).gradient[None]
         spend(len(rows))
-        return self.total(lambda X, y: self.likelihood.slope(rows @ X.T, y) @ X, len(rows))
+        return self.total(_of_parts(rows, lambda part, X, y: self.likelihood.slope(part @ X.T, y) @ X), len(rows))
 
     def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
         """The mean over rows of θ of Σ_i ∇²ℓ_i."""
@@ -266,6 +267,16 @@ class _Sums:
                 found = _picked(self.source, np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
             self.samples = {count: (np.asarray(found[0], float), np.asarray(found[1], float))}
         return self.samples[count]
+
+
+def _of_parts(rows: np.ndarray, function: Callable) -> Callable:
+    """A function of (some rows of θ, X, y) as one of (X, y), whose results for all rows of θ are put together."""
+
+    def found(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        count = max(8, IN_CACHE // len(X))  # fewer would read X again and again
+        return np.concatenate([function(rows[i : i + count], X, y) for i in range(0, len(rows), count)])
+
+    return found
 
 
 def _curved(X: np.ndarray, w: np.ndarray) -> np.ndarray:
