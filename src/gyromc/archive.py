@@ -2,7 +2,8 @@
 
 A zip archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy, not compressed.
 Values in: plain values, arrays, members of enumerations and frozen dataclasses of a list of known classes, or what their method
-`to_archive` says is to be stored (`from_archive` makes them again); functions where `Functions` says how they are named. The same values out; a damaged, foreign or newer file is refused.
+`to_archive` says is to be stored (`from_archive` makes them again); functions where `Functions` says how they are named. The
+same values out; a damaged, foreign or newer file is refused.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Runs over rows that stay on disk: stored by the names and fingerprints of their files, resumed to the same bits, without a pass."""
+"""Runs over rows that stay on disk: stored by names and fingerprints of the files, resumed to the same bits without a pass."""
 
 import os
 import subprocess
@@ -119,7 +119,9 @@ def test_a_parquet_file(tmp_path, capsys):
     assert loaded.plan.target.source.columns == ("a", "b")
     assert digest(loaded.continue_(10)) == digest(run.continue_(10))
     pq.write_table(table(1 - Y), tmp_path / "rows.parquet")
-    with pytest.raises(gm.InvalidInput, match=r"rows\.parquet is not the file that the stored plan read: .*sha256 \w+ → "):
+    with pytest.raises(
+        gm.InvalidInput, match=r"rows\.parquet is not the file that the stored plan read: .*sha256 \w+ → "
+    ):
         gm.load(tmp_path / "run.gyromc")
 
 
@@ -138,7 +140,9 @@ def test_a_missing_file_is_named_and_can_be_elsewhere(saved, tmp_path):
         gm.load(tmp_path / "run.gyromc")
     loaded = gm.load(tmp_path / "run.gyromc", data={str(before): now})
     assert digest(loaded.continue_(10)) == digest(saved.continue_(10))
-    with pytest.raises(gm.InvalidInput, match=r"`data` names /nowhere, which the stored plan does not read. It reads .*X\.npy"):
+    with pytest.raises(
+        gm.InvalidInput, match=r"`data` names /nowhere, which the stored plan does not read. It reads .*X\.npy"
+    ):
         gm.load(tmp_path / "run.gyromc", data={"/nowhere": now})
     moved = over(Mapped(now, tmp_path / "y.npy", resident=None))
     assert digest(gm.run(moved, "lanes", progress=False, checkpoint=tmp_path / "c", every=40)) == digest(saved)
@@ -169,7 +173,12 @@ def test_which_changes_a_fingerprint_notices(tmp_path):
     before = print_of()
     found = {}
     size = 128 + rows.nbytes
-    for name, byte in {"first": 128, "last": size - 4, "block": 31 * (size - BLOCK) // 63, "between": 2 * BLOCK}.items():
+    for name, byte in {
+        "first": 128,
+        "last": size - 4,
+        "block": 31 * (size - BLOCK) // 63,
+        "between": 2 * BLOCK,
+    }.items():
         rows.flat[(byte - 128 + 3) // 4] = 1.0
         found[name] = print_of() != before
         rows[:] = 0.0
@@ -180,7 +189,9 @@ def test_which_changes_a_fingerprint_notices(tmp_path):
     "source", [Sequenced(list(zip(X, Y, strict=True))), Batches([(X, Y)], 300)], ids=["sequence", "batches"]
 )
 def test_python_objects_are_refused_with_what_to_do(source, tmp_path):
-    refused = pytest.raises(gm.InvalidInput, match=r"cannot be saved or checkpointed: a .* `source = gyromc\.data\.store\(")
+    refused = pytest.raises(
+        gm.InvalidInput, match=r"cannot be saved or checkpointed: a .* `source = gyromc\.data\.store\("
+    )
     with refused:
         gm.run(over(source), "scan", progress=False, checkpoint=tmp_path / "c")
     kept = gm.data.store(source, tmp_path)

@@ -75,7 +75,8 @@ def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) ->
     if isinstance(source, Mapped):
         reading["keep"] = source.keeps(rows * (plan.num_steps + plan.burn_in), oracle.size)
     for X, y, buffer in prefetched(_read(source, prefetched(_drawn(plan, key, first, length)), reading, buffers)):
-        placed = _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
+        with jax.enable_x64(dtype == np.float64):  # a setting of this thread, without which doubles are rounded
+            placed = _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
         if buffers is not None and buffer is not None:
             jax.block_until_ready(placed)  # then the buffer may be written again
             buffers.put(buffer)

@@ -228,7 +228,9 @@ class _Sums:
         if len(rows) == 1:
             return np.array([self.at(rows[0]).loss])
         spend(POTENTIAL * len(rows))
-        return self.total(_of_parts(rows, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(rows))
+        return self.total(
+            _of_parts(rows, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(rows)
+        )
 
     def slopes(self, rows: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each row of θ."""
