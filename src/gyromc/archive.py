@@ -1,8 +1,9 @@
 """One file of JSON and arrays, with a kind, a version and checksums; no pickle, so that reading it runs no code.
 
 A zip archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy, not compressed.
-Values in: plain values, arrays, members of enumerations and frozen dataclasses of a list of known classes; functions where
-`Functions` says how they are named. The same values out; a damaged, foreign or newer file is refused.
+Values in: plain values, arrays, members of enumerations and frozen dataclasses of a list of known classes, or what their method
+`to_archive` says is to be stored (`from_archive` makes them again); functions where `Functions` says how they are named. The
+same values out; a damaged, foreign or newer file is refused.
 """
 
 import dataclasses
@@ -90,6 +91,10 @@ def pack(value: Any, arrays: dict[str, np.ndarray], classes: Classes, functions:
         return {"class": inside(type(value)), "fields": {key: inside(getattr(value, key)) for key in names}}
     if isinstance(value, Mapping):
         return {"pairs": [[inside(k), inside(v)] for k, v in value.items()]}
+    if hasattr(type(value), "to_archive"):  # it says itself what is stored of it
+        fields, known = value.to_archive(), classes.get(name) is type(value)
+        require(known, f"A {name} cannot be saved: `{type(value).__module__}` is no module of gyromc.")
+        return {"class": name, "fields": {key: inside(entry) for key, entry in fields.items()}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         known = classes.get(name) is type(value)
         require(known or functions is not None, f"A {name} cannot be saved.")
@@ -139,6 +144,8 @@ def unpack(value: Any, arrays: Mapping[str, np.ndarray], classes: Classes, funct
 def _made(known: type, fields: Mapping[str, Any], inside: Callable[[Any], Any]) -> Any:
     """An instance with these fields. Those of an Equinox module are set as they were, prepared ones too, without `__init__`."""
     found = {key: inside(entry) for key, entry in fields.items()}
+    if (make := getattr(known, "from_archive", None)) is not None:
+        return make(**found)
     if not issubclass(known, eqx.Module):
         return known(**found)
     names = {field.name for field in dataclasses.fields(known)}

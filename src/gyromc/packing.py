@@ -15,6 +15,8 @@ import numpy as np
 
 from gyromc import __version__
 from gyromc.archive import digest, pack
+from gyromc.data import RowSource
+from gyromc.data.prints import FilePrint
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, martingale
@@ -26,7 +28,7 @@ from gyromc.plan import FIELDS, Plan
 from gyromc.references import Descriptions
 from gyromc.schemes import Scheme
 from gyromc.stretches import Gram
-from gyromc.targets import Group, Target, families
+from gyromc.targets import Group, StreamedRegression, Target, families
 from gyromc.targets.likelihoods import Likelihood
 
 __all__ = [
@@ -54,9 +56,9 @@ def _below(base: type) -> list[type]:
 
 PIECES: dict[str, type] = {
     known.__name__: known
-    for base in (Target, Likelihood, Oracle, Operator, Observable, Scheme, Dynamics)
+    for base in (Target, Likelihood, Oracle, Operator, Observable, Scheme, Dynamics, RowSource)
     for known in _below(base)
-} | {known.__name__: known for known in (Group, Martingale, Curvature)}
+} | {known.__name__: known for known in (Group, Martingale, Curvature, FilePrint)}
 """The classes of gyromc that a plan may hold, by name. Those of a user are stored by reference, like functions."""
 
 
@@ -68,6 +70,7 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
             "oracle": plan.prepared_oracle,
             "scheme": None if plan.scheduled else plan.prepared_scheme,
             "martingale": martingale(plan) if plan.martingale else None,
+            "sums": plan.target.known_sums() if isinstance(plan.target, StreamedRegression) else None,
         }
     return {name: value for name, value in found.items() if value is not None and (functions or _plain(value))}
 
@@ -89,6 +92,8 @@ def remember(plan: Plan, found: Mapping[str, Any]) -> None:
         plan.model.computed.keep("prepared scheme", plan.step_pieces, found["scheme"])
     if "martingale" in found:
         plan.model.computed.keep("martingale", (*plan.step_pieces, *plan.observables.values()), found["martingale"])
+    if "sums" in found and isinstance(plan.target, StreamedRegression):
+        plan.target.remember_sums(*found["sums"])
 
 
 def packed_plan(plan: Plan) -> dict[str, Any]:
@@ -145,7 +150,10 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
         found[where] = small if array.size <= 4 else f"{small}, sha256 {digest(array)[:16]}"
     elif isinstance(value, dict) and "class" in value:
         found[where] = value["class"] if isinstance(value["class"], str) else value["class"]["type"]
+        left_out = getattr(PIECES.get(found[where]), "NOT_COMPARED", ())
         for name, field in value["fields"].items():
+            if name in left_out:
+                continue
             _describe(field, f"{where}.{name}", arrays, found)
     elif isinstance(value, dict) and "pairs" in value:
         for key, entry in value["pairs"]:

@@ -31,6 +31,7 @@ PIECES = {
         'kind = "poisson_regression"\nX = {npy = "X.npy"}\ny = {npy = "y.npy"}',
         'kind = "softmax_regression"\nX = {npy = "X.npy"}\ny = {npy = "y.npy"}\nnum_classes = 2',
         'kind = "mixed_regression"\nX = [[1.0], [1.0]]\ny = [0.5, 1.0]\nlikelihood = {kind = "normal_noise"}',
+        'kind = "streamed_regression"\nX_file = "X.npy"\ny_file = "y.npy"\nfamily = "logistic"\nprior_scale = 2.0',
         'kind = "separable"\nprecision = [1.0, 1.0]\npotential = "support.survivors:quartic"',
         'kind = "log_density"\nfn = "support.survivors:log_density"',
         'kind = "finite_sum"\nlog_likelihood = "support.survivors:log_likelihood"\nlog_prior = "support.survivors:log_density"\n'
@@ -142,6 +143,10 @@ def test_missing_files(tmp_path):
         planfiles.load(tmp_path / "none.toml")
     (tmp_path / "plan.toml").write_text(BASE.replace("precision = [1.0, 2.0]", 'csv = "none.csv"'))
     with pytest.raises(gm.InvalidInput, match=r"plan\.toml, line 3, key `target\.csv`: .*does not exist"):
+        planfiles.load(tmp_path / "plan.toml")
+    target = 'kind = "streamed_regression", X_file = "no.npy", y_file = "y.npy", family = "logistic"'
+    (tmp_path / "plan.toml").write_text(BASE.replace('kind = "quadratic", precision = [1.0, 2.0]', target))
+    with pytest.raises(gm.InvalidInput, match=r"line 3, key `target\.X_file`: The file .*no\.npy' does not exist"):
         planfiles.load(tmp_path / "plan.toml")
 
 

@@ -52,11 +52,39 @@ def test_a_second_process_loads_the_loop_that_the_first_compiled(tmp_path):
         assert done.stdout.strip() == expected
 
 
+OVER_ROWS = """
+import sys
+import numpy as np
+import gyromc as gm
+from gyromc.engines.lanes import gradients, loops
+target = gm.targets.StreamedRegression(gm.data.Mapped("X.npy", "y.npy"), "logistic")
+more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.balanced([10.0, 10.0]), "martingale": True}
+plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3, step_size=0.01,
+               observables={"sum": gm.observables.linear([1.0, 1.0])}, **more)
+gm.run(plan, "lanes", progress=False)
+stats = loops.loop_for(gradients.MAPPED, False, True, "float32_float32_bool").stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
+    """With control variates of order 2, a martingale and responses of another type: the loop that takes longest to compile."""
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((200, 2)).astype(np.float32))
+    np.save(tmp_path / "y.npy", np.arange(200) % 3 == 0)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", OVER_ROWS]
+    for expected in ("0 1", "1 0"):
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("part", [gradients.NOTHING, gradients.MAPPED])
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("martingale", [False, True])
-def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(pairs, martingale):
+def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs, martingale):
     """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
-    loop = loops.loop_for(gradients.NOTHING, pairs, martingale, "float32").py_func
+    loop = loops.loop_for(part, pairs, martingale, "float32").py_func
     values = [cell.cell_contents for cell in loop.__closure__]
     assert storage.STAMP in values
     assert all(type(value) is int for value in values)

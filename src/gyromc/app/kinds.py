@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gyromc import dynamics, observables, oracles, schemes, targets
+from gyromc import data, dynamics, observables, oracles, schemes, targets
 from gyromc.checks import numbers
 from gyromc.operators import LowRank, Operator
 from gyromc.stretches import DiagonalLowRank, Gram
@@ -29,6 +29,7 @@ class Type(enum.Enum):
     WHOLE = "a whole number"
     FLAG = "true or false"
     TEXT = "a text"
+    FILE = "the path of a file, from the folder of the plan file on"
     NUMBERS = 'a number, an array of numbers, or {npy = "file.npy"}'
     FUNCTION = 'a function as "module:function"'
     PARAMETERS = "numbers, or a table of them"
@@ -95,6 +96,19 @@ def rotations(dim, rate=1.0) -> dynamics.Dynamics:
     return dynamics.nonreversible(dynamics.rotations(dim, rate))
 
 
+def streamed_regression(X_file, y_file, family, prior_scale=1.0) -> targets.StreamedRegression:
+    """A regression over the rows of two .npy files, which stay on disk.
+
+    **Arguments:**
+
+    - `X_file`: rows × columns, float32 or float64.
+    - `y_file`: one number a row.
+    - `family`: linear, logistic or poisson.
+    - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
+    """
+    return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
+
+
 def gram(scale, basis, gains, factor=1.0) -> Operator:
     """factor · RRᵀ with R = diag(scale)(I + B diag(gains) Bᵀ), in O(nk) memory."""
     parts = numbers(scale, "scale"), numbers(basis, "basis"), numbers(gains, "gains")
@@ -111,6 +125,7 @@ KINDS: dict[Type, Mapping[str, PieceKind]] = {
         poisson_regression=targets.PoissonRegression,
         softmax_regression=targets.SoftmaxRegression,
         mixed_regression=targets.MixedRegression,
+        streamed_regression=streamed_regression,
         log_density=targets.LogDensity,
         finite_sum=targets.FiniteSum,
     ),
@@ -164,7 +179,8 @@ _BY_TYPE = {
     Type.NUMBER: "beta tau prior_scale alpha gamma a",
     Type.WHOLE: "dim num_classes size order refresh label num_levels num_steps num_chains seed burn_in",
     Type.FLAG: "replace martingale intercept",
-    Type.TEXT: "csv response",
+    Type.TEXT: "csv response family",
+    Type.FILE: "X_file y_file",
     Type.NUMBERS: "precision mean X y weights offset known rate u x diagonal factor signs scale basis gains Z index",
     Type.FUNCTION: "potential slope fn log_likelihood log_prior model f",
     Type.PARAMETERS: "data center",

@@ -16,7 +16,13 @@ KINDS = {"fit": "gyromc.app.fit.saved", "estimator": "gyromc.interop.sklearn", "
 WITH_FUNCTIONS = ("run",)  # kinds that may refer to functions of a user
 
 
-def load(path: str | Path, *, allow_import: bool = False, functions: Mapping[str, Callable] | None = None) -> Any:
+def load(
+    path: str | Path,
+    *,
+    allow_import: bool = False,
+    functions: Mapping[str, Callable] | None = None,
+    data: Mapping[str, str | Path] | None = None,
+) -> Any:
     """Read a file that gyromc saved; no code of the file is run.
 
     **Arguments:**
@@ -26,6 +32,7 @@ def load(path: str | Path, *, allow_import: bool = False, functions: Mapping[str
     - `allow_import`: whether modules may be imported for the functions that a run refers to by `module:function`. Importing a
       module runs its code.
     - `functions`: the functions themselves, by these names, in place of importing them.
+    - `data`: where files of rows are now (`gyromc.data`), by the paths that they had when a run over them was saved.
 
     **Returns:** a `FittedModel` with `predict`, the estimator, or the `Run`.
 
@@ -51,5 +58,6 @@ def load(path: str | Path, *, allow_import: bool = False, functions: Mapping[str
     )
     module = import_module(KINDS[archive.kind])
     if archive.kind not in WITH_FUNCTIONS:
+        require(not data, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
         return module.restored(archive, path)
-    return module.restored(archive, path, References(flag(allow_import, "allow_import"), functions or {}))
+    return module.restored(archive, path, References(flag(allow_import, "allow_import"), functions or {}), data or {})

@@ -32,6 +32,7 @@ PLAIN: dict[Type, type | tuple[type, ...]] = {
     Type.WHOLE: int,
     Type.FLAG: bool,
     Type.TEXT: str,
+    Type.FILE: str,
     Type.WEIGHTING: str,
     Type.PRECISION: str,
 }
@@ -115,6 +116,9 @@ class _Reader:
         if wanted in PLAIN:
             right = isinstance(given, PLAIN[wanted]) and (wanted is Type.FLAG or not isinstance(given, bool))
             self.check(right, f"`{path[-1]}` must be {wanted.value}: got {shown(given)}.", path)
+            if wanted is Type.FILE:
+                given = self.folder / given
+                self.check(_is_file(given), f"The file {shown(str(given))} does not exist.", path)
             return given
         if wanted is Type.FUNCTION or (wanted in (Type.STEP_SIZE, Type.START) and isinstance(given, str)):
             named = not isinstance(given, str) or ":" in given

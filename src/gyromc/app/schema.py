@@ -85,6 +85,7 @@ def _type(wanted: Type) -> dict[str, Any]:
         Type.WHOLE: {"type": "integer"},
         Type.FLAG: {"type": "boolean"},
         Type.TEXT: {"type": "string"},
+        Type.FILE: {"type": "string"},
         Type.NUMBERS: NUMBERS,
         Type.FUNCTION: refer("function"),
         Type.PARAMETERS: refer("parameters"),

@@ -16,6 +16,7 @@ import numpy as np
 
 from gyromc.checks import require, whole
 from gyromc.data.passes import num_threads
+from gyromc.data.prints import FilePrint, file_print
 from gyromc.data.source import RowSource
 from gyromc.errors import InvalidInput
 
@@ -69,6 +70,19 @@ class Mapped(RowSource):
         )
         self.num_rows, self.num_columns = self._X.shape
         self.resident = None if resident is None else whole(resident, "resident", least=AROUND)
+
+    NOT_COMPARED = ("resident",)  # by what way rows are read changes no number
+
+    def to_archive(self):
+        return {"X": self._X.fingerprint(), "y": self._y.fingerprint(), "resident": self.resident}
+
+    @classmethod
+    def from_archive(cls, X: FilePrint, y: FilePrint, resident: int | None) -> "Mapped":
+        """The source of a stored plan; `InvalidInput` where a file is missing or another one."""
+        for before in (X, y):
+            before.require_there()
+            before.require_same(_File(before.path).fingerprint())
+        return cls(X.path, y.path, resident)
 
     @property
     def X(self) -> np.ndarray:
@@ -177,6 +191,10 @@ class _File:
             found >= needed,
             f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
         )
+
+    def fingerprint(self) -> FilePrint:
+        with self.lock:
+            return file_print(self.file, self.path, self.shape, str(self.dtype))
 
     def rows(self, first: int, count: int) -> np.ndarray:
         """Rows as a new array, by reading: nothing is mapped."""

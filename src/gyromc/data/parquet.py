@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.data.prints import FilePrint, file_print
 from gyromc.data.source import RowSource
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
@@ -66,6 +67,21 @@ class Parquet(RowSource):
                 f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
                 "as numbers.",
             )
+
+    def to_archive(self):
+        return {"file": self._fingerprint(self.path), "response": self.response, "columns": self.columns}
+
+    @classmethod
+    def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
+        """The source of a stored plan; `InvalidInput` where the file is missing or another one."""
+        file.require_there()
+        file.require_same(cls._fingerprint(Path(file.path)))
+        return cls(file.path, response, columns)
+
+    @staticmethod
+    def _fingerprint(path: Path) -> FilePrint:
+        with path.open("rb") as file:
+            return file_print(file, path, (), "parquet")
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0

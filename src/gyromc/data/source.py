@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,14 @@ class RowSource(abc.ABC):
         raise InvalidInput(
             f"Single rows of {self.name} cannot be read. Write it to a mapped file once: "
             "`gyromc.data.store(source, folder)` returns a source that can."
+        )
+
+    def to_archive(self) -> dict[str, Any]:
+        """What is stored of the source with a plan, never its rows; `InvalidInput` for one that no file can name."""
+        raise InvalidInput(
+            f"A plan over {self.name} cannot be saved or checkpointed: a {type(self).__name__} is made of Python objects, which "
+            "another process could not find again. Write the rows once, `source = gyromc.data.store(source, folder)`, and use "
+            "that source."
         )
 
     def __repr__(self) -> str:

@@ -159,6 +159,8 @@ class Bernoulli(Canonical):
     """P(y = 1) = 1/(1 + e⁻ᵗ)."""
 
     def loss(self, t, y, *given):
+        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
+            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
         return library(t).logaddexp(0.0, t) - y * t
 
     def slope(self, t, y):

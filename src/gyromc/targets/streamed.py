@@ -35,6 +35,7 @@ FAMILIES: dict[str, type[WithLikelihood]] = {
 }
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
+IN_CACHE = 2**16  # and those of some of the points, so that the arrays between them stay in the processor's cache
 
 
 class StreamedRegression(KnownLikelihood):
@@ -76,6 +77,28 @@ class StreamedRegression(KnownLikelihood):
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
         self.sums = _Sums(source, FAMILIES[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
         _check_rows(source, FAMILIES[family])
+
+    def to_archive(self) -> dict[str, Any]:
+        """What is stored of it with a plan: what it was made from."""
+        return {"source": self.source, "family": self.family, "prior_precision": self.prior_precision}
+
+    @classmethod
+    def from_archive(cls, source: RowSource, family: str, prior_precision: np.ndarray) -> "StreamedRegression":
+        """The target of a stored plan, without a pass: its rows were checked when it was first made."""
+        made = object.__new__(cls)
+        fields = {"source": source, "family": family, "prior_precision": prior_precision}
+        for name, value in {**fields, "sums": _Sums(source, FAMILIES[family].likelihood)}.items():  # type: ignore[arg-type]
+            object.__setattr__(made, name, value)
+        return made
+
+    def known_sums(self) -> tuple[float, np.ndarray, np.ndarray] | None:
+        """Of a linear regression, whose posterior they give: loss, gradient and Hessian at zero, if they were computed."""
+        found = self.sums.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
+        return None if found is None else (found.loss, found.gradient, found.hessian)
+
+    def remember_sums(self, loss: float, gradient: np.ndarray, hessian: np.ndarray) -> None:
+        """Use what `known_sums` returned, in place of a pass."""
+        self.sums.points[np.zeros(self.dim).tobytes()] = _Point(loss, gradient, hessian)
 
     @property
     def likelihood(self) -> Canonical:
@@ -205,14 +228,16 @@ class _Sums:
         if len(rows) == 1:
             return np.array([self.at(rows[0]).loss])
         spend(POTENTIAL * len(rows))
-        return self.total(lambda X, y: self.likelihood.loss(rows @ X.T, y).sum(axis=-1), len(rows))
+        return self.total(
+            _of_parts(rows, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(rows)
+        )
 
     def slopes(self, rows: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each row of θ."""
         if len(rows) == 1:
             return self.at(rows[0]).gradient[None]
         spend(len(rows))
-        return self.total(lambda X, y: self.likelihood.slope(rows @ X.T, y) @ X, len(rows))
+        return self.total(_of_parts(rows, lambda part, X, y: self.likelihood.slope(part @ X.T, y) @ X), len(rows))
 
     def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
         """The mean over rows of θ of Σ_i ∇²ℓ_i."""
@@ -244,6 +269,16 @@ class _Sums:
                 found = _picked(self.source, np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
             self.samples = {count: (np.asarray(found[0], float), np.asarray(found[1], float))}
         return self.samples[count]
+
+
+def _of_parts(rows: np.ndarray, function: Callable) -> Callable:
+    """A function of (some rows of θ, X, y) as one of (X, y), whose results for all rows of θ are put together."""
+
+    def found(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        count = max(8, IN_CACHE // len(X))  # fewer would read X again and again
+        return np.concatenate([function(rows[i : i + count], X, y) for i in range(0, len(rows), count)])
+
+    return found
 
 
 def _curved(X: np.ndarray, w: np.ndarray) -> np.ndarray:

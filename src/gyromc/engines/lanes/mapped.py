@@ -52,7 +52,7 @@ class MappedRows(NamedTuple):
 
 def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
     """Why this engine cannot run chains over a source of rows, or None."""
-    if target.gaussian() is not None and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
+    if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
         return None  # the gradient is linear: no row is read
     if not isinstance(oracle, Batch):
         return "it reads drawn rows of data that are not in memory, not all of them in every step"
