@@ -91,8 +91,8 @@ def pack(value: Any, arrays: dict[str, np.ndarray], classes: Classes, functions:
         return {"class": inside(type(value)), "fields": {key: inside(getattr(value, key)) for key in names}}
     if isinstance(value, Mapping):
         return {"pairs": [[inside(k), inside(v)] for k, v in value.items()]}
-    if hasattr(type(value), "to_archive"):  # it says itself what is stored of it
-        fields, known = value.to_archive(), classes.get(name) is type(value)
+    if (own := getattr(type(value), "to_archive", None)) is not None:  # it says itself what is stored of it
+        fields, known = own(value), classes.get(name) is type(value)
         require(known, f"A {name} cannot be saved: `{type(value).__module__}` is no module of gyromc.")
         return {"class": name, "fields": {key: inside(entry) for key, entry in fields.items()}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

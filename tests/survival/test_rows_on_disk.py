@@ -86,9 +86,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-def test_a_process_that_was_killed(engine, tmp_path):
+def test_a_process_that_was_killed(engine, tmp_path, compiled_quickly):
     whole = gm.run(over(written(tmp_path)), engine, thin=10, progress=False)
-    where = {"cwd": Path(__file__).parent, "env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}}
+    more = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiled as here
+    where = {"cwd": Path(__file__).parent, "env": {**os.environ, **more}}
     command = [sys.executable, "-c", KILLED, str(tmp_path), engine, str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, text=True, **where)
     assert done.returncode == -9, done.stderr

@@ -117,7 +117,7 @@ class _Reader:
             right = isinstance(given, PLAIN[wanted]) and (wanted is Type.FLAG or not isinstance(given, bool))
             self.check(right, f"`{path[-1]}` must be {wanted.value}: got {shown(given)}.", path)
             if wanted is Type.FILE:
-                given = self.folder / given
+                given = self.folder / str(given)
                 self.check(_is_file(given), f"The file {shown(str(given))} does not exist.", path)
             return given
         if wanted is Type.FUNCTION or (wanted in (Type.STEP_SIZE, Type.START) and isinstance(given, str)):
