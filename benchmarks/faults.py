@@ -122,7 +122,8 @@ def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = 
                         process.join(rng.uniform(0, ended - stepping))
                     else:
                         process.join(rng.uniform(0, ended - began))
-                    os.kill(process.pid, number) if process.is_alive() else None
+                    with contextlib.suppress(ProcessLookupError):  # it may have ended this moment
+                        os.kill(process.pid, number)
                 process.join()
                 if process.exitcode == -number:
                     row.tries += 1
