@@ -123,7 +123,7 @@ def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = 
                     else:
                         process.join(rng.uniform(0, ended - began))
                     with contextlib.suppress(ProcessLookupError):  # it may have ended this moment
-                        os.kill(process.pid, number)
+                        os.kill(process.pid, number) if process.is_alive() else None
                 process.join()
                 if process.exitcode == -number:
                     row.tries += 1
