@@ -7,13 +7,19 @@ import re
 
 import pytest
 
+from support.named import stale
 from support.values import ROOT
 
 LONG = (
     "numpyro.md",
     "networks.md",
+    "guide.md",
+    "engines.md",
+    "blackjax.md",
+    "sklearn.md",
     "large.large_plan",
-)  # a quarter of a minute each: `make test-slow` runs them
+    "planning.plan",
+)  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
@@ -45,6 +51,22 @@ def examples():
 def test_example(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("code", [pytest.param(*one.values, id=one.id) for one in examples() if one.id in LONG])
+def test_names_and_keywords_of_long_examples_exist(code):
+    assert stale(code) == []
+
+
+def test_stale_names_are_seen():
+    code = """
+import gyromc as gm
+from gyromc.regression.fit import fit, refit
+plan = gm.Plan(target=gm.targets.Quadratic([1.0]), stepsize=0.1)
+gm.oracle.Exact()
+run = gm.run(plan, thin=2)
+"""
+    assert stale(code) == ["gm.Plan(stepsize=…)", "gm.oracle", "gyromc.regression.fit.refit"]
 
 
 def test_public_functions_have_an_example():

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from support.equations import NUMBER, PAGE, ROW
+from support.named import stale
 from support.pages import ROOT, agrees, blocks, commands, outputs, rewritten, run_commands
 
 DOCS = ROOT / "docs"
@@ -14,10 +15,12 @@ LONG = (
     "tutorials/own-numpyro-model.md",
     "tutorials/csv-file.md",
     "tutorials/large-data.md",
+    "tutorials/network.md",
+    "tutorials/own-jax-model.md",
     "moving/from-blackjax.md",
     "moving/from-nuts.md",
     "moving/from-r.md",
-)  # they compile much: `make docs` and `make test-slow` run them
+)  # they compile much: `make docs` and `make test-slow` run them, and by default their names and keywords are looked up
 CHANGES_OF_FILES = ("howto/extend.md",)  # tests/docs/test_contributing.py makes these changes
 WITH_CODE = [
     name
@@ -35,6 +38,11 @@ def test_the_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for printed, shown in outputs(PAGES[name].read_text()):
         assert shown is None or agrees(shown.text, printed), printed
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_names_and_keywords_of_long_pages_exist(name):
+    assert stale("\n".join(block.text for block in blocks(PAGES[name].read_text()) if block.language == "python")) == []
 
 
 def test_the_list_of_long_pages_names_pages():

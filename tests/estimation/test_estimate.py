@@ -152,8 +152,20 @@ def test_step_sizes_is_the_old_name_of_a_second_step_size(banana, monkeypatch):
         assert old.notes == []
 
 
-@pytest.mark.parametrize("weighting", ["constant", "schedule"])
-@pytest.mark.parametrize("chains", [1, 2, 5, 19, 20, 64, 65])
+COUNTS = (1, 2, 5, 19, 20, 64, 65)
+WEIGHTED = (1, 20)  # with a schedule by default: it compiles for each number
+
+
+@pytest.mark.parametrize(
+    ("chains", "weighting"),
+    [
+        *((chains, "constant") for chains in COUNTS),
+        *(
+            pytest.param(chains, "schedule", marks=[] if chains in WEIGHTED else [pytest.mark.slow])
+            for chains in COUNTS
+        ),
+    ],
+)
 def test_a_run_and_its_estimates_agree(chains, weighting):
     """One rule picks the error for every number of chains, whoever asks."""
     changes = {"step_size": lambda k: 0.02 + 0.08 / (1 + k / 250)} if weighting == "schedule" else {}
@@ -344,8 +356,14 @@ def test_a_double_well_with_chains_on_both_sides_warns():
             gm.estimate(gm.run(wells.replace(seed=seed)), bias="none")
 
 
-@pytest.mark.parametrize("nu", [2.0, 3.0, 5.0])
-@pytest.mark.parametrize("chains", [1, 20])
+@pytest.mark.parametrize(
+    ("chains", "nu"),
+    [
+        (1, 5.0),
+        (20, 2.0),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (1, 3.0), (20, 3.0), (20, 5.0))),
+    ],
+)
 def test_squares_of_student_variables_have_heavy_tails(nu, chains):
     heavy = plan(
         target=gm.targets.LogDensity(lambda x: -0.5 * (nu + 1) * jnp.log1p(x[0] ** 2 / nu) - 0.5 * x[1] ** 2),

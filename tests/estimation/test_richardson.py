@@ -20,7 +20,14 @@ def cosine(scheme, eta, dynamics=None, **settings):
     )
 
 
-@pytest.mark.parametrize(("scheme", "eta"), [("euler", 0.2), ("balanced", 0.3), ("leimkuhler_matthews", 0.6)])
+@pytest.mark.parametrize(
+    ("scheme", "eta"),
+    [
+        pytest.param("euler", 0.2, marks=pytest.mark.slow),
+        pytest.param("balanced", 0.3, marks=pytest.mark.slow),
+        ("leimkuhler_matthews", 0.6),
+    ],
+)
 def test_the_extrapolated_bias_is_the_bias(scheme, eta):
     """Against E x² by quadrature: mean less bias within its own error, which is much smaller than the bias of Euler."""
     plan = cosine(scheme, eta)

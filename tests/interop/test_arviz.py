@@ -31,7 +31,7 @@ def run(data):
         num_chains=4,
         dtype="float32",
     )
-    return gm.run(plan, thin=10)
+    return gm.run(plan, "scan", thin=10)  # its program is compiled faster than that of `lanes`
 
 
 def test_groups_names_and_shapes(run, data):
@@ -128,7 +128,7 @@ def test_failed_chains_are_left_out():
 
 def test_what_is_missing_is_said(run, monkeypatch):
     with pytest.raises(gm.InvalidInput, match=r"kept none: `gyromc.run\(plan, thin=10\)`"):
-        gm.run(run.plan.replace(num_steps=50)).to_datatree()
+        gm.run(run.plan.replace(num_steps=50), "scan").to_datatree()
     with pytest.raises(gm.InvalidInput, match="2 different names"):
         run.to_datatree(names=["a", "a"])
     monkeypatch.setitem(sys.modules, "arviz_base", None)

@@ -61,6 +61,7 @@ def of_the_prior(count: int) -> np.ndarray:
     return np.column_stack([v, rng.normal(0, 1, (count, 9)) * np.exp(v / 2)[:, None]])
 
 
+@pytest.mark.slow
 def test_a_funnel_is_told_its_site_and_a_pilot_run_says_where_it_is(monkeypatch):
     """The mode lies in the neck, where the curvature is 1e17; the starts are draws of the pilot run."""
     rows, calls = of_the_prior(400), []
@@ -76,11 +77,15 @@ def test_a_funnel_is_told_its_site_and_a_pilot_run_says_where_it_is(monkeypatch)
 
 
 def test_a_hierarchy_without_a_mode_is_told_how_to_be_non_centred(monkeypatch):
-    rows = np.random.default_rng(0).normal([4.0, 1.0] + [4.0] * 8, [3.0, 1.0] + [5.0] * 8, (400, 10))
-    monkeypatch.setattr(planning, "pilot", lambda target: rows)
+    """The starts are draws of the pilot run, which is made once."""
+    rows, calls = np.random.default_rng(0).normal([4.0, 1.0] + [4.0] * 8, [3.0, 1.0] + [5.0] * 8, (400, 10)), []
+    monkeypatch.setattr(planning, "pilot", lambda target: calls.append(target) or rows)
     target = gnp.target(centred)
     tuned = gnp.tune(target, sites=["mu", "tau"], gradients=4000)
     said = " ".join(tuned.warnings)
+    assert calls == [target]
+    assert np.all(np.isin(np.asarray(tuned.plan.start.rows)[:, 0], rows[:, 0].astype(np.float32)))
+    assert tuned.plan.gradients <= 1.01 * 4000
     assert "No mode was found" in said
     assert "Non-centre 'theta'" in said
     assert "`numpyro.handlers.reparam(model, config" in said

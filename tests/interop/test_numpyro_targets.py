@@ -102,7 +102,7 @@ CENTER = np.full(6, 0.1)
     [
         gm.oracles.Minibatch(4),
         pytest.param(gm.oracles.ControlVariate(2, CENTER), marks=pytest.mark.slow),
-        gm.oracles.ControlVariate(2, CENTER, order=2),
+        pytest.param(gm.oracles.ControlVariate(2, CENTER, order=2), marks=pytest.mark.slow),
     ],
 )
 def test_the_mean_over_all_mini_batches_is_the_full_gradient(varied, oracle):

@@ -18,7 +18,6 @@ from gyromc.interop import numpyro as gnp
 from support.models import models
 
 REFERENCES = json.loads((Path(next(iter(support.__path__))) / "references.json").read_text())
-CHEAP = ("wells",)
 MOST_SECONDS = 120
 
 
@@ -49,7 +48,8 @@ def compared(name: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("name", [n if n in CHEAP else pytest.param(n, marks=pytest.mark.slow) for n in REFERENCES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFERENCES)
 def test_a_default_plan_is_right_or_says_that_it_may_not_be(name):
     found = compared(name)
     assert found["z"] < 4 or found["warned"], found

@@ -250,7 +250,13 @@ def data_for(estimator):
     return X, y
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        pytest.param(e, id=e.__name__, marks=[pytest.mark.slow] if e is BayesianNegativeBinomialRegression else [])
+        for e in ESTIMATORS
+    ],
+)
 def test_weights_are_rows_that_come_several_times(estimator):
     X, y = data_for(estimator)
     times = np.arange(len(y)) % 3  # some not at all

@@ -1,6 +1,6 @@
 """Every engine on the plans of all twelve experiments, shortened: against exact moments, or against each other.
 
-The GPU engine's kernel is interpreted here, which takes long to compile: two of the twelve by default, all with the slow tests.
+The GPU engine's kernel is interpreted here, which takes long to compile: one of the twelve by default, all with the slow tests.
 """
 
 import pytest
@@ -23,13 +23,16 @@ def short(name):
     return plan.replace(num_steps=STEPS, observables=first), next(iter(first))
 
 
+def some(names, *by_default):
+    """Names as parameters, all but a few among the slow tests."""
+    return [name if name in by_default else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 GAUSSIAN = [n for n in CATALOGUE if n.startswith("linear") or n.endswith("-quadratic")]
 
 
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if k % 2 else []) for k, n in enumerate(GAUSSIAN)]
-)
+@pytest.mark.parametrize("name", some(GAUSSIAN, "nld-quadratic", "linear-hfhr"))
 def test_gaussian_targets_have_their_exact_moments(name, engine):
     plan, h = short(name)
     exact = exact_moments(plan)[h]
@@ -40,9 +43,7 @@ def test_gaussian_targets_have_their_exact_moments(name, engine):
 OTHERS = [n for n in CATALOGUE if n.startswith("logistic") or n.endswith("-nonquadratic")]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if k % 2 else []) for k, n in enumerate(OTHERS)]
-)
+@pytest.mark.parametrize("name", some(OTHERS, "gaul-nonquadratic"))
 def test_on_other_targets_the_engines_agree(name):
     plan, h = short(name)
     agree(*(gm.run(plan, engine).averages[h] for engine in ("scan", "lanes")))
@@ -51,10 +52,6 @@ def test_on_other_targets_the_engines_agree(name):
 def agree(a, b):
     """Means and variances of two samples, within LIMIT standard errors."""
     assert largest(*two_sample_scores(a, b)) < LIMIT
-
-
-BY_DEFAULT = ("nld-quadratic", "gaul-nonquadratic")
-SOME = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in CATALOGUE]
 
 
 def interpreted(plan):
@@ -68,7 +65,7 @@ def interpreted(plan):
     return session.state().sums[:, 0] / plan.num_steps
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", some(CATALOGUE, "nld-quadratic"))
 def test_the_gpu_kernel_agrees_too(name):
     plan, h = short(name)
     plan = plan.replace(num_steps=20, dtype="float32")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,6 +187,22 @@ def _until_pieces(running: subprocess.Popen, cache: Path, number: int) -> None:
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.parent)}
 
 
+def test_a_run_goes_on_from_the_pieces_that_are_there(tmp_path):
+    """What a kill leaves behind, made by removing files: the same results.json, and no finished piece computed twice."""
+    out, straight = tmp_path / "stopped", tmp_path / "straight"
+    _here(straight)
+    shutil.copytree(straight / "cache", out / "cache")
+    first, second, third, *removed = sorted((out / "cache").glob("*.npz"))
+    for path in (*removed, *(out / "cache").glob("*.json")):
+        path.unlink()
+    finished = {path: path.stat().st_mtime_ns for path in (first, second, third)}
+    again = _here(out)
+    assert (again.computed, again.reused) == (5, 3)
+    assert all(path.stat().st_mtime_ns == at for path, at in finished.items())
+    assert _timeless(out) == _timeless(straight)
+
+
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     """Kill -9 in the middle, start again: the same results.json, and no finished piece computed twice."""
     out, straight = tmp_path / "killed", tmp_path / "straight"

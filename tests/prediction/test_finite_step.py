@@ -211,7 +211,7 @@ def double_well(barrier, tilt, **settings):
     return plan, lambda t: 4 * barrier * t * (t**2 - 1) + tilt
 
 
-@pytest.mark.parametrize("num_steps", [1000, 10_000])
+@pytest.mark.parametrize("num_steps", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("start", [-1.0, 1.0])
 @pytest.mark.parametrize(("barrier", "tilt", "eta"), [(15.0, 0.5, 0.005), (60.0, 0.5, 0.002)])
 def test_a_bias_across_a_high_barrier_is_refused_or_its_error_covers_it(barrier, tilt, eta, start, num_steps):

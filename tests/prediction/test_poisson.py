@@ -173,6 +173,7 @@ def test_importance_sample_knows_the_target():
     assert sample.effective_size > 5000
 
 
+@pytest.mark.slow
 def test_prediction_of_a_nonlinear_chain_against_simulation():
     """Bias, spread and error of an even observable on the non-quadratic target: first-order theory at η = 0.025 within 5 %."""
     h = gm.observables.square([1.0, 0.0])

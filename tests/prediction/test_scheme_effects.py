@@ -195,7 +195,8 @@ def test_what_a_martingale_leaves_is_exact_on_a_gaussian(scheme, dynamics):
         assert left.total == pytest.approx(10**7 * exact_moments(plan)[name].corrected, rel=tolerance)
 
 
-@pytest.mark.parametrize("d", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [1, 3])
 def test_predicted_gain_against_a_run(d):
     """A logistic regression: deviations of 400 chains are known to 3.5 %, what a martingale leaves to about a third."""
     target, u = logistic(rows=60, d=d), np.eye(d)[0]

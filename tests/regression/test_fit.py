@@ -233,6 +233,7 @@ def test_poor_data_still_give_finite_answers(X, y, model):
     assert np.all(np.isfinite(found.predict(X).sd))
 
 
+@pytest.mark.slow
 def test_mini_batches_of_many_rows():
     """5000 rows: anchored mini-batches, against importance sampling around the mode, where the posterior is nearly Gaussian."""
     rng = np.random.default_rng(4)

@@ -147,6 +147,10 @@ def test_few_draws_for_many_parameters_are_refused_and_wrong_numbers_named():
             model.trusted_sample_of(draws)
     large = gm.Model(gm.targets.CosinePerturbed(61, 0.1))
     assert "61 parameters are too many" in large.why_not_trusted()
+
+
+@pytest.mark.slow
+def test_a_law_without_a_mode_is_not_trusted():
     without = gm.Model(gm.targets.LogDensity(lambda x: jnp.exp(x[0])), template=np.zeros(1))
     assert "No mode was found" in without.why_no_trusted_sample
 

@@ -210,6 +210,7 @@ def test_a_rotated_gaussian_gets_the_plan_that_theory_gives():
     assert gain > 0.5 * np.sqrt(condition)  # against SGLD at η = 1/λ_max, with 8 chains
 
 
+@pytest.mark.slow
 def test_a_diagonal_gaussian_with_noise_keeps_its_variances():
     """The mean of precision · θ² over 600 coordinates is 1 within 4 standard errors over chains, and 1 % of what it should be."""
     d = 600

@@ -121,6 +121,7 @@ def test_account_says_what_was_tried_and_why(heart):
     assert "balanced, reversible" in tuned.reason
 
 
+@pytest.mark.slow
 def test_several_modes_are_said():
     tuned = gm.tune(untuned(BIMODAL, 2), gradients=4000)
     assert any("2 modes" in text for text in tuned.warnings)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gyromc.app.fit.choosing import family_cells, family_note
+from gyromc.app.fit.choosing import chosen_family, family_cells, family_note
 from gyromc.app.fit.preparation import prepare
 from gyromc.app.fit.report import tables
 from gyromc.app.fit.request import Request
@@ -128,11 +128,12 @@ def test_the_answer_in_terminal_page_and_json(data, tmp_path):
     assert family_note(found) in page
 
 
-def test_one_natural_family_needs_no_comparison(data, tmp_path):
-    request = Request(data=str(data), formula="two ~ x", family="auto", out=str(tmp_path / "out"), effort="0.3")
-    _, results = study(request)
-    assert results["families"] is None
-    assert results["model"]["reason"] == "the only natural family for 'two'"
+def test_one_natural_family_needs_no_comparison(data):
+    request = Request(data=str(data), formula="two ~ x", family="auto")
+    prepared, comparison = chosen_family(request, prepare(request))
+    assert comparison is None
+    assert prepared.encoding.response.model == "logistic"
+    assert prepared.encoding.response.reason == "the only natural family for 'two'"
 
 
 def test_what_a_family_lacks_is_said_in_the_table(data, tmp_path):

@@ -250,22 +250,24 @@ def test_trouble_is_a_sentence_and_leaves_nothing_behind(tmp_path, case):
     assert sorted(os.listdir(tmp_path)) == ["d.csv", "lacking.csv", "new.csv"]
 
 
-def test_the_entry_point_says_errors_in_a_sentence(tmp_path):
-    command = [sys.executable, "-m", "gyromc", "fit", str(tmp_path / "none.csv"), "--target", "y"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: There is no file")
-    assert done.stdout == ""
-
-
-def test_nothing_heavy_is_imported_before_it_is_used_and_what_lacks_is_named(tmp_path):
+def test_a_process_imports_nothing_heavy_before_it_is_used_and_says_errors_in_a_sentence(tmp_path):
+    """One process for a file that does not exist, then for a package that lacks."""
     (tmp_path / "d.csv").write_text(GOOD)
-    script = (
-        "import sys, gyromc.app.cli; print([m for m in ('jax', 'pandas', 'scipy', 'matplotlib') if m in sys.modules]);"
-        "sys.modules['pandas'] = None; sys.argv = ['gyromc', 'fit', 'd.csv', '-t', 'y']; gyromc.app.cli.main()"
-    )
+    script = """
+import sys, gyromc.app.cli
+print([m for m in ("jax", "pandas", "scipy", "matplotlib") if m in sys.modules])
+sys.argv = ["gyromc", "fit", "none.csv", "--target", "y"]
+try:
+    gyromc.app.cli.main()
+except SystemExit as end:
+    print(end.code)
+sys.modules["pandas"] = None
+sys.argv = ["gyromc", "fit", "d.csv", "-t", "y"]
+gyromc.app.cli.main()
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[]\n2\n"
+    assert done.stderr.startswith("error: There is no file")
     assert done.returncode == 2
     assert "pip install 'gyromc[fit]'" in done.stderr
 

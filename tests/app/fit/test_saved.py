@@ -61,7 +61,12 @@ def fitted(data, **options):
         return list(csv.reader(file)), path
 
 
-@pytest.mark.parametrize("family", FORMULAS)
+LONG = ("softmax", "poisson")  # the one compiles much, the other has the terms and the link of the negative binomial
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in FORMULAS]
+)
 def test_a_saved_model_predicts_as_the_fit_did(data, frame, family):
     expected, path = fitted(data, formula=FORMULAS[family], family=family, test_fraction=0)
     done = gyromc("predict-rows", path, data)
