@@ -78,7 +78,7 @@ def test_scan_renews_the_anchor_of_every_chain_in_every_mth_step():
     assert found.anchors.shape == (6, 6)
 
 
-@pytest.mark.parametrize("num_chains", [1, 6])
+@pytest.mark.parametrize("num_chains", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_runs_do_not_depend_on_chunks_and_can_be_continued(num_chains):
     plan = plan_for(gm.oracles.ControlVariate(2, refresh=7), start=STALE, burn_in=3, num_chains=num_chains)
     whole = gm.run(plan)
@@ -90,6 +90,7 @@ def test_runs_do_not_depend_on_chunks_and_can_be_continued(num_chains):
     assert not np.allclose(other.averages["u"], whole.averages["u"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_noise_is_smaller_than_with_an_anchor_left_behind():
     """All chains have the same random numbers; the distance from the chain with exact gradients is the oracle's noise."""
     target = logistic(rows=500)
