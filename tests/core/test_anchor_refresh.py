@@ -24,8 +24,11 @@ def plan_for(oracle, target=None, **changes):
     return rotating(target, oracle, **{"num_steps": 23, "num_chains": 6, **changes})
 
 
-@pytest.mark.parametrize("name", ["logistic", "finite sum"])
-@pytest.mark.parametrize("replace", [True, False], ids=["with replacement", "distinct"])
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [("logistic", True), ("finite sum", False)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in (("logistic", False), ("finite sum", True))],
+)
 def test_over_all_batches_a_stale_anchor_is_unbiased(name, replace):
     target = SUMS[name]
     oracle = gm.oracles.ControlVariate(2, replace=replace, refresh=5)

@@ -178,6 +178,9 @@ SLOW = {
 }
 
 
+LOWERED_ALIKE = ("quadratic, nld", "cosine, gaul", "linear, batch 10", "logistic, dense", "logistic, batch 100")
+
+
 def cases(found, *slow):
     """Names of cases; those whose like is tested anyway are slow."""
     return [pytest.param(name, marks=[pytest.mark.slow] if name in (*SLOW, *slow) else []) for name in found]
@@ -367,7 +370,9 @@ def test_auto_chooses_it_on_a_gpu():
 
 
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="this version needs the GPU plugin to lower for one")
-@pytest.mark.parametrize("name", step_cases())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LOWERED_ALIKE else []) for name in step_cases()]
+)
 def test_kernels_lower_for_cuda_without_one(name):
     target, dynamics, oracle, start = step_cases()[name]
     plan = small(target=target, dynamics=dynamics, oracle=oracle, start=start,

@@ -59,6 +59,7 @@ def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     assert np.array_equal(run.draws, whole.draws)
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_a_pickled_run_continues_as_the_run_itself(plan, engine):
     run = gm.run(plan.replace(burn_in=5), thin=3, engine=engine, progress=lambda count: None)
     copy = pickle.loads(pickle.dumps(run))
@@ -276,6 +277,7 @@ def test_leaving_the_sane_range_is_a_failure(plan, engine):
         gm.run(plan, sane_range=0.5, engine=engine)
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_draws_say_what_they_take(plan, capsys, engine):
     gm.run(plan, thin=4, engine=engine)
     said = capsys.readouterr().err
@@ -301,6 +303,7 @@ def test_draws_of_a_pytree_keep_its_shape():
     assert (run.draws["b"][:, 0] == 0.5).all()
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_a_start_drawn_for_every_chain(plan, engine):
     run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), thin=100, engine=engine)
     first = run.draws[:, 0]
