@@ -24,8 +24,11 @@ def plan_for(oracle, target=None, **changes):
     return rotating(target, oracle, **{"num_steps": 23, "num_chains": 6, **changes})
 
 
-@pytest.mark.parametrize("name", ["logistic", "finite sum"])
-@pytest.mark.parametrize("replace", [True, False], ids=["with replacement", "distinct"])
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [("logistic", True), ("finite sum", False)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in (("logistic", False), ("finite sum", True))],
+)
 def test_over_all_batches_a_stale_anchor_is_unbiased(name, replace):
     target = SUMS[name]
     oracle = gm.oracles.ControlVariate(2, replace=replace, refresh=5)
@@ -78,7 +81,7 @@ def test_scan_renews_the_anchor_of_every_chain_in_every_mth_step():
     assert found.anchors.shape == (6, 6)
 
 
-@pytest.mark.parametrize("num_chains", [1, 6])
+@pytest.mark.parametrize("num_chains", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_runs_do_not_depend_on_chunks_and_can_be_continued(num_chains):
     plan = plan_for(gm.oracles.ControlVariate(2, refresh=7), start=STALE, burn_in=3, num_chains=num_chains)
     whole = gm.run(plan)
@@ -90,6 +93,7 @@ def test_runs_do_not_depend_on_chunks_and_can_be_continued(num_chains):
     assert not np.allclose(other.averages["u"], whole.averages["u"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_noise_is_smaller_than_with_an_anchor_left_behind():
     """All chains have the same random numbers; the distance from the chain with exact gradients is the oracle's noise."""
     target = logistic(rows=500)

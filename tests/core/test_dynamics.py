@@ -43,7 +43,11 @@ def test_gaul_with_the_identity_is_hfhr():
 
 @pytest.mark.parametrize("name", ALL)
 def test_structure_and_matrix_are_the_same_map(name):
-    dynamics = ALL[name]
+    for dynamics in (ALL[name], ALL[name].reversible()):
+        _same_map(dynamics)
+
+
+def _same_map(dynamics):
     with jax.enable_x64(True):
         v = jnp.asarray(np.random.default_rng(0).standard_normal(dynamics.size))
         assert np.allclose(dynamics.drift(v), (dynamics.D + dynamics.Q) @ v, rtol=1e-13, atol=1e-13)
@@ -106,7 +110,7 @@ def test_a_pytree_tells_its_dimension():
 @pytest.mark.parametrize(
     ("build", "d"),
     [
-        (gm.dynamics.overdamped, 10**7),
+        pytest.param(gm.dynamics.overdamped, 10**7, marks=pytest.mark.slow),
         (lambda d: gm.dynamics.hfhr(d, 1.0, 2.0), 10**6),
         (lambda d: gm.dynamics.gaul(np.linspace(0.5, 2.0, d), 1.0, 2.0), 10**6),
         (lambda d: gm.dynamics.nonreversible(gm.dynamics.rotations(d)), 10**6),

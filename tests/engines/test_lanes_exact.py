@@ -12,6 +12,7 @@ U = np.array([1.0, -0.5, 0.7])
 K = np.array([[2.0, 0.4, 0.0], [0.4, 1.0, -0.3], [0.0, -0.3, 0.7]])
 MEAN = np.array([0.5, -1.0, 2.0])
 R, N, ETA = 100_000, 40, 0.1
+SLOW = pytest.mark.slow
 Z = 4.5  # of about 60 scores below, none should be larger: 4e-4 of a chance
 
 
@@ -124,7 +125,7 @@ def _against_scan(plan):
         assert largest(*two_sample_scores(ours.averages[name], theirs.averages[name])) < Z, name
 
 
-@pytest.mark.parametrize("name", ["SGNLMC", "SGGAULMC", "general on (θ, r)"])
+@pytest.mark.parametrize("name", ["SGGAULMC", *(pytest.param(n, marks=SLOW) for n in ("SGNLMC", "general on (θ, r)"))])
 def test_cosines_agree_with_scan(name):
     plan = gm.Plan(
         target=gm.targets.CosinePerturbed(3, 1.2),
@@ -149,9 +150,9 @@ def test_cosines_agree_with_scan(name):
     ("oracle", "d"),
     [
         (gm.oracles.Minibatch(32), 14),
-        (gm.oracles.Minibatch(7), 20),
-        (gm.oracles.ControlVariate(8), 14),
-        (gm.oracles.Exact(), 14),
+        pytest.param(gm.oracles.Minibatch(7), 20, marks=SLOW),
+        pytest.param(gm.oracles.ControlVariate(8), 14, marks=SLOW),
+        pytest.param(gm.oracles.Exact(), 14, marks=SLOW),
         (gm.oracles.Gaussian(2.0), 5),
     ],
     ids=["mini-batch", "two vectors per row", "control variate", "exact", "Gaussian"],

@@ -40,8 +40,14 @@ def test_chunks_do_not_change_the_numbers(plan, chains, engine):
     same(gm.run(plan, chunk_size=13, engine=engine), gm.run(plan, engine=engine))
 
 
-@pytest.mark.parametrize("chains", [1, 50])
-@pytest.mark.parametrize("parts", [(1, 99), (60, 40), (30, 30, 40)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("chains", "parts"),
+    [(50, (1, 99)), (1, (30, 30, 40))]
+    + [pytest.param(c, p, marks=SLOW) for c, p in ((1, (1, 99)), (50, (30, 30, 40)), (1, (60, 40)), (50, (60, 40)))],
+)
 def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     plan = plan.replace(num_chains=chains, burn_in=5, num_steps=100)
     run = gm.run(plan.replace(num_steps=parts[0]), thin=3, engine=engine)
@@ -53,6 +59,7 @@ def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     assert np.array_equal(run.draws, whole.draws)
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_a_pickled_run_continues_as_the_run_itself(plan, engine):
     run = gm.run(plan.replace(burn_in=5), thin=3, engine=engine, progress=lambda count: None)
     copy = pickle.loads(pickle.dumps(run))
@@ -182,6 +189,7 @@ def test_errors_and_intervals_are_what_they_say(engine):
         run.interval("h", 95)
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_one_long_chain_has_an_error_from_batch_means(engine):
     """The batch-means error of single chains, averaged over seeds, is the true spread between them (within 10 %)."""
     plan = on_normal(num_steps=8192, num_chains=1)
@@ -269,6 +277,7 @@ def test_leaving_the_sane_range_is_a_failure(plan, engine):
         gm.run(plan, sane_range=0.5, engine=engine)
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_draws_say_what_they_take(plan, capsys, engine):
     gm.run(plan, thin=4, engine=engine)
     said = capsys.readouterr().err
@@ -294,6 +303,7 @@ def test_draws_of_a_pytree_keep_its_shape():
     assert (run.draws["b"][:, 0] == 0.5).all()
 
 
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
 def test_a_start_drawn_for_every_chain(plan, engine):
     run = gm.run(plan.replace(start=lambda key: jax.random.normal(key, (2,)), num_chains=5000), thin=100, engine=engine)
     first = run.draws[:, 0]

@@ -19,7 +19,7 @@ def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(1,), (3, 1001), (2, 5, 7)])
+@pytest.mark.parametrize("shape", [(1,), (3, 1001), pytest.param((2, 5, 7), marks=pytest.mark.slow)])
 def test_normals_are_those_of_jax(shape, dtype):
     with jax.enable_x64(dtype == "float64"):
         key = jax.random.fold_in(jax.random.key(3), 8)

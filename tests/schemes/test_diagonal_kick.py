@@ -55,6 +55,7 @@ def test_numbers_per_coordinate_agree_with_matrices():
         np.testing.assert_allclose(kick_variances(P, Sigma, alpha, gamma, eta), matrices, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_above_512_parameters_it_runs_and_keeps_the_variances():
     """600 coordinates with 100 chains of their own: the mean of precision · θ² over all is 1 within 4 standard errors."""
     d, tau = 600, 0.5

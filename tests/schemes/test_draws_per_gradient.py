@@ -50,6 +50,7 @@ def test_where_nothing_is_whitened(study):
         assert row["variance_error"] < 0.02  # 1 % of the covariance and two standard errors of this run
 
 
+@pytest.mark.slow
 def test_a_small_regression_in_a_second():
     """Balanced noise with a martingale against Euler with the same gradients: a hundred times the effective draws."""
     rng = np.random.default_rng(5)

@@ -102,7 +102,7 @@ def test_a_law_that_is_not_gaussian(no_search):
     assert max(f.relative_error for f in found) < 0.1
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.5])
+@pytest.mark.parametrize("tau", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_chains_that_have_not_arrived_are_told(tau, untrusted):
     """Far out ∇U is constant: the chains agree with each other, and are wrong."""
     with pytest.warns(gm.GyromcWarning, match="error of about 100 % or more; variances under `balanced` may be off"):

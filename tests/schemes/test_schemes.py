@@ -177,7 +177,12 @@ def test_low_rank_noise_says_the_largest_step(eta):
     noise_root(dynamics, S, 0.3835)
 
 
-@pytest.mark.parametrize("scheme", gm.schemes.SCHEMES)
+WITH_MEMORY = ("lm_ab2", "hfhr_splitting")
+
+
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(s, marks=[] if s in WITH_MEMORY else [pytest.mark.slow]) for s in gm.schemes.SCHEMES]
+)
 def test_a_continued_run_is_one_longer_run(scheme):
     dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr"}.get(scheme, "general")
     plan = plan_of(scheme, dynamics, gm.oracles.Gaussian(0.2))

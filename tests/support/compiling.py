@@ -21,6 +21,7 @@ QUICK = frozenset(
         "shape",
         "targets",
         "test_accuracy.py",
+        "test_contract.py",
         "test_pages.py",
         "test_saved_runs.py",
         "test_shared_runs.py",

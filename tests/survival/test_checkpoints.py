@@ -18,12 +18,12 @@ from gyromc.show.files import locked
 from support.survivors import PLANS, balanced, killed_at, names, small, start_and_kill
 
 
-@pytest.mark.parametrize("engine", ["scan", "lanes"])
-@pytest.mark.parametrize("name", ["balanced", "following anchors"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("following anchors", "scan"), ("balanced", "lanes"), pytest.param("balanced", "scan", marks=pytest.mark.slow)],
+)
 def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkeypatch):
     plan = PLANS[name]()
-    if engine == "lanes" and plan.oracle.memory(2):
-        pytest.skip("lanes keeps no anchors")
     options = {"engine": engine, "thin": 10, "chunk_size": 9, "every": 20}
     whole = gm.run(plan, engine, thin=10, progress=False)
     for step in (5, 90, 150):

@@ -14,7 +14,7 @@ from gyromc.engines import checkpoints as module
 from gyromc.engines.lanes import storage
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_loses_at_most_an_interval(number):
     row = faults.killed("lanes", 3, number, steps=40_000, seed=1)
     assert (row.tries, row.broken) == (3, 0), row

@@ -21,12 +21,15 @@ GOES_ON = """
 import sys
 import gyromc as gm
 from damages import digest
-run = gm.load(sys.argv[1], allow_import=True)
-print(digest(run), digest(run.continue_(50)))
+for path in sys.argv[1:]:
+    run = gm.load(path, allow_import=True)
+    print(digest(run), digest(run.continue_(50)))
 """
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "following anchors" else []) for name in PLANS]
+)
 def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     plan = PLANS[name]()
     run = gm.run(plan, "lanes" if ENGINES["lanes"].why_not(plan) is None else "scan", thin=10, progress=False)
@@ -39,16 +42,17 @@ def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     assert (tmp_path / "again.gyromc").read_bytes() == (tmp_path / "run.gyromc").read_bytes()
 
 
-@pytest.mark.parametrize("engine", ["scan", "lanes"])
-def test_another_process_goes_on_bit_for_bit(engine, tmp_path):
-    run = gm.run(PLANS["balanced"](), engine, thin=10, progress=False)
-    run.save(tmp_path / "run.gyromc")
-    command = [sys.executable, "-c", GOES_ON, str(tmp_path / "run.gyromc")]
+def test_another_process_goes_on_bit_for_bit(tmp_path):
+    runs = [gm.run(PLANS["balanced"](), engine, thin=10, progress=False) for engine in ("scan", "lanes")]
+    paths = [tmp_path / "scan.gyromc", tmp_path / "lanes.gyromc"]
+    for run, path in zip(runs, paths, strict=True):
+        run.save(path)
+    command = [sys.executable, "-c", GOES_ON, *map(str, paths)]
     more = {"PYTHONPATH": os.pathsep.join(sys.path)}
     where = {"cwd": Path(survivors.__file__).parents[1], "env": {**os.environ, **more}}
     done = subprocess.run(command, capture_output=True, text=True, **where)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [digest(run), digest(run.continue_(50))]
+    assert done.stdout.split() == [digest(r) for run in runs for r in (run, run.continue_(50))]
 
 
 def test_engine_pallas_goes_on_bit_for_bit(tmp_path, monkeypatch):
