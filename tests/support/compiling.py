@@ -23,6 +23,7 @@ QUICK = frozenset(
         "test_accuracy.py",
         "test_contract.py",
         "test_pages.py",
+        "test_rows_on_disk.py",
         "test_saved_runs.py",
         "test_shared_runs.py",
     )

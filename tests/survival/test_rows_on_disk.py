@@ -63,7 +63,7 @@ def passes(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, passes, compiled_quickly):
+def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, passes):
     """And no mode is looked for again."""
     source = written(tmp_path)
     assert is_fed(over(source))  # the rows of `scan` are read ahead by a thread
@@ -86,7 +86,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
-def test_a_process_that_was_killed(engine, tmp_path, compiled_quickly):
+def test_a_process_that_was_killed(engine, tmp_path):
     whole = gm.run(over(written(tmp_path)), engine, thin=10, progress=False)
     more = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiled as here
     where = {"cwd": Path(__file__).parent, "env": {**os.environ, **more}}
