@@ -77,6 +77,7 @@ def test_float64_has_the_exact_mean_and_variance():
     assert largest(_scores(plan)) < Z
 
 
+@pytest.mark.slow
 def test_sixty_four_dimensions_dense():
     rng = np.random.default_rng(0)
     plan = gm.Plan(

@@ -106,6 +106,7 @@ def test_rows_are_read_in_place_where_the_last_page_holds_what_follows_them(tmp_
         assert fits_in_place(Mapped(tmp_path / "X.npy", tmp_path / "y.npy"), 16) is fits, left
 
 
+@pytest.mark.slow
 def test_a_file_of_doubles_is_rounded_row_by_row(tmp_path):
     wide, oracle = X.astype(float) * (1 + 1e-9), gm.oracles.Minibatch(21)
     found = averages(mapped(tmp_path, "logistic", wide, np.int8), oracle)

@@ -96,6 +96,7 @@ def choose(page, name, value):
     )
 
 
+@pytest.mark.slow
 def test_every_control_changes_the_state(page):
     for name, values in CHOICES.items():
         for value in values:
@@ -191,7 +192,7 @@ def test_what_is_not_known_is_not_shown_as_a_number(opened):
     assert "not positive definite" in page.inner_text("#headline") or "not positive definite" in state(page)["problem"]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_nothing_that_axe_finds(opened, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page = opened("chains=10&dynamics=hfhr", width=width, color_scheme=scheme, reduced_motion="reduce")

@@ -90,6 +90,7 @@ def test_no_damaged_entry_is_used_or_raises(tmp_path, kind):
         assert (cache.load(other.stem, plan) if kind == "npz" else cache.load_json(other.stem)) is None
 
 
+@pytest.mark.slow
 def test_reproduce_goes_on_over_damaged_entries(tmp_path):
     first = reproduce(["nld-quadratic"], TINY, engine="scan", out=tmp_path)
     for path in (tmp_path / "cache").iterdir():

@@ -82,7 +82,7 @@ def test_the_verdict_table_is_complete(browser, sample):
 
 
 @needs_chromium
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_nothing_overflows_on_a_phone(browser, sample, scheme):
     page, _, complaints = open_page(browser, sample / "report.html", width=390, scheme=scheme)
     assert complaints == []

@@ -86,7 +86,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("softmax, 5 classes",)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
 def test_the_fused_engine_has_the_same_gradient(name):
     """A large step, so that the drift stands out of the noise: 2 % of it would be seen."""
     make, oracle = CASES[name]

@@ -29,7 +29,7 @@ def report(tmp_path_factory):
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_the_page_is_readable_everywhere(browser, report, width, scheme):
     page, requests, complaints = open_page(browser, report, width, scheme)
     page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
