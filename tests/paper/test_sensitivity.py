@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+import gyromc as gm
+from gyromc.app.cli import app
 from gyromc.paper import CATALOGUE
 from gyromc.paper.measures import Bootstrap, rmse_ratio
 from gyromc.paper.profiles import PROFILES
+from gyromc.paper.reproduction import _command
 from gyromc.paper.sensitivity import headlines, variants
 
 
@@ -40,3 +44,18 @@ def test_only_the_paper_profile_has_the_study():
     for experiment in CATALOGUE.values():
         assert study.step_sizes(experiment) == experiment.step_sizes
     assert headlines({}) == []
+
+
+@pytest.mark.parametrize(("arguments", "studied"), [([], True), (["--no-sensitivity"], False)])
+def test_the_study_can_be_left_out(arguments, studied, monkeypatch, tmp_path):
+    seen = []
+
+    def stop(experiments, profile, *_):
+        seen.append(profile.sensitivity is not None)
+        raise gm.InvalidInput("enough")
+
+    monkeypatch.setattr("gyromc.paper.reproduction.Computation", stop)
+    command = ["reproduce", "nld-quadratic", "--profile", "paper", "--out", str(tmp_path), *arguments]
+    CliRunner().invoke(app, command)
+    assert seen == [studied]
+    assert ("--no-sensitivity" in _command((), "paper", "auto", 0, studied)) is not studied

@@ -59,6 +59,9 @@ def reproduce(
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache holds.")] = False,
     workers: Annotated[int | None, typer.Option(help=WORKERS)] = None,
     cluster: Annotated[str | None, typer.Option(help=CLUSTER)] = None,
+    sensitivity: Annotated[
+        bool, typer.Option(help="Judge claim (i) over other data, rows and starts too (profile paper).")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Run the paper's experiments and report every claim with a verdict."""
@@ -70,9 +73,8 @@ def reproduce(
     from gyromc.show.progress import say
 
     try:
-        done = reproduce(
-            names or (), profile, engine=engine, out=out, seed=seed, fresh=fresh, workers=workers, cluster=cluster
-        )
+        chosen = {"engine": engine, "workers": workers, "cluster": cluster, "sensitivity": sensitivity}
+        done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
     except KeyboardInterrupt as stop:
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""
         say(f"interrupted{kept}. The same command goes on from there.")
