@@ -15,7 +15,7 @@ import pytest
 import gyromc
 from gyromc.app.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper import reproduce
+from gyromc.paper import execution, reproduce
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.catalogue import select
 from gyromc.paper.execution import cells, execute
@@ -235,3 +235,18 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
     todo = cells(select(["nld-quadratic"]), PROFILES["paper"])
     kept = [Cache(tmp_path / "cache").load(fingerprint(cell.plan, "scan"), cell.plan) for cell in todo]
     assert sum(piece is not None for piece in kept) >= 2
+
+
+def test_beside_a_gpu_the_processors_compute_what_has_few_chains(tmp_path, monkeypatch):
+    """Kernels are interpreted here. `auto` leaves few chains to `lanes`; an engine that was asked for computes all."""
+    monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
+    monkeypatch.setattr(execution, "processors", lambda: 4)
+    (e,) = select(["nld-quadratic"], 0)
+    todo = [execution.Cell(e, e.roles[0], 0.1, e.plan(0.1, e.roles[0], num_chains=n)) for n in (256, 257)]
+    few, many = execution.Work(todo, Cache(tmp_path)).engines
+    assert (few, many) == ("lanes", "pallas")
+    assert execution.Work(todo, Cache(tmp_path), "pallas").engines == ["pallas", "pallas"]
+    work = execution.Work(todo, Cache(tmp_path))
+    assert work.on_gpu == {work.keys[1]}
+    monkeypatch.setattr(execution, "processors", lambda: 1)
+    assert execution.Work(todo, Cache(tmp_path)).engines == ["pallas", "pallas"]

@@ -52,7 +52,9 @@ class Computation:
         self.errors = dict(self._error_jobs())
         self.predictions = [*self._forecast_jobs(), *self.errors.values()]
         self.on_gpu = bool(self.work.on_gpu)
-        self.aside = [job for job in self.work.jobs if self.on_gpu and job.key not in self.work.on_gpu]
+        on_gpu = lambda job: job.key in self.work.on_gpu
+        self.own = [job for job in self.work.jobs if not self.on_gpu or on_gpu(job)]  # at the place
+        self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
         self.place = self._place(workers, cluster)
         self.found: Obtained | None = None
         self.predicting: float | None = None  # seconds that predictions took beside the pieces
@@ -60,9 +62,8 @@ class Computation:
     @property
     def seconds(self) -> float:
         """About how long the jobs take that are shown in the progress."""
-        shown = self.work.jobs if isinstance(self.place, Here) else [*self.work.jobs, *self.predictions]
-        aside = {job.key for job in self.aside}
-        return sum(job.task.seconds for job in shown if job.key not in aside)
+        shown = self.own if isinstance(self.place, Here) else [*self.work.jobs, *self.predictions]
+        return sum(job.task.seconds for job in shown)
 
     @property
     def place_name(self) -> str:
@@ -74,10 +75,10 @@ class Computation:
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces."""
         if isinstance(self.place, Here):
-            count = min(processors() - 1, 10_000 if self.aside else PREDICTING) if self.on_gpu else 0
-            aside = {job.key for job in self.aside}
+            free = processors() - 1 if self.on_gpu else 0
+            count = free if self.aside else min(free, PREDICTING)
             with _Beside([*self.aside, *self.predictions], self.cache, count) as beside:
-                pieces = obtain([job for job in self.work.jobs if job.key not in aside], self.cache, self.place, shown)
+                pieces = obtain(self.own, self.cache, self.place, shown)
             assert beside.found is not None
             self.found, self.predicting = beside.found, beside.seconds
             pieces = pieces.and_also(beside.found)
