@@ -140,3 +140,15 @@ def test_functions_of_a_plan_file_need_permission(plan_file, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "--allow-import" in refused("continue", tmp_path / "run.gyromc", "--steps", "10")
     assert gyromc("continue", tmp_path / "run.gyromc", "--steps", "10", "--allow-import").returncode == 0
+
+
+def test_warnings_are_messages_without_the_line_of_code(tmp_path):
+    """Of the process itself; a warning that is not gyromc's stays as Python prints it."""
+    program = (
+        "import warnings; from gyromc.app import cli; from gyromc.errors import GyromcWarning; "
+        "cli.command_line = lambda: (warnings.warn('too few', GyromcWarning), warnings.warn('other', UserWarning)); cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "warning: too few\n" in done.stderr.splitlines(keepends=True)
+    assert "UserWarning: other" in done.stderr

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 
 import typer
 
@@ -49,7 +50,7 @@ for _module in COMMANDS:
 
 def main() -> None:
     """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
-    sys.unraisablehook = _ignore_interrupts
+    sys.unraisablehook, warnings.showwarning = _ignore_interrupts, _show_warning
     try:
         command_line()
     except SystemExit as done:
@@ -108,6 +109,17 @@ def _who() -> str:
     from gyromc.processes import index
 
     return f"process {index()}: " if index() else ""
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    """Print a warning of gyromc as a message, without the line of code that gave it; others as Python does."""
+    from gyromc.errors import GyromcWarning
+
+    if issubclass(category, GyromcWarning):
+        text = f"{_who()}warning: {message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(text)
 
 
 def _ignore_interrupts(dropped) -> None:
