@@ -55,6 +55,11 @@ def wait(page, condition):
     pytest.fail(f"{condition} never held: {page.evaluate('JSON.stringify(window.explorer)')[:500]}")
 
 
+def settled(page, condition="window.explorer.ready"):
+    """Wait until a condition holds and the page shows it: charts and tables are drawn a while after the numbers are known."""
+    wait(page, f"{condition} && !window.explorer.stale")
+
+
 def state(page):
     return json.loads(page.evaluate("JSON.stringify(window.explorer)"))
 
@@ -134,6 +139,19 @@ def test_wrong_inputs_are_replaced_and_said(opened):
     assert page.locator("#notice").is_visible()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_buttons_stay_where_they_are_while_numbers_come_in(opened, width):
+    page = opened("chains=10", width, reduced_motion="reduce")
+    page.evaluate(
+        "() => new PerformanceObserver((list) => { window.moved = [...(window.moved ?? []), "
+        "...list.getEntries().flatMap((e) => e.sources.map((s) => s.node?.className ?? s.node?.nodeName))]; }"
+        ").observe({ type: 'layout-shift', buffered: true })"
+    )
+    settled(page)
+    assert page.text_content("#headline")
+    assert "run" not in page.evaluate("window.moved ?? []")  # a button that moves is missed by a click on its way
+
+
 def test_step_reset_and_play(opened):
     page = opened("chains=10", reduced_motion="reduce")
     assert state(page)["t"] == 0  # reduced motion: nothing moves by itself
@@ -170,7 +188,7 @@ PREDICTED = [
 def test_the_numbers_shown_are_those_of_predict(opened, case):
     settings, kind, scheme, values, u, square, eta, tau = case
     page = opened(settings, reduced_motion="reduce")
-    wait(page, "window.explorer.ready")
+    settled(page)
     shown = state(page)["sides"]
     asked = vectors.case(8.0, 30.0, kind, scheme, eta, tau, u, square, **values)
     expected = vectors.on_gaussian(asked)
@@ -185,7 +203,7 @@ def test_the_numbers_shown_are_those_of_predict(opened, case):
 
 def test_what_is_not_known_is_not_shown_as_a_number(opened):
     page = opened("target=banana&chains=10&eta=0.02", reduced_motion="reduce")
-    wait(page, "Boolean(window.explorer.sides.beside.now)")
+    settled(page, "Boolean(window.explorer.sides.beside.now)")
     cells = page.locator("#numbers tbody tr").all_inner_texts()
     assert cells[1].count("not known") == 2
     page = opened("dynamics=gaul&a=0.01&gaulGamma=0.05&c1=5", reduced_motion="reduce")
@@ -197,7 +215,7 @@ def test_nothing_that_axe_finds(opened, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page = opened("chains=10&dynamics=hfhr", width=width, color_scheme=scheme, reduced_motion="reduce")
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    wait(page, "window.explorer.ready")
+    settled(page)
     found = axe.Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -121,12 +121,12 @@ function pieces(points) {
   return found.filter((piece) => piece.length);
 }
 
-/** A range around all values, with a margin. */
-export function rangeOf(values) {
+/** A range around all values, with a margin: `alone` where there is but one value. */
+export function rangeOf(values, alone) {
   const finite = values.filter(Number.isFinite);
   if (!finite.length) return [-1, 1];
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
-  const margin = 0.08 * (high - low) || Math.max(Math.abs(high), 1e-9);
+  const margin = 0.08 * (high - low) || alone;
   return [low - margin, high + margin];
 }
 

@@ -238,7 +238,7 @@ function drawAverage() {
     points: past.flatMap((e) => { const band = world.band(s, e); return band ? [[e.t, ...band]] : []; }),
   }));
   const late = [...lines, ...bands].flatMap(({ points }) => points.filter(([t]) => t >= 0.08 * world.t).flatMap(([, ...v]) => v));
-  const range = rangeOf([...late, about.mean]);
+  const range = rangeOf([...late, about.mean], Math.sqrt(about.variance));
   const now = past.at(-1);
   const means = ["yours", "beside"].map((side) => shown(now?.[side]?.mean ?? NaN));
   const label = `Running average after ${world.t} steps: yours ${means[0]}, reversible ${means[1]}, truth ${shown(about.mean)}.`;
