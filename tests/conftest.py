@@ -17,6 +17,7 @@ from support.browsing import browser  # noqa: F401  # a fixture
 
 def pytest_configure(config):
     compiling.share(config.add_cleanup)
+    compiling.with_the_older_generator(config.getoption("markexpr"))
 
 
 @pytest.fixture(autouse=True, scope="module")

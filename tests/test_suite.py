@@ -28,6 +28,29 @@ SETTINGS = (
 )
 
 
+def test_flags_are_added_once_to_those_that_are_set(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--a=1 --b=2")
+    assert compiling.flags("--b=2", "--c=3") == "--a=1 --b=2 --c=3"
+    monkeypatch.delenv("XLA_FLAGS")
+    assert compiling.flags("--c=3") == "--c=3"
+
+
+@pytest.mark.parametrize(
+    ("version", "marks", "known"),
+    [
+        ("0.10.2", "not slow", True),
+        ("0.10.2", "slow", False),
+        ("0.11.2", "not slow", False),
+        ("0.100.0", "not slow", False),
+    ],
+)
+def test_only_releases_that_know_the_flag_get_it_and_only_default_tests(version, marks, known, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("jaxlib.__version__", version)
+    compiling.with_the_older_generator(marks)
+    assert (compiling.OLDER_GENERATOR in os.environ["XLA_FLAGS"]) == known
+
+
 def test_a_process_that_a_test_starts_compiles_like_this_one():
     done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, check=True)
     folder, quickly = done.stdout.split()

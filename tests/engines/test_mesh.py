@@ -22,7 +22,7 @@ from gyromc.engines.parts import Parts, by_part, normal
 from gyromc.engines.shards import on_devices as on_devices_of
 from gyromc.engines.shards import require_shared, shared
 from gyromc.engines.slices import Slices
-from support import on_devices
+from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
 EVERY = "chains+data+parameters+all+8 of chains+chains × data"
@@ -32,7 +32,10 @@ SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-
 
 
 def found_on_eight_devices(arguments: list[str]) -> dict:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": os.pathsep.join(sys.path)}
+    flags = {
+        "XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=8"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     command = [sys.executable, on_devices.__file__, *arguments]
     done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

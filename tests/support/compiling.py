@@ -1,7 +1,8 @@
-"""How JAX compiles in the tests: what is compiled is stored for all processes of a session; some tests are compiled quickly.
+"""How JAX compiles in the tests: what is compiled is stored for all processes of a session; default tests are compiled quickly.
 
-Programs that take longer to compile than to run are compiled without optimisations; the numbers differ by rounding alone. The
-slow tests run long, and are compiled as for a user.
+Most programs of the tests take longer to compile than to run. All default tests are compiled with the older of XLA's two
+generators of code for the CPU, which is the faster compiler; those of the files listed here also without optimisations. The
+numbers differ by rounding alone. The slow tests run long, and are compiled as for a user.
 """
 
 import os
@@ -9,6 +10,11 @@ import shutil
 import tempfile
 
 import jax
+import jaxlib
+
+# XLA ends the process when it does not know a flag: this one is known to the releases of jaxlib that start with `KNOWN_TO`.
+KNOWN_TO = "0.10."
+OLDER_GENERATOR = "--xla_cpu_use_fusion_emitters=false"
 
 # The folders and files whose default tests are compiled quickly.
 QUICK = frozenset(
@@ -48,6 +54,18 @@ def share(add_cleanup) -> None:
     _set("compilation_cache_dir", folder)
     _set("persistent_cache_min_compile_time_secs", 0)
     _set("persistent_cache_min_entry_size_bytes", -1)
+
+
+def with_the_older_generator(marks: str) -> None:
+    """Set the flags of XLA for default tests, here and in processes that tests start. JAX must not have compiled before."""
+    if "not slow" in marks and jaxlib.__version__.startswith(KNOWN_TO):
+        os.environ["XLA_FLAGS"] = flags(OLDER_GENERATOR)
+
+
+def flags(*more: str) -> str:
+    """The value of `XLA_FLAGS` with these flags added to those that are set."""
+    before = os.environ.get("XLA_FLAGS", "").split()
+    return " ".join([*before, *(flag for flag in more if flag not in before)])
 
 
 def in_the_way_of(path, marks: str) -> None:

@@ -15,6 +15,7 @@ import gyromc as gm
 from damages import digest
 from gyromc.engines.checkpoints import _interval
 from gyromc.show.files import locked
+from support import compiling
 from support.survivors import PLANS, balanced, killed_at, names, small, start_and_kill
 
 
@@ -238,7 +239,10 @@ print(jax.device_count(), digest(run))
 def test_a_run_goes_on_on_another_number_of_devices(tmp_path, monkeypatch):
     whole = gm.run(PLANS["minibatch"](), "scan", thin=10, progress=False)
     start_and_kill(monkeypatch, PLANS["minibatch"](), 100, tmp_path, engine="scan", thin=10, every=20)
-    more = {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    more = {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=4"),
+    }
     command = [sys.executable, "-c", ON_DEVICES, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **more})
     assert done.returncode == 0, done.stderr

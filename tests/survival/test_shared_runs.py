@@ -13,10 +13,14 @@ import gyromc as gm
 from damages import digest
 from gyromc.app import planfiles
 from gyromc.processes import LOST
+from support import compiling
 from support.launch import ended, free_port, started, together
 from support.survivors import PLANS, balanced
 
-DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+DEVICES = {
+    "XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=2"),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
 TOGETHER = """
 import json, sys
 import numpy as np
