@@ -10,11 +10,11 @@ READY := $(VENV)/.ready
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+# Python compiles a module when it is first imported; compiling all of them while installing takes 40 seconds more.
 # CONSTRAINTS=constraints/python3.11.txt installs the versions that were tested instead of the newest.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]' $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 	touch $@
 
 reproduce: $(READY)  ## environment, then all twelve experiments (quick profile) and the path of their report
