@@ -113,7 +113,7 @@ def test_sigterm_saves_and_has_its_own_status(tmp_path):
     while not list(saved.glob("step-*.gyromc")) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 143, said
     assert "SIGTERM: saving, then ending" in said
     assert "Traceback" not in said

@@ -229,7 +229,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
     running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     _until_pieces(running, tmp_path / "cache", 2)
     running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=100)[1]
+    said = running.communicate(timeout=300)[1]
     assert running.returncode == 130
     assert "The same command goes on from there" in said
     todo = cells(select(["nld-quadratic"]), PROFILES["paper"])
