@@ -180,7 +180,7 @@ def _timeless(directory: Path) -> dict:
 
 def _until_pieces(running: subprocess.Popen, cache: Path, number: int) -> None:
     """Wait until so many pieces are finished."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 500
     while len(list(cache.glob("*.npz"))) < number and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -7,8 +7,10 @@ slow tests run long, and are compiled as for a user.
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import jax
+from jax._src import lru_cache
 
 # The folders and files whose default tests are compiled quickly.
 QUICK = frozenset(
@@ -41,6 +43,7 @@ def share(add_cleanup) -> None:
     JAX looks a program up by its content: workers, processes that tests start, and functions that are equal without being the
     same object share it. Workers find the folder in their environment.
     """
+    lru_cache.LRUCache.put = _put_whole
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="gyromc-compiled-")
@@ -48,6 +51,15 @@ def share(add_cleanup) -> None:
     _set("compilation_cache_dir", folder)
     _set("persistent_cache_min_compile_time_secs", 0)
     _set("persistent_cache_min_entry_size_bytes", -1)
+
+
+def _put_whole(cache, key: str, value: bytes) -> None:
+    """Store a program under its name when all of it is written: JAX writes it there, and another process reads half of it."""
+    path = Path(f"{cache.path / key}{lru_cache._CACHE_SUFFIX}")
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+            file.write(value)
+        os.replace(file.name, path)
 
 
 def in_the_way_of(path, marks: str) -> None:
