@@ -82,11 +82,10 @@ def _forget(out: str) -> None:
         (Path(out) / name).unlink(missing_ok=True)
 
 
-def _first_step(process: Any, out: str) -> float:
-    """Wait until a process has made steps of its own, or ended; the time then."""
-    while process.is_alive() and _noted(out, 0) <= _noted(out, 8):
+def _wait_for_step(process: Any, out: str, steps: int, share: float) -> None:
+    """Wait until a process has made this share of the steps that were left when it began, or has ended."""
+    while process.is_alive() and _noted(out, 0) <= _noted(out, 8) + share * (steps - _noted(out, 8)):
         time.sleep(0.002)
-    return time.monotonic()
 
 
 def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = None, seed: int = 0) -> Row:
@@ -106,9 +105,8 @@ def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = 
             return process
 
         began, first = time.monotonic(), start(f"{folder}/first")
-        stepping = _first_step(first, out)
         first.join()
-        ended, expected = time.monotonic(), (Path(out) / "digest").read_text()
+        life, expected = time.monotonic() - began, (Path(out) / "digest").read_text()
         for round_number in range(10 * tries):
             if row.tries >= tries:
                 break
@@ -117,11 +115,11 @@ def killed(engine: str, tries: int, number: signal.Signals, steps: int | None = 
             while not (Path(out) / "digest").exists():
                 process = start(directory)
                 if row.tries < tries:
-                    if rng.random() < WHILE_STEPPING:
-                        _first_step(process, out)
-                        process.join(rng.uniform(0, ended - stepping))
+                    if rng.random() < WHILE_STEPPING:  # by its steps, not by the time that another one took
+                        _wait_for_step(process, out, steps, rng.uniform(0, 1))
+                        process.join(rng.uniform(0, 0.02))
                     else:
-                        process.join(rng.uniform(0, ended - began))
+                        process.join(rng.uniform(0, life))
                     with contextlib.suppress(ProcessLookupError):  # it may have ended this moment
                         os.kill(process.pid, number) if process.is_alive() else None
                 process.join()

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 import warnings
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,8 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation.levels import measured_twice
-from gyromc.expectation import biases
+from gyromc.expectation import biases, pursuit
+from gyromc.expectation import limits as limits_module
 from gyromc.expectation.chains import GrowingRun
 from gyromc.expectation.expect import attain
 from gyromc.expectation.limits import Limits
@@ -166,13 +168,22 @@ def test_gradients_that_are_spent_end_the_run_with_a_warning():
     assert abs(found.mean["x"]) < 4 * found.std_error["x"]
 
 
-def test_seconds_that_are_spent_end_the_run_with_a_warning():
-    attain(whitened(), 0.02, progress=False)  # compiles
-    began = time.perf_counter()
-    limits = Limits.read(None, 1.0, began)
+def test_seconds_that_are_spent_end_the_run_with_a_warning(monkeypatch):
+    """By a clock on which every piece takes 0.3 seconds: one second is over after four."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    piece = GrowingRun._piece
+
+    def timed(self, count, steps):
+        piece(self, min(count, 1000), steps)
+        clock.now += 0.3
+
+    monkeypatch.setattr(GrowingRun, "_piece", timed)
+    for module in (limits_module, pursuit):
+        monkeypatch.setattr(module, "time", clock)
+    limits = Limits.read(None, 1.0, clock.now)
     with pytest.warns(gm.GyromcWarning, match="time allowed is spent"):
         found = attain(whitened(), 1e-6, limits=limits, progress=False)
-    assert time.perf_counter() - began < 20  # one piece of half a second too many, on a busy machine
+    assert clock.now == pytest.approx(4 * 0.3)
     assert found.relative_error["x"] > 1e-6
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src.lru_cache import LRUCache
 
 from support import compiling
 
@@ -21,6 +22,16 @@ def test_what_is_compiled_is_stored():
     assert str(folder) == jax.config.jax_compilation_cache_dir
     jax.jit(cos_times_a_number_of_its_own)(1.0)
     assert list(folder.glob("*cos_times_a_number_of_its_own*"))
+
+
+def test_a_stored_program_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    """The other worker looks for it at any moment."""
+    cache, seen, replace = LRUCache(str(tmp_path), max_size=-1), [], os.replace
+    monkeypatch.setattr(os, "replace", lambda *names: (seen.append(cache.get("program")), replace(*names)))
+    for content in (b"whole", b"of another worker"):
+        cache.put("program", content)
+    assert seen == [None]
+    assert cache.get("program") == b"whole"
 
 
 SETTINGS = (

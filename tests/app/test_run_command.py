@@ -1,16 +1,18 @@
 """`gyromc run` from a plan file, as a user calls it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 import gyromc as gm
+from gyromc.app import cli
+from gyromc.engines import loop
+from gyromc.results import Run
+from gyromc.show import interruption
 from support.commands import gyromc, interruptible_command, refused
 
 PLAN = """
@@ -111,17 +113,32 @@ def test_sigterm_saves_and_has_its_own_status(tmp_path):
     while not list(saved.glob("step-*.gyromc")) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 143, said
     assert "SIGTERM: saving, then ending" in said
     assert "Traceback" not in said
     assert not list(saved.glob(".step*"))
 
 
-def test_ctrl_c_saves_and_has_its_own_status(tmp_path, sigint):
+def test_ctrl_c_saves_and_has_its_own_status(tmp_path, sigint, monkeypatch):
+    """Ctrl-C after the first chunk; the patience of the command line ends while the run is being saved."""
     sigint(signal.default_int_handler)
+    monkeypatch.setattr(cli, "PATIENCE", 600)
+    chunk, save = loop._Loop.chunk, Run.save
+
+    def pressed(self, *arguments):
+        count = chunk(self, *arguments)
+        signal.raise_signal(signal.SIGINT)
+        return count
+
+    def slow(self, path):
+        monkeypatch.setattr(interruption, "_by_patience", True)
+        signal.raise_signal(signal.SIGINT)
+        save(self, path)
+
+    monkeypatch.setattr(loop._Loop, "chunk", pressed)
+    monkeypatch.setattr(Run, "save", slow)
     (tmp_path / "long.toml").write_text(LONG)
-    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     saving = ["--checkpoint", tmp_path / "saved", "--save", tmp_path / "run.gyromc"]
     done = gyromc("run", tmp_path / "long.toml", "--engine", "lanes", *saving)
     assert done.returncode == 130, done.stderr

@@ -1,9 +1,9 @@
 """The commands of docs/distributed.md, run as two processes on this machine with the environment that each launcher sets."""
 
+import contextlib
 import json
 import re
 import shlex
-import socket
 import sys
 
 import pytest
@@ -56,9 +56,9 @@ def slurm():
 def free_port_of_slurm():
     """A number of a job, from which JAX computes a port that is free: 61440 and the last twelve bits."""
     for job in range(1000, 1100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("localhost", 61440 + job % 4096)) != 0:
-                return job
+        with contextlib.suppress(OSError):
+            free_port(61440 + job % 4096)
+            return job
     raise AssertionError("no port is free")
 
 

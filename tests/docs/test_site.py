@@ -15,7 +15,7 @@ import pytest
 import make_site
 import site_pages
 from support import explorer as vectors
-from support.browsing import needs_chromium
+from support.browsing import needs_chromium, new_context
 from support.values import ROOT
 
 DOCS = ROOT / "docs"
@@ -199,9 +199,7 @@ def opened(browser, address):
     contexts, complaints, foreign = [], [], []
 
     def open_(name, width=1280, scheme="light", base=address):
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
-        )
+        context = new_context(browser, width, color_scheme=scheme, reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)

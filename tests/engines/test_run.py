@@ -4,7 +4,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -226,10 +225,10 @@ def test_divergence_raises_with_chain_step_and_cause(engine):
 
 
 def test_a_long_diverging_run_stops_early():
-    began = time.perf_counter()
+    made = []
     with pytest.raises(gm.DivergenceError):
-        gm.run(explosive(num_steps=10**9))
-    assert time.perf_counter() - began < 60  # 10⁹ steps would take hours
+        gm.run(explosive(num_steps=10**9), progress=made.append)
+    assert sum(made) < 10**7  # 10⁹ steps would take hours
 
 
 def test_reported_failures_are_never_averaged_in():

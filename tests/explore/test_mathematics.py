@@ -22,7 +22,7 @@ ROUNDING = 1e-9
 def in_javascript(what, folder=FOLDER):
     """What the functions in the folder give for the cases of the table."""
     command = [str(NODE), str(CHECK), str(folder), str(vectors.FILE), what]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
 
 
 def disagreements(what, folder=FOLDER):

@@ -2,15 +2,15 @@
 
 import json
 import threading
+import time
 
 import pytest
 
 from gyromc.explore.server import PageServer, copy_in_one_file
 from support import explorer as vectors
-from support.browsing import needs_chromium
+from support.browsing import LIMIT, needs_chromium, new_context
 
 pytestmark = needs_chromium
-SETTLE = 100  # tries, a tenth of a second apart
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def opened(browser, address):
     contexts, complaints, foreign = [], [], []
 
     def open_(settings="", width=1280, url=None, **options):
-        context = browser.new_context(viewport={"width": width, "height": 844}, **options)
+        context = new_context(browser, width, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
@@ -48,7 +48,8 @@ def opened(browser, address):
 
 def wait(page, condition):
     """Wait until a condition of the page holds. `evaluate` works under the page's policy, which forbids `eval`."""
-    for _ in range(SETTLE):
+    end = time.monotonic() + LIMIT / 1000
+    while time.monotonic() < end:
         if page.evaluate(condition):
             return
         page.wait_for_timeout(100)
@@ -147,8 +148,11 @@ def test_buttons_stay_where_they_are_while_numbers_come_in(opened, width):
         "...list.getEntries().flatMap((e) => e.sources.map((s) => s.node?.className ?? s.node?.nodeName))]; }"
         ").observe({ type: 'layout-shift', buffered: true })"
     )
+    places = "['play', 'step', 'reset'].map((id) => JSON.stringify(document.getElementById(id).getBoundingClientRect()))"
+    before = page.evaluate(places)
     settled(page)
     assert page.text_content("#headline")
+    assert page.evaluate(places) == before
     assert "run" not in page.evaluate("window.moved ?? []")  # a button that moves is missed by a click on its way
 
 

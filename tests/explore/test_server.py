@@ -13,6 +13,8 @@ from gyromc.app.explore import PORT
 from gyromc.explore.server import FOLDER, PageServer, copy_in_one_file, files
 from support.commands import gyromc, interruptible_command
 
+LIMIT = 120  # seconds; only reached where no answer comes
+
 
 @pytest.fixture(scope="module")
 def server():
@@ -25,7 +27,7 @@ def server():
 
 
 def ask(server, path, method="GET", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=LIMIT)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     reply = connection.getresponse()
     return reply, reply.read()
@@ -97,10 +99,10 @@ def test_the_command_prints_its_address_and_ends_at_ctrl_c():
     command = interruptible_command("explore", "--port", "0", "--no-browser")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        with urllib.request.urlopen(process.stdout.readline().strip(), timeout=20) as reply:
+        with urllib.request.urlopen(process.stdout.readline().strip(), timeout=LIMIT) as reply:
             assert reply.status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT) == 0
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "js").glob("*.mjs")), ids=lambda p: p.name)

@@ -180,7 +180,7 @@ def _timeless(directory: Path) -> dict:
 
 def _until_pieces(running: subprocess.Popen, cache: Path, number: int) -> None:
     """Wait until so many pieces are finished."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 500
     while len(list(cache.glob("*.npz"))) < number and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -229,7 +229,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
     running = subprocess.Popen([*command, "--out", str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     _until_pieces(running, tmp_path / "cache", 2)
     running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=100)[1]
+    said = running.communicate(timeout=300)[1]
     assert running.returncode == 130
     assert "The same command goes on from there" in said
     todo = cells(select(["nld-quadratic"]), PROFILES["paper"])

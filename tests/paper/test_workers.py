@@ -135,16 +135,18 @@ def test_what_another_process_computes_is_waited_for(tmp_path, capsys, monkeypat
             target=lambda to: to.append(obtain([_job(cache)], cache, Here(), Progress())), args=(results,)
         )
         thread.start()
-        time.sleep(0.2)
-        assert thread.is_alive()
+        said = ""
+        while "waiting for 1 pieces that another process computes" not in said:
+            assert thread.is_alive(), said
+            time.sleep(0.01)
+            said += capsys.readouterr().err
         if finishes:
             cache.store_json(key, {"value": 9})
         other.kill()
         other.wait()
-        thread.join(20)
+        thread.join()
         assert results[0].values == {key: {"value": 9}}
         assert results[0].computed == (frozenset() if finishes else {key})
-        assert "waiting for 1 pieces that another process computes" in capsys.readouterr().err
         (tmp_path / f"{key}.json").unlink()
 
 

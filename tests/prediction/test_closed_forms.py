@@ -41,7 +41,7 @@ def test_values_of_the_specification(dynamics, V, V_0):
 
 
 @given(seeds, positive, positive)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 def test_special_forms_are_the_general_one(seed, alpha, gamma):
     rng = np.random.default_rng(seed)
     d = int(rng.integers(1, 5))
@@ -62,7 +62,7 @@ def test_special_forms_are_the_general_one(seed, alpha, gamma):
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_rotation_never_hurts(seed):
     """V ≤ V_0 for random D, Q, P, strictly exactly when the integral of E7 is positive; for squares too."""
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def test_a_rotation_that_does_nothing():
 
 
 @given(st.floats(0.01, 50), st.integers(1, 7), seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_block_rotation_on_an_isotropic_target(rho, pairs, seed):
     """J = ρ·blockdiag gives V_J/V_0 = 1/(1+ρ²)."""
     J = gm.dynamics.rotations(2 * pairs, rho).dense()

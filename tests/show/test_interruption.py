@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gyromc.show.interruption import interruptible
+from gyromc.show import interruption
+from gyromc.show.interruption import interruptible, unhurried
 from gyromc.show.progress import Progress, progress
 
 
@@ -71,12 +72,76 @@ def test_a_press_in_an_inner_block_is_known_outside(sigint, capsys):
     assert capsys.readouterr().err == "gyromc: inner\n"
 
 
+LIMIT = 100  # seconds; only reached where a signal never comes
+
+
+def work_until(condition):
+    """Compute, as a block without checks does, until a condition holds."""
+    end = time.perf_counter() + LIMIT
+    while not condition() and time.perf_counter() < end:
+        sum(range(1000))
+
+
 def test_a_block_without_checks_ends_when_patience_does(sigint):
     sigint(signal.default_int_handler)
-    began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt), interruptible(patience=0.05), interruptible():  # noqa: PT012  # works after the signal
         signal.raise_signal(signal.SIGINT)
-        while time.perf_counter() - began < 10:
-            sum(range(1000))
-    assert time.perf_counter() - began < 5
+        work_until(lambda: False)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_is_being_saved_is_not_ended_by_patience(sigint, monkeypatch):
+    sigint(signal.default_int_handler)
+    presses, send = [], signal.raise_signal
+    monkeypatch.setattr(signal, "raise_signal", lambda number: (presses.append(number), send(number)))
+    monkeypatch.setattr(interruption, "AGAIN", 0.01)
+    saved = False
+    with pytest.raises(KeyboardInterrupt), interruptible(patience=0.01), interruptible():  # noqa: PT012  # works after the signal
+        signal.raise_signal(signal.SIGINT)
+        with unhurried():
+            work_until(lambda: len(presses) > 3)
+            saved = True
+        work_until(lambda: False)
+    assert saved
+    with pytest.raises(KeyboardInterrupt), interruptible() as stop, unhurried():  # noqa: PT012  # the user presses twice
+        signal.raise_signal(signal.SIGINT)
+        assert stop
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_patience_that_ends_as_the_block_does_sends_no_signal_after_it(sigint, monkeypatch):
+    """A thread that is slow to go on after its wait finds the block over."""
+    late = []
+
+    class Slow(threading.Event):
+        def wait(self, timeout=None):
+            found = super().wait(timeout)
+            super().wait(LIMIT)
+            return found
+
+    sigint(lambda number, frame: late.append(number))
+    monkeypatch.setattr(interruption.threading, "Event", Slow)
+    before = set(threading.enumerate())
+    with interruptible(patience=0.01):
+        signal.raise_signal(signal.SIGINT)
+        (thread,) = set(threading.enumerate()) - before
+        thread.join(0.05)  # its wait ends meanwhile
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+    assert late == []
+
+
+def test_a_press_as_the_block_ends_is_not_lost(sigint, monkeypatch):
+    heard, restore = [], signal.signal
+    sigint(lambda number, frame: heard.append(number))
+
+    def pressed(number, handler):
+        if not heard and not isinstance(handler, interruption._Press):
+            signal.raise_signal(signal.SIGINT)  # the handler of the block is still set
+        return restore(number, handler)
+
+    monkeypatch.setattr(signal, "signal", pressed)
+    with interruptible() as stop:
+        pass
+    assert not stop
+    assert heard == [signal.SIGINT]

@@ -13,6 +13,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+LIMIT = 120_000  # milliseconds for anything that a browser is asked to do; only reached where it never does it
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
 )
@@ -23,14 +24,21 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS), timeout=LIMIT)
         yield launched
         launched.close()
 
 
+def new_context(browser, width: int = 1280, **options):
+    """A window of a browser, with nothing stored in it, that waits long enough for a slow machine."""
+    context = browser.new_context(viewport={"width": width, "height": 844}, **options)
+    context.set_default_timeout(LIMIT)
+    return context
+
+
 def open_page(browser, path: Path, width: int = 1280, scheme: str = "light"):
     """A page with everything it asked for and complained about."""
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    context = new_context(browser, width, color_scheme=scheme)
     page, requests, complaints = context.new_page(), [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on(

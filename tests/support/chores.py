@@ -13,9 +13,12 @@ def square(x, advance):
     return x * x
 
 
-def where(advance):
-    """The process, and how many threads it may use."""
-    time.sleep(0.2)  # so that one process does not take all
+def where(folder, processes, advance):
+    """The process, and how many threads it may use; waits until so many processes are here, so that one does not take all."""
+    (Path(folder) / f"{os.getpid()}").touch()
+    until = time.monotonic() + 100  # reached only where the others never come
+    while len(list(Path(folder).iterdir())) < processes and time.monotonic() < until:
+        time.sleep(0.01)
     return os.getpid(), os.environ.get("GYROMC_THREADS")
 
 

@@ -8,9 +8,11 @@ numbers differ by rounding alone. The slow tests run long, and are compiled as f
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import jax
 import jaxlib
+from jax._src import lru_cache
 
 # XLA ends the process when it does not know a flag: this one is known to the releases of jaxlib that start with `KNOWN_TO`.
 KNOWN_TO = "0.10."
@@ -47,6 +49,7 @@ def share(add_cleanup) -> None:
     JAX looks a program up by its content: workers, processes that tests start, and functions that are equal without being the
     same object share it. Workers find the folder in their environment.
     """
+    lru_cache.LRUCache.put = _put_whole
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="gyromc-compiled-")
@@ -66,6 +69,15 @@ def flags(*more: str) -> str:
     """The value of `XLA_FLAGS` with these flags added to those that are set."""
     before = os.environ.get("XLA_FLAGS", "").split()
     return " ".join([*before, *(flag for flag in more if flag not in before)])
+
+
+def _put_whole(cache, key: str, value: bytes) -> None:
+    """Store a program under its name when all of it is written: JAX writes it there, and another process reads half of it."""
+    path = Path(f"{cache.path / key}{lru_cache._CACHE_SUFFIX}")
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+            file.write(value)
+        os.replace(file.name, path)
 
 
 def in_the_way_of(path, marks: str) -> None:

@@ -17,10 +17,24 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+_held: list[socket.socket] = []  # what keeps the ports that were given away
+
+
+def free_port(wanted: int = 0) -> int:
+    """A port that nobody else is given while this process runs; `wanted` is asked for, and OSError raised where it is not free.
+
+    A socket stays bound to it without listening, so that the system gives it to no other; a server that sets SO_REUSEADDR, as
+    ours and JAX's do, listens there all the same. Set before binding, the option would let a second one of these hold it too.
+    """
+    holder = socket.socket()
+    try:
+        holder.bind(("", wanted))
+    except OSError:
+        holder.close()
+        raise
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _held.append(holder)
+    return holder.getsockname()[1]
 
 
 def started(commands, environments=None, **options):

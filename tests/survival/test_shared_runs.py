@@ -26,7 +26,7 @@ import json, sys
 import numpy as np
 from gyromc import processes
 index, count, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-processes.start(f"localhost:{port}", count, index, timeout=60)
+processes.start(f"localhost:{port}", count, index, timeout=250)
 assert (processes.count(), processes.index()) == (count, index)
 for value in (index, float(index) / 3, f"é{index}", None, [index, {"a": index}], True, ""):
     assert processes.everyone(value if index == 0 else 7) == [processes.agree(value), *[7] * (count - 1)]
@@ -110,7 +110,7 @@ def folder(tmp_path):
 
 def commands(*options, count=2):
     port = free_port()
-    who = ["--coordinator", f"localhost:{port}", "--processes", str(count), "--wait", "60"]
+    who = ["--coordinator", f"localhost:{port}", "--processes", str(count), "--wait", "250"]
     command = [sys.executable, "-m", "gyromc", "run", "plan.toml", "--json", "--engine", "lanes", *options, *who]
     return [[*command, "--process-id", str(i)] for i in range(count)]
 

@@ -50,8 +50,11 @@ def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_pa
     """One crew: squares, the longest first, and where they were computed; then a process that is killed in a task."""
     monkeypatch.setenv("GYROMC_THREADS", "6")
     meter = Meter()
-    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (), seconds=0.1) for i in range(4))]
-    tasks.append(WorkerTask("killed twice", chores.dying, (str(tmp_path), 2), seconds=0.01))
+    there, killed = (str(tmp_path / name) for name in ("there", "killed"))
+    for folder in (there, killed):
+        os.mkdir(folder)
+    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (there, 2), seconds=0.1) for i in range(4))]
+    tasks.append(WorkerTask("killed twice", chores.dying, (killed, 2), seconds=0.01))
     with pytest.warns(
         GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again"
     ) as caught:
@@ -74,7 +77,7 @@ def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
 
 
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
-    slow = WorkerTask("slow", chores.waiting, (str(tmp_path), 100.0), seconds=9)
+    slow = WorkerTask("slow", chores.waiting, (str(tmp_path), 600.0), seconds=9)
     with pytest.raises(
         TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
     ) as raised:
@@ -91,7 +94,7 @@ from gyromc.show.progress import Progress
 from gyromc.workers import Processes, WorkerTask
 from support import chores
 try:
-    list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 100.0))] * 2, Progress()))
+    list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 600.0))] * 2, Progress()))
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -111,12 +114,12 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path, number, sigint):
     )
     found = _until(lambda: [int(path.name) for path in (tmp_path / "pids").iterdir()], 2)
     running.send_signal(number)
-    said = running.communicate(timeout=60)[0]
+    said = running.communicate(timeout=300)[0]
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
     _until(lambda: [pid for pid in found if not _runs(pid)], 2)
 
 
-def _until(look, count, seconds=60):
+def _until(look, count, seconds=300):
     """What `look` returns once it has so many entries."""
     deadline = time.monotonic() + seconds
     while len(found := look()) < count:

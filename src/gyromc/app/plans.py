@@ -130,14 +130,16 @@ def continue_(
 
 def _finish(result: "Run", save: Path | None, json: bool) -> None:
     """Save a run where that is asked for, print it, and end with the status of Ctrl-C where it was interrupted."""
+    from gyromc.show.interruption import unhurried
     from gyromc.show.progress import say
 
-    if save is not None and is_first():
-        result.save(save)
-        say(f"wrote {save}")
-    if is_first():
-        answer(json, result.to_dict(), result)
-    wait_for_first()
+    with unhurried():  # after Ctrl-C too, the steps that were made are not lost
+        if save is not None and is_first():
+            result.save(save)
+            say(f"wrote {save}")
+        if is_first():
+            answer(json, result.to_dict(), result)
+        wait_for_first()
     if result.partial:
         raise typer.Exit(INTERRUPTED)
 

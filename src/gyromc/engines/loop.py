@@ -30,7 +30,7 @@ from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
-from gyromc.show.interruption import delayed, interruptible
+from gyromc.show.interruption import delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
@@ -215,7 +215,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
             if checkpoints is not None and checkpoints.due(loop.step):
                 checkpoints.save(result(), loop.kept)
         if checkpoints is not None and checkpoints.last != loop.step:
-            checkpoints.save(result(), loop.kept)
+            with unhurried():
+                checkpoints.save(result(), loop.kept)
         if stopped[0]:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
             if options.on_divergence == "raise" and loop.failed():

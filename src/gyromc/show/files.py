@@ -20,6 +20,7 @@ from typing import IO, Any
 from gyromc.checks import require
 from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
+from gyromc.show.interruption import unhurried
 
 __all__ = ["ResultsFile", "csv_text", "json_text", "require_writable", "results_folder", "write_atomically"]
 
@@ -48,7 +49,8 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
         temporary.replace(path)
     except BaseException as error:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with unhurried():
+                temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InvalidInput(
                 f"Cannot write {path}: {error.strerror or error}. Free some space, or pass another directory with `--out`."
@@ -92,10 +94,12 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
     with locked(folder):
         try:
             yield folder
-            folder.chmod(0o755)
-            _move_into_place(folder, path, own)
+            with unhurried():  # all files move, or none
+                folder.chmod(0o755)
+                _move_into_place(folder, path, own)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            with unhurried():  # nothing half-written stays, however slow the disk is
+                shutil.rmtree(folder, ignore_errors=True)
             raise
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from gyromc.show.progress import say
 
-__all__ = ["Interruption", "delayed", "interruptible"]
+__all__ = ["Interruption", "delayed", "interruptible", "unhurried"]
 
 ENDING = ("SIGTERM", "SIGHUP")  # signals that end a process, by name: SIGHUP is not known everywhere
 AGAIN = 2.0  # seconds after which an interrupt that Python dropped is repeated
+_unhurried = 0  # how many blocks run that patience does not end
+_by_patience = False  # whether the SIGINT that is on its way comes from the end of a block's patience
 
 
 class Interruption:
@@ -39,8 +41,8 @@ def interruptible(
 ) -> Iterator[Interruption]:
     """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press.
 
-    With `patience`, `KeyboardInterrupt` is raised where the block still runs after so many seconds. A process that ignores SIGINT
-    (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is remembered, since Python
+    With `patience`, `KeyboardInterrupt` is raised where the block still runs after so many seconds, and not in an `unhurried`
+    block. A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is remembered, since Python
     delivers signals to the main thread alone.
     """
     previous = signal.getsignal(signal.SIGINT)
@@ -52,8 +54,26 @@ def interruptible(
     try:
         yield press.found
     finally:
-        press.ended.set()
+        press.leaving = True  # from here on a signal is noted only, so that all of this is done
+        with press.pressing:
+            press.ended.set()
         signal.signal(signal.SIGINT, previous)
+        if press.late:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """While the block runs, the patience of the blocks around it ends nothing: results are saved, however long that takes.
+
+    A second Ctrl-C of the user acts at once here too.
+    """
+    global _unhurried
+    _unhurried += 1
+    try:
+        yield
+    finally:
+        _unhurried -= 1
 
 
 @contextlib.contextmanager
@@ -89,26 +109,40 @@ def delayed() -> Iterator[Interruption]:
 
 
 class _Press:
-    """What happens at Ctrl-C in one block: it is remembered here and in the blocks around this one."""
+    """What happens at Ctrl-C in one block: it is remembered here and in the blocks around this one.
+
+    It is called in the main thread, so that what it reads is what the main thread has done by then.
+    """
 
     def __init__(self, message: str, patience: float | None, previous: Any):
         self.message, self.patience, self.previous = message, patience, previous
-        self.found, self.ended = Interruption(), threading.Event()
+        self.found, self.ended, self.pressing = Interruption(), threading.Event(), threading.Lock()
+        self.leaving, self.late = False, False  # whether the block is over, and whether Ctrl-C was pressed as it ended
 
     def __call__(self, number: int, frame: Any, quiet: bool = False) -> None:
+        global _by_patience
+        by_patience, _by_patience = _by_patience, False
+        if self.leaving:
+            self.late = self.late or not by_patience
+            return
+        if by_patience and _unhurried:
+            return
         if self.found:
             raise KeyboardInterrupt
         self.found.pressed = True
         if not quiet:
             say(self.message)
         if self.patience is not None:
-            threading.Thread(target=_press_again, args=(self.ended, self.patience), daemon=True).start()
+            threading.Thread(target=self._again, args=(self.patience,), daemon=True).start()
         if isinstance(self.previous, _Press):
             self.previous(number, frame, quiet=True)
 
-
-def _press_again(ended: threading.Event, patience: float) -> None:
-    """Raise the signal again, which the main thread handles, until the block has ended."""
-    while not ended.wait(patience):
-        signal.raise_signal(signal.SIGINT)
-        patience = AGAIN
+    def _again(self, patience: float) -> None:
+        """Raise the signal again, which the main thread handles, until the block has ended."""
+        global _by_patience
+        while not self.ended.wait(patience):
+            with self.pressing:  # the block does not end between the look and the signal
+                if not self.ended.is_set():
+                    _by_patience = True
+                    signal.raise_signal(signal.SIGINT)
+            patience = AGAIN
