@@ -27,7 +27,7 @@ from gyromc.engines import pieces
 from gyromc.engines.checkpoints import Checkpoints
 from gyromc.engines.states import STORES, StateFolder, read_state, state_store
 from gyromc.results import EngineState
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 
 DRAWS, CHAINS, DIM = 10_000, 64, 10
 COUNTS = (100, 400)
@@ -178,7 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = draws() if options.what == "draws" else state(STATES)
     if options.out:
-        options.out.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+        write_measured(options.out, rows)
     if options.page:
         table = draws_table(rows) if options.what == "draws" else state_table(rows)
         replace_between(options.page, f"checkpoint-{options.what}", table)

@@ -26,7 +26,7 @@ from accuracy.problems import problem, regression_observables
 from gyromc import datasets
 from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.shape.importance import expectation
-from pages import replace_between
+from pages import replace_between, write_measured
 
 ROOT = Path(__file__).parent.parent
 KINDS = {"m": "means", "s": "squares", "p": "predictive"}
@@ -302,7 +302,7 @@ def main() -> None:
     rows = [row for part in found.values() for row in part]
     print(table(rows))
     if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_measured(asked.out, found, extended=bool(asked.only))
     if asked.page:
         replace_between(asked.page, "draws per gradient", table(rows))
     if asked.page and "heart" in (asked.only or PARTS):

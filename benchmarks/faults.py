@@ -10,7 +10,6 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import multiprocessing
 import os
 import shutil
@@ -163,6 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as compiled:  # processes share what JAX compiles, as they do where users set it
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a GPU is shared by all processes
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         broken = sum(_noted_row(row, options.out, options.page) for row in _rows(options))
     raise SystemExit(broken > 0)
@@ -197,10 +197,12 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def _saved(path: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
     """All rows of the file, with a new one in place of that of the same fault and engine."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    from pages import measured_rows, write_measured
+
+    rows = measured_rows(path)
     key = lambda row: (list(PROMISES).index(row["fault"]), row["engine"])
     rows = sorted([old for old in rows if key(old) != key(row)] + [row], key=key)
-    path.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+    write_measured(path, rows, extended=True)
     return rows
 
 

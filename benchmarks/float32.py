@@ -8,11 +8,13 @@ beside the last place of m, the smallest change that float32 can represent there
 
 import argparse
 import json
+from pathlib import Path
 
 import numpy as np
 
 import gyromc as gm
 from gyromc.prediction.exact.moments import exact_moments
+from pages import write_measured
 
 STEP_SIZES = (0.01, 0.001)
 MEANS = (0.0, 1.0, 100.0, 1e4, 1e6)
@@ -65,12 +67,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--chains", type=int, default=1024)
     parser.add_argument("--engines", nargs="+", default=["lanes", "scan"])
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
+    rows = []
     for engine in options.engines:
         for dtype in ("float32", "float64"):
             for step_size in STEP_SIZES:
                 for row in study(engine, dtype, step_size, options.steps, options.chains):
+                    rows.append(row)
                     print(json.dumps(row, ensure_ascii=False), flush=True)
+    if options.out:
+        write_measured(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ is printed with its traceback and the next section runs. Figures are medians ove
 """
 
 import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -20,6 +19,7 @@ import gyromc as gm
 from gyromc.engines import pallas, scan
 from gyromc.engines.pallas.lowering import VARIABLE, Lowering, in_this_jax
 from gyromc.engines.pallas.team import Layout
+from pages import write_measured
 
 J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 U = np.array([1.0, -1, 0]) / np.sqrt(2)
@@ -226,8 +226,7 @@ def main() -> None:
                 if all(map(in_this_jax, Lowering)) and len(options.lowerings) == len(Lowering):
                     results[f"{name}, {chains} chains: lowerings"] = found = agreement(long)
                     print(f"{name}, {chains} chains: states of both lowerings: {found}", flush=True)
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "gpu.json").write_text(json.dumps(results, indent=1))
+            write_measured(options.out / "gpu.json", results)
     print(f"all in {time.perf_counter() - began:.0f} s", flush=True)
 
 

@@ -24,10 +24,8 @@ import gyromc as gm
 from accuracy import ours, peers
 from accuracy.problems import Problem, problem
 from gyromc.paper import CATALOGUE
-from gyromc.show.files import json_text, write_atomically
-from gyromc.show.pages import machine
 from gyromc.tuning.budget import cost_of_a_gradient
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 
 ROOT = Path(__file__).parents[1]
 PAPER, STEP = ("logistic-nld", "logistic-hfhr", "logistic-gaul"), 0.0025
@@ -167,7 +165,6 @@ def measured(repetitions: int) -> dict:
     bars = [make(heart, budget, repetitions) for make in (sgld, nuts, untuned, tuned)]
     return {
         "command": "python benchmarks/landing_figure.py",
-        "environment": machine(),
         "problem": heart.description,
         "observable": "predictive probability at the first test row",
         "truth": float(heart.truth[at]),
@@ -251,7 +248,7 @@ def main() -> None:
     parser.add_argument("--drawn", action="store_true", help="draw the stored file, measure nothing")
     asked = parser.parse_args()
     if not asked.drawn:
-        write_atomically(asked.out, json_text(measured(asked.repetitions), indent=1) + "\n")
+        write_measured(asked.out, measured(asked.repetitions))
     found = json.loads(asked.out.read_text(encoding="utf-8"))
     draw(found, asked.docs / "figures")
     replace_between(asked.docs / "index.md", "landing", table(found))

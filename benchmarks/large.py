@@ -22,6 +22,7 @@ import numpy as np
 import gyromc as gm
 from gyromc.tuning import preconditioning
 from gyromc.tuning.large import large_plan
+from pages import write_measured
 from speed.peers import WORK
 
 CASES = (  # d, κ, gradients, chains
@@ -157,7 +158,7 @@ def main() -> None:
         "gaussians": lambda: [gaussian(*case) for case in picked],
     }[options.what]()
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_measured(options.out, found)
     assert options.what != "gaussians" or all(math.isfinite(row["mean"]["z"]) for row in found)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.data import Mapped, over_blocks
+from pages import write_measured
 
 CHUNK = 1_000_000
 BATCH, CHAINS, STEPS, PAIRS = 256, 64, 300, 7
@@ -221,7 +222,7 @@ def main() -> None:
         found = speed(options.folder, options.rows or 2_000_000)
     print(json.dumps(found, indent=1))
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_measured(options.out, found)
 
 
 if __name__ == "__main__":

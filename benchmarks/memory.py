@@ -19,7 +19,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines.sizes import run_bytes
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 
 BUFFERS = 2**24
 """Bytes that do not grow with the number of chains."""
@@ -126,7 +126,7 @@ def main() -> None:
         rows.append(measured(case))
         print(json.dumps(rows[-1]), flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+        write_measured(options.out, rows)
     if options.page:
         replace_between(options.page, "memory", table(rows))
     raise SystemExit(not all(map(kept, rows)))

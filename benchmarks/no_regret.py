@@ -11,7 +11,6 @@ on.
 
 import argparse
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,7 @@ import numpy as np
 import gyromc as gm
 from gyromc.shape.gaussian import nearest_gaussian
 from gyromc.shape.importance import expectation
-from pages import markdown, replace_between
+from pages import markdown, measured_rows, replace_between, write_measured
 
 BUDGET, BUDGET_OF_BATCHES, CHAINS, REPETITIONS = 20_000, 1000, 20, 12
 GRID = np.geomspace(1.5, 0.003, 9)  # step sizes of SGLD, over the inverse of the largest curvature
@@ -272,7 +271,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    rows = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
+    rows = measured_rows(given.out)
     for case in CASES:
         wanted = not given.only or any(text in case.name for text in given.only)
         if not wanted or case.name in {row["problem"] for row in rows}:
@@ -280,7 +279,7 @@ def main() -> None:
         rows.append(measure(case, given.repetitions))
         print(table(rows[-1:]).splitlines()[-1], flush=True)
         if given.out:
-            given.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+            write_measured(given.out, rows, extended=True)
     if given.page:
         replace_between(given.page, "no regret", table(rows))
     worst = max(rows, key=lambda row: row["ratio"])

@@ -5,10 +5,47 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import gyromc as gm
 from gyromc.checks import require
+from gyromc.show.files import write_atomically
+from gyromc.show.pages import machine
 
-__all__ = ["coverage_options", "markdown", "replace_between", "save_rows", "study_of_models"]
+__all__ = [
+    "coverage_options",
+    "markdown",
+    "measured_rows",
+    "replace_between",
+    "save_rows",
+    "study_of_models",
+    "write_measured",
+]
+
+ENVIRONMENT, OTHERS = "environment", "other_environments"
+
+
+def write_measured(path: Path, found: dict | list, extended: bool = False) -> None:
+    """Write results as JSON, with the machine and the versions that made them as `environment`; a list is stored as `rows`.
+
+    `extended`: the file may hold results of earlier runs. Machines of those that are not this one stay in it, as
+    `other_environments`; null is one that was not recorded.
+    """
+    here, before = machine(), []
+    if extended and path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        old = old if isinstance(old, dict) else {}
+        before = [old.get(ENVIRONMENT), *old.get(OTHERS, [])]
+    others = [one for k, one in enumerate(before) if one != here and one not in before[:k]]
+    plain = found if isinstance(found, dict) else {"rows": found}
+    content = {name: value for name, value in plain.items() if name not in (ENVIRONMENT, OTHERS)}
+    content = {ENVIRONMENT: here, **({OTHERS: others} if others else {}), **content}
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def measured_rows(path: Path | None) -> list[dict]:
+    """The rows of a file of results; none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found["rows"] if isinstance(found, dict) else found
 
 
 def study_of_models(
@@ -30,8 +67,7 @@ def study_of_models(
         records.append(measured(name, model, options))
         print(line(records[-1]), flush=True)
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(records, indent=1))
+        write_measured(options.out, records)
 
 
 def coverage_options(description: str, runs: int) -> argparse.ArgumentParser:
@@ -49,11 +85,10 @@ def save_rows(path: Path, rows: list[dict], fields: tuple[str, ...], place: Call
     They are sorted by `place(row)`; without it they stay in the order in which they were first measured.
     """
     key = lambda row: tuple(row[field] for field in fields)
-    known = {key(row): row for row in (json.loads(path.read_text())["rows"] if path.exists() else [])}
+    known = {key(row): row for row in measured_rows(path)}
     known |= {key(row): row for row in rows}
     everything = sorted(known.values(), key=place) if place else list(known.values())
-    result = {"level": 0.95, "gyromc": gm.__version__, "rows": everything}
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_measured(path, {"level": 0.95, "rows": everything}, extended=True)
     return everything
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from gyromc.app.fit.study import Request, study
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 from real.files import CASES, Case, fetch, missing_packages
 from real.mixed import MIXED, Mixed, mixed_record
 from real.posterior import HEALTHY, design, reference
@@ -231,7 +231,7 @@ def main() -> None:
             failed.append(case.key)
             print(f"FAILED {case.key}: {error}", flush=True)
             continue
-        options.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        write_measured(options.out, kept, extended=True)
         print(LINES[kind](case, kept[kind][case.key]), flush=True)
     weak = [key for key, row in kept["models"].items() if row["worth"] < HEALTHY]
     if weak:

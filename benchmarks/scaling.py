@@ -267,7 +267,9 @@ def main() -> None:
             replace_between(options.page, "scaling", page(rows, constants, cores))
     print(json.dumps(result, indent=1))
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        from pages import write_measured
+
+        write_measured(options.out, result)
 
 
 if __name__ == "__main__":

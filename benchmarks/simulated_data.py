@@ -18,7 +18,7 @@ from scipy import stats
 
 from gyromc.errors import GyromcWarning
 from gyromc.regression.adequacy.checks import holm
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 from simulated.alarms import EVERY, GROUPED, alarms
 from simulated.coverage import coverage
 from simulated.ranks import STUDIES, exact_mixed_places, least_p_value
@@ -139,7 +139,7 @@ def main() -> None:
             continue
         began = time.perf_counter()
         rows[case] = measure(case)
-        options.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        write_measured(options.out, kept, extended=True)
         print(f"{case}: {rows[case]}, {time.perf_counter() - began:.0f} s", flush=True)
     if options.page and rows:
         replace_between(options.page, options.study, page(rows))

@@ -26,6 +26,7 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import gyromc as gm
+from gyromc.show.pages import machine
 from gyromc.tuning.large import LEAST_GRADIENTS
 
 SEEN, PIXELS = 8, 64
@@ -430,7 +431,8 @@ def store(results: list[dict], settings: Settings, out: Path) -> None:
     """Write digits.json."""
     out.mkdir(parents=True, exist_ok=True)
     plain = [{k: v for k, v in r.items() if k != "predictions"} for r in results]
-    content = {"settings": dataclasses.asdict(settings), "summary": summary(results), "splits": plain}
+    about = {"environment": machine(), "settings": dataclasses.asdict(settings)}
+    content = {**about, "summary": summary(results), "splits": plain}
     (out / "digits.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

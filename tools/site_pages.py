@@ -1,7 +1,7 @@
 """Pages of the site that are written from the code and from stored results: the commands, and what was measured where.
 
 `commands_page()` returns Markdown with the arguments and options of every command; `measured_page(docs)` a table of the files in
-docs/measured with the page that shows each, the command that makes it, and the machine that it names.
+docs/measured with the page that shows each, the command that makes it, and the machine that it names, or "machine not recorded".
 """
 
 import json
@@ -93,8 +93,9 @@ MEASURED = {
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
 
-MACHINE = ("processor", "cores", "threads", "device", "gyromc", "jax")
-NOT_STORED = "not stored in the file"
+MACHINE = ("processor", "cores", "threads", "device")
+VERSIONS = ("gyromc", "jax")
+NOT_RECORDED = "machine not recorded"
 
 
 def measured_page(docs: Path) -> str:
@@ -123,12 +124,19 @@ def measured_page(docs: Path) -> str:
 
 
 def described(found: Any) -> str:
-    """The machine and the versions that a file of results names, as text."""
+    """The machine and the versions that a file of results names, as text; those of earlier parts of it after a semicolon."""
     if not isinstance(found, dict):
-        return NOT_STORED
-    named = {**found, **found.get("environment", {})}
-    parts = [f"{key} {named[key]}" for key in MACHINE if isinstance(named.get(key), str | int)]
-    return ", ".join(parts).replace("(R)", "") or NOT_STORED
+        return NOT_RECORDED
+    texts = [_environment({**found, **(found.get("environment") or {})})]
+    texts += [f"parts of it earlier: {_environment(other or {})}" for other in found.get("other_environments", [])]
+    return "; ".join(texts)
+
+
+def _environment(named: dict[str, Any]) -> str:
+    """One machine and its versions as text. A number of cores or a version alone does not say which machine it was."""
+    parts = {key: f"{key} {named[key]}" for key in (*MACHINE, *VERSIONS) if isinstance(named.get(key), str | int)}
+    known = "processor" in parts or named.get("device", "cpu") != "cpu"
+    return ", ".join([*([] if known else [NOT_RECORDED]), *parts.values()]).replace("(R)", "")
 
 
 def commands_page() -> str:

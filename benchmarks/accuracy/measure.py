@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import json
 import math
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-import gyromc
 from accuracy import ours, peers
 from accuracy.peers import Outcome
 from accuracy.problems import PROBLEMS, Problem, problem
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.show.files import json_text, write_atomically
 from gyromc.show.numbers import plain
+from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Place, Processes, WorkerTask
+from pages import write_measured
 
 __all__ = [
     "COMPETITORS",
@@ -210,13 +209,7 @@ def read(path: Path | None) -> dict[str, dict]:
 
 def header() -> dict:
     """The machine and the packages, stored beside the cells."""
-    import jax
-
-    found = {
-        "gyromc": gyromc.__version__,
-        "jax": jax.__version__,
-        "processor": platform.processor() or platform.machine(),
-    }
+    found: dict = {"environment": machine()}
     for name in ("blackjax", "numpyro"):
         if importlib.util.find_spec(name):
             found[name] = importlib.import_module(name).__version__
@@ -225,7 +218,7 @@ def header() -> dict:
 
 def store(path: Path, cells: dict[str, dict]) -> None:
     """Write the file, whole or not at all."""
-    write_atomically(path, json_text({**header(), "cells": cells}, indent=1) + "\n")
+    write_measured(path, {**header(), "cells": cells}, extended=True)
 
 
 def cell(one: Problem, label: str, profile: Profile, competitors: Mapping[str, Competitor] = COMPETITORS) -> dict:

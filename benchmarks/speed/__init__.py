@@ -8,15 +8,14 @@ repeats, with the slowest and the fastest. Compare figures of one run only.
 
 import dataclasses
 import importlib.util
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import gyromc
 from gyromc.checks import require
 from gyromc.engines import scan
+from gyromc.show.pages import machine
 from gyromc.show.tables import Table
 from speed.peers import COMPETITORS, GROWTH, WORK, Work
 from speed.schemes import scheme_work
@@ -271,11 +270,9 @@ def report(results: Sequence[Measurement]) -> dict:
     from gyromc.engines.lanes import num_threads
 
     return {
-        "gyromc": gyromc.__version__,
-        "jax": jax.__version__,
+        "environment": machine(),
         "numba": numba.__version__,
         "backend": jax.default_backend(),
-        "processor": platform.processor() or platform.machine(),
         "threads": num_threads(),
         "measurements": [m.as_dict() for m in results],
         "ratios": ratios(results),

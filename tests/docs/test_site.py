@@ -71,10 +71,40 @@ def test_the_page_of_measurements_has_every_file_and_its_machine(tmp_path):
         assert script is None or (ROOT / script[1]).exists()
     landing = json.loads((DOCS / "measured" / "landing.json").read_text())
     assert f"cores {landing['environment']['cores']}" in text
+    rows = [line.rsplit("|", 2)[1].strip() for line in text.splitlines() if "json](" in line]
+    assert all(re.search("processor|device|machine not recorded", machine) for machine in rows)
     (tmp_path / "measured").mkdir()
     (tmp_path / "measured" / "new.json").write_text("{}")
     with pytest.raises(ValueError, match=r"new\.json"):
         site_pages.measured_page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([{"rows": 1}], "machine not recorded"),
+        ({"gyromc": "0.1", "cores": 2}, "machine not recorded, cores 2, gyromc 0.1"),
+        ({"environment": {"processor": "Xeon(R)", "cores": 2, "jax": "1"}}, "processor Xeon, cores 2, jax 1"),
+        ({"device": "NVIDIA H200", "rows": []}, "device NVIDIA H200"),
+        (
+            {"environment": {"processor": "A"}, "other_environments": [{"processor": "B"}, None]},
+            "processor A; parts of it earlier: processor B; parts of it earlier: machine not recorded",
+        ),
+    ],
+)
+def test_a_machine_that_is_not_named_is_said_to_be_unknown(found, expected):
+    assert site_pages.described(found) == expected
+
+
+def test_every_script_that_measures_stores_its_machine():
+    """By the one function that makes the record; a script that writes JSON by itself would leave it out."""
+    commands = [command for _, _, command in site_pages.MEASURED.values()]
+    scripts = {ROOT / match[1] for match in (re.search(r"(\S+\.py)", command) for command in commands) if match}
+    scripts |= {ROOT / "benchmarks" / "accuracy" / "measure.py", ROOT / "benchmarks" / "speed" / "__init__.py"}
+    for script in scripts:
+        text = script.read_text()
+        assert re.search(r"write_measured\(|machine\(\)|study_of_models\(|save_rows\(", text), script
+        assert not re.search(r"out\.write_text\(", text), script
 
 
 def test_links_out_of_docs_lead_to_a_page_or_become_code():

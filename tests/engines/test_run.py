@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import draws_bytes
+from gyromc.engines import draws_bytes, sizes
 from gyromc.engines.state import two_sum
 from gyromc.results import Cause
 from support import exact
@@ -277,11 +277,16 @@ def test_leaving_the_sane_range_is_a_failure(plan, engine):
 
 
 @pytest.mark.parametrize("engine", ["lanes", pytest.param("scan", marks=SLOW)])
-def test_draws_say_what_they_take(plan, capsys, engine):
+def test_draws_say_what_they_take(plan, capsys, monkeypatch, engine):
+    size = draws_bytes(plan, 4)
+    assert size == 25 * 50 * 2 * 4
     gm.run(plan, thin=4, engine=engine)
-    said = capsys.readouterr().err
-    assert "25 draws × 50 chains × 2 parameters (float32): 0.0 MiB" in said
-    assert draws_bytes(plan, 4) == 25 * 50 * 2 * 4
+    assert "keeping" not in capsys.readouterr().err  # too small to say
+    monkeypatch.setattr(sizes, "WORTH_SAYING", size)
+    gm.run(plan, thin=4, engine=engine)
+    assert "keeping 25 draws × 50 chains × 2 parameters (float32): 0 MiB" in capsys.readouterr().err
+    gm.run(plan, thin=4, engine=engine, progress=False)
+    assert capsys.readouterr().err == ""
     with pytest.raises(gm.InvalidInput, match=r"does not fit.*thin="):
         gm.run(plan.replace(num_steps=10**9, num_chains=10**5), thin=1, engine=engine)
 

@@ -15,7 +15,7 @@ from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
-from gyromc.paper.report import COLUMNS, judged, markdown, render, write_report
+from gyromc.paper.report import COLUMNS, judged, markdown, render, took, write_report
 from gyromc.paper.sensitivity import headlines
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
@@ -215,12 +215,33 @@ def test_the_report_is_rebuilt_without_sampling(live, tmp_path):
     assert len(re.findall(r"^\| l[io]", table, re.MULTILINE)) == 2 + 3
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({"wall": 70, "computing": 60, "sampling": 58, "sensitivity": 0}, "60 s by the clock"),
+        (
+            {"wall": 70, "computing": 60, "sampling": 50, "sensitivity": 70},
+            "60 s by the clock; device time 2 min (50 s, and 70 s for the sensitivity), added over all pieces",
+        ),
+        (
+            {"wall": 4, "sampling": 50, "pieces": {"computed": 0, "reused": 9}},  # times of an earlier version
+            "4 s by the clock; device time 50 s, added over all pieces; 9 pieces computed by an earlier run",
+        ),
+    ],
+)
+def test_the_time_by_the_clock_is_told_from_that_of_all_devices(times, expected):
+    assert took(times) == expected
+
+
 def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):
     """Own cells: 2 step sizes × (3 + 2) dynamics. Variants at one: 20 × 3 + 10 × 2, of which 3 + 2 are own cells."""
     assert live.computed == 10 + 80 - 5
     results = json.loads((live.directory / "results.json").read_text())
     assert results["times"]["sensitivity"] > 0
     assert len(results["times"]["cells"]) == 10
+    assert results["times"]["pieces"] == {"computed": live.computed, "reused": live.reused}
+    assert f"<dt>Took</dt><dd>{took(results['times'])}</dd>" in live.report.read_text()
+    assert f", {took(results['times'])}.\n" in markdown(results)
     text, (paper, other) = live.report.read_text(), headlines(results["experiments"]["logistic-nld"])
     assert text.count("<h3>Sensitivity of claim (i)</h3>") == 2
     assert f"in {paper['every']} of 680 variants at every η, in {paper['below']} at the smallest" in text

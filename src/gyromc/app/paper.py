@@ -69,7 +69,7 @@ def reproduce(
 
     require_extra("report", "`gyromc reproduce`")  # before the work, not at its end
     from gyromc.paper.execution import Interrupted
-    from gyromc.paper.reproduction import reproduce
+    from gyromc.paper.reproduction import SUMS, reproduce
     from gyromc.show.progress import say
 
     try:
@@ -82,7 +82,9 @@ def reproduce(
     for text in done.warnings:
         say(f"warning: {text}")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
-    say("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in done.times.items()))
+    listed = lambda names: ", ".join(f"{name} {done.times[name]:.1f}" for name in names)
+    say(f"seconds by the clock: {listed(name for name in done.times if name not in SUMS)}")
+    say(f"seconds added over processes and devices: {listed(name for name in SUMS if name in done.times)}")
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
     answer(json, content, _verdicts(done.results), path=done.report)
 

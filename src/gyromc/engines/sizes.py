@@ -9,7 +9,9 @@ from gyromc.checks import free_memory, require, require_memory
 from gyromc.plan import Plan
 from gyromc.show.progress import say
 
-__all__ = ["announce", "check_memory", "draws_bytes", "num_draws", "row_bytes", "run_bytes"]
+__all__ = ["WORTH_SAYING", "announce", "check_memory", "draws_bytes", "num_draws", "row_bytes", "run_bytes"]
+
+WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
 
 
 def check_memory(plan: Plan, keep_blocks: int) -> None:
@@ -39,18 +41,18 @@ def draws_bytes(plan: Plan, thin: int) -> int:
 
 
 def announce(plan: Plan, thin: int, quiet: bool) -> None:
-    """Print to standard error what the draws take; raises `InvalidInput` when they do not fit into memory."""
+    """Print to standard error what many draws take; raises `InvalidInput` when they do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
     text = (
         f"{num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
-        f"{size / 2**20:.1f} MiB"
+        f"{size / 2**20:.0f} MiB"
     )
     require(
         size < 0.8 * free,
         f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
         f"Pass `thin={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
     )
-    if not quiet:
+    if size >= WORTH_SAYING and not quiet:
         say(f"keeping {text}")
 
 

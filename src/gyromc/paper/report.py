@@ -21,7 +21,7 @@ from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
 
-__all__ = ["RESULTS", "judged", "markdown", "render", "write_report"]
+__all__ = ["RESULTS", "judged", "markdown", "render", "took", "write_report"]
 
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
@@ -46,6 +46,7 @@ STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails
 FORMATS = ("svg", "png", "pdf", "csv")
 PAPER_KINDS = ("rmse", "qq")
 """The panels that the paper shows; others go beyond it."""
+DIFFERS = 0.1  # the part of the time by the clock from which device time is said beside it
 SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
 
 
@@ -115,7 +116,23 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         tolerances=claims,
         version=gyromc.__version__,
         paper_kinds=PAPER_KINDS,
+        took=took,
     )
+
+
+def took(times: Mapping[str, Any]) -> str:
+    """Return the time by the clock and, where it differs, the time that all processes and devices took together, as text.
+
+    >>> took({"wall": 61.0, "computing": 60.0, "sampling": 100.0, "pieces": {"computed": 7, "reused": 0}})
+    '60 s by the clock; device time 2 min, added over all pieces'
+    """
+    wall, sampling, sensitivity = times.get("computing", times["wall"]), times["sampling"], times.get("sensitivity", 0)
+    device, reused = sampling + sensitivity, times.get("pieces", {}).get("reused", 0)
+    text = f"{duration(wall)} by the clock"
+    if abs(device - wall) > DIFFERS * wall:
+        parts = f" ({duration(sampling)}, and {duration(sensitivity)} for the sensitivity)" if sensitivity else ""
+        text += f"; device time {duration(device)}{parts}, added over all pieces"
+    return text + (f"; {counted(reused, 'piece')} computed by an earlier run" if reused else "")
 
 
 def judged(found: Mapping[str, Any], claim: Mapping[str, Any] | None = None) -> str:
@@ -131,7 +148,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     where = results["environment"]
     lines = [
         f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
-        f"{duration(results['times']['sampling'])} of sampling.",
+        f"{took(results['times'])}.",
         "",
         "| experiment | judged | " + " | ".join(COLUMNS.values()) + " |",
         "|---" * (len(COLUMNS) + 2) + "|",

@@ -109,6 +109,7 @@ def reproduce(
                 "workers": work.place_name,
                 **clock.laps,
                 **({} if work.predicting is None else {"predicting": work.predicting}),
+                "pieces": {"computed": outcome.computed, "reused": outcome.reused},
                 **_times(outcome, found),
             },
         }
