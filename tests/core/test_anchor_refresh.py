@@ -24,6 +24,14 @@ def plan_for(oracle, target=None, **changes):
     return rotating(target, oracle, **{"num_steps": 23, "num_chains": 6, **changes})
 
 
+@eqx.filter_jit
+def at_a_stale_anchor(oracle, target, batches):
+    """The estimates of all batches with an anchor elsewhere, and the gradient."""
+    anchored = oracle.anchored(oracle.anchor_at(target, jnp.asarray(STALE)))
+    values = jax.vmap(lambda b: anchored.gradient(target, jnp.asarray(THETA), b))(batches)
+    return values, target.gradient(jnp.asarray(THETA))
+
+
 @pytest.mark.parametrize(
     ("name", "replace"),
     [("logistic", True), ("finite sum", False)]
@@ -35,9 +43,8 @@ def test_over_all_batches_a_stale_anchor_is_unbiased(name, replace):
     rows = range(target.num_data)
     batches = list(itertools.product(rows, repeat=2) if replace else itertools.combinations(rows, 2))
     with jax.enable_x64(True):
-        anchored = oracle.anchored(oracle.anchor_at(target, jnp.asarray(STALE)))
-        values = jax.vmap(lambda b: anchored.gradient(target, jnp.asarray(THETA), b))(jnp.asarray(batches))
-        values, exact = np.asarray(values), np.asarray(target.gradient(jnp.asarray(THETA)))
+        found = at_a_stale_anchor(oracle, target, jnp.asarray(batches))
+        values, exact = map(np.asarray, found)
     assert np.allclose(values.mean(axis=0), exact, rtol=1e-11)
     fixed = gm.oracles.ControlVariate(2, STALE, replace).prepared(gm.Model(target, np.zeros(3)))
     covariance = oracle_covariances(target, fixed, THETA[None])[0]

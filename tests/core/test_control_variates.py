@@ -69,7 +69,7 @@ def _estimates(oracle, target, theta, batches):
 
 def exact_gradient(target, theta):
     with jax.enable_x64(True):
-        return np.asarray(target.gradient(jnp.asarray(theta)))
+        return np.asarray(jax.jit(lambda t: target.gradient(t))(jnp.asarray(theta)))
 
 
 def bias(oracle, target, theta):

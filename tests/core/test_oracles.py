@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,13 @@ def test_the_gradient_is_the_derivative_of_the_potential(name):
         assert np.allclose(parts, target.gradient(theta), rtol=1e-12)
 
 
+@eqx.filter_jit
+def of_batches(oracle, target, theta, batches, index):
+    """The estimates of all batches, the gradient, and the gradients of single rows."""
+    values = jax.vmap(lambda b: oracle.gradient(target, theta, b))(batches)
+    return values, target.gradient(theta), jax.vmap(lambda i: target.batch_gradient(theta, i))(index)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("oracle", [gm.oracles.Minibatch(2), gm.oracles.ControlVariate(2, center=[0.1, 0.2, -0.3])])
 def test_over_all_batches_the_mean_is_the_gradient(name, oracle):
@@ -33,10 +41,9 @@ def test_over_all_batches_the_mean_is_the_gradient(name, oracle):
     with jax.enable_x64(True):
         oracle = oracle.prepared(gm.Model(target, np.zeros(3)))
         batches = jnp.asarray(list(itertools.product(range(target.num_data), repeat=2)))
-        values = np.asarray(jax.vmap(lambda b: oracle.gradient(target, jnp.asarray(THETA), b))(batches))
-        exact = target.gradient(jnp.asarray(THETA))
-        each = jax.vmap(lambda i: target.batch_gradient(jnp.asarray(THETA), i))(jnp.arange(target.num_data)[:, None])
-        terms = target.num_data * np.asarray(each)
+        index = jnp.arange(target.num_data)[:, None]
+        values, exact, each = of_batches(oracle, target, jnp.asarray(THETA), batches, index)
+        values, terms = np.asarray(values), target.num_data * np.asarray(each)
     assert np.allclose(values.mean(axis=0), exact, rtol=1e-12)
     if isinstance(oracle, gm.oracles.Minibatch):  # Var = (1/b) Var of N∇ℓ_i
         assert np.allclose(np.cov(values.T, bias=True), np.cov(terms.T, bias=True) / 2, rtol=1e-10)

@@ -26,7 +26,7 @@ from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
 EVERY = "chains+data+parameters+all+8 of chains+chains × data"
-DEFAULT = ["no matrix@left out", "minibatch@4 of chains+all"]
+DEFAULT = ["no matrix@left out", "minibatch@all"]
 SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics", "martingale",
         "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_chains_on_any_number_of_devices_have_the_same_bits(found):
 
 
 def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
-    """101 rows, 7 parameters, 6 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
+    """101 rows, 7 parameters, 5 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
     assert tolerance() < 1e-4 * ETA
     assert max(found["minibatch"].values()) <= tolerance()
 
@@ -211,5 +211,7 @@ class SimpleTarget(eqx.Module):
 def test_noise_in_parts_is_the_noise_in_one_piece(dtype):
     parts, key = Parts(DIM, 3), jax.random.key(5)
     with jax.enable_x64(dtype == "float64"):
-        whole = np.asarray(threefry.normal(key, (4, 2 * DIM), dtype))
-        np.testing.assert_array_equal(normal(key, 4, 2 * DIM, parts, dtype), parts.split(whole))
+        whole, in_parts = jax.jit(
+            lambda key: (threefry.normal(key, (4, 2 * DIM), dtype), normal(key, 4, 2 * DIM, parts, dtype))
+        )(key)
+        np.testing.assert_array_equal(in_parts, parts.split(np.asarray(whole)))

@@ -284,7 +284,7 @@ def test_numbers_do_not_depend_on_blocks_or_chunks():
     plan = small()
     whole = advanced(plan)
     assert same(whole, advanced(plan, chunks=[1, 12, 0, 7]))
-    layout = Layout(16, 1, interpret=True)
+    layout = pallas.default_layout(plan, 1)
     if ON_GPU:
         layout = Layout(128, 4, lowering=Lowering.MOSAIC) if choose() is Lowering.MOSAIC else Layout(64, 2)
     other = advanced(plan, layout=layout)
@@ -312,7 +312,7 @@ def test_a_run_continues_exactly():
 def test_burn_in_is_not_summed():
     plan = small(num_steps=12, burn_in=8)
     rest = advanced(small(num_steps=20)).sums - advanced(small(num_steps=8)).sums
-    assert np.allclose(advanced(plan).sums, rest, atol=1e-5)
+    assert np.allclose(advanced(plan, layout=pallas.default_layout(plan, 1)).sums, rest, atol=1e-5)
 
 
 def test_draws_are_kept_as_scan_keeps_them():
@@ -326,7 +326,7 @@ def test_failures_are_found_at_the_step_scan_finds():
     plan = small(
         target=T.Quadratic(np.ones(3)), dynamics=D.overdamped(3), step_size=3.0, start=np.full(3, 1e6), num_steps=12
     )
-    found = advanced(plan, bound=1e8).failed_at
+    found = advanced(plan, layout=pallas.default_layout(plan, 1), bound=1e8).failed_at
     assert np.array_equal(found, np.full(70, 7))  # 2⁷ > 100 ≥ 2⁶
     with pytest.raises(gm.DivergenceError, match="chain 0 at step 7"):
         gm.run(plan, engine="pallas", sane_range=1e8, progress=False)
@@ -399,10 +399,7 @@ def test_one_kernel_serves_every_step_size(name):
 
 def test_sums_can_be_read_after_more_steps():
     """They are copied to the host while later steps are made."""
-    plan = gm.Plan(
-        target=T.Quadratic(np.ones(2)), dynamics=D.overdamped(2), observables={"h": H.linear([1.0, 2.0])}, step_size=0.1,
-        num_chains=10, num_steps=20, dtype="float32",
-    )  # fmt: skip
+    plan = small()
     session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, layout=block(plan))
     session.advance(4)
     late, weight = session.sums()

@@ -226,11 +226,12 @@ def test_predict_takes_plans_only():
         gm.predict("nld-quadratic")
 
 
-def test_the_theory_imports_no_engine():
+def test_the_theory_imports_no_engine_and_no_distributions():
     code = (
         "import sys, pkgutil, importlib, gyromc.prediction as t\n"
         "[importlib.import_module(m.name) for m in pkgutil.iter_modules(t.__path__, 'gyromc.prediction.')]\n"
         "import gyromc; gyromc.predict\n"
+        "assert 'scipy.stats' not in sys.modules  # slow to import, seldom needed\n"
         "above = ('gyromc.engines', 'gyromc.results', 'gyromc.estimation', 'gyromc.statistics')\n"
         "bad = [m for m in sys.modules if m.startswith(above)]\n"
         "assert not bad, bad"

@@ -29,11 +29,12 @@ def test_numpy_formulas_are_the_derivatives_of_the_jax_ones(name):
     rows = RNG.standard_normal((2, target.dim))
     with jax.enable_x64(True):
         at = [jnp.asarray(row) for row in rows]
-        np.testing.assert_allclose(target.potentials(rows), [target.potential(x) for x in at], rtol=1e-12)
-        np.testing.assert_allclose(target.gradients(rows), [jax.grad(target.potential)(x) for x in at], rtol=1e-10)
-        np.testing.assert_allclose(target.gradients(rows), [target.gradient(x) for x in at], rtol=1e-10)
-        hessian = jax.jit(jax.hessian(target.potential))
-        hessians = np.array([hessian(x) for x in at])
+        by_jax = jax.jit(lambda x: (target.potential(x), jax.grad(target.potential)(x), target.gradient(x),
+                                    jax.hessian(target.potential)(x)))  # fmt: skip
+        potentials, slopes, gradients, hessians = (np.array(values) for values in zip(*map(by_jax, at), strict=True))
+    np.testing.assert_allclose(target.potentials(rows), potentials, rtol=1e-12)
+    np.testing.assert_allclose(target.gradients(rows), slopes, rtol=1e-10)
+    np.testing.assert_allclose(target.gradients(rows), gradients, rtol=1e-10)
     np.testing.assert_allclose(target.hessians(rows), hessians, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(target.mean_hessian(rows), hessians.mean(axis=0), rtol=1e-9, atol=1e-10)
 
@@ -57,7 +58,7 @@ def test_newton_stops_where_the_hessian_is_not_positive():
 
 
 def test_a_target_without_a_mode_is_named():
-    with pytest.raises(gm.InvalidInput, match="No mode was found"):
+    with pytest.raises(gm.InvalidInput, match=r"No mode was found: .* after 1\d iterations"):  # far away, U still falls
         find_mode(gm.targets.LogDensity(lambda x: x[0]), np.zeros(1))
     flat = gm.Model(gm.targets.LogDensity(lambda x: -0.5 * x[0] ** 2), template=np.zeros(2))
     with pytest.raises(gm.InvalidInput, match="not positive definite"):

@@ -41,8 +41,12 @@ def same(a, b) -> bool:
 
 def words(plan, k: int, count: int, stream: int):
     """The random words of step k: chains × count, rounded up to whole draws."""
-    seed = jnp.asarray([plan.seed & 0xFFFFFFFF, plan.seed >> 32], jnp.uint32)
-    return _words(seed, jnp.uint32(k), jnp.uint32(stream), plan.num_chains, count)
+    return _words(*_counted(plan, k, stream), plan.num_chains, count)
+
+
+def _counted(plan, k: int, stream: int):
+    """The seed, the step and the stream as words."""
+    return np.array([plan.seed & 0xFFFFFFFF, plan.seed >> 32], np.uint32), np.uint32(k), np.uint32(stream)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
@@ -54,9 +58,13 @@ def _words(seed, k, stream, num_chains, count):
 
 def normals(plan, k: int, count: int, stream: int) -> np.ndarray:
     """The normals of step k: chains × count."""
-    drawn = words(plan, k, count, stream)
-    found = philox.normals([drawn[:, i] for i in range(drawn.shape[1])])
-    return np.stack(found, 1)[:, :count].astype(float)
+    return np.asarray(_normals(*_counted(plan, k, stream), plan.num_chains, count), float)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _normals(seed, k, stream, num_chains, count):
+    drawn = _words(seed, k, stream, num_chains, count)
+    return jnp.stack(philox.normals([drawn[:, i] for i in range(drawn.shape[1])]), 1)[:, :count]
 
 
 def reference_step(plan, y, k):
@@ -77,7 +85,7 @@ def reference_step(plan, y, k):
 def _gradient(plan, theta, k) -> np.ndarray:
     theta = jnp.asarray(theta, jnp.float32)
     if not isinstance(plan.oracle, Batch):
-        return np.asarray(jax.vmap(plan.flat_target.gradient)(theta), float)
+        return np.asarray(jax.jit(jax.vmap(plan.flat_target.gradient))(theta), float)
     drawn = words(plan, k, plan.oracle.size, philox.ROWS)[:, : plan.oracle.size]
     index = batches(plan.oracle, drawn, plan.target.num_data)
     oracle, target = plan.prepared_oracle, plan.flat_target

@@ -91,7 +91,7 @@ O = gm.oracles
 ENTRY = {"first": gm.observables.function(lambda theta: theta[0])}
 CASES = {
     "no matrix": lambda: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), num_chains=16, observables=ENTRY),
-    "minibatch": lambda: plan(oracle=O.Minibatch(40)),
+    "minibatch": lambda: plan(oracle=O.Minibatch(40), num_chains=5),
     "exact": lambda: plan(),
     "distinct rows": lambda: plan(oracle=O.Minibatch(20, replace=False)),
     "every row": lambda: plan(oracle=O.Minibatch(ROWS, replace=False)),

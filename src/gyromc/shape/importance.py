@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg, special, stats
-from scipy.stats import qmc
+import scipy
+from scipy import linalg, special
 
 from gyromc.errors import InvalidInput
 from gyromc.shape import secondmoments
@@ -173,8 +173,8 @@ def expectation(
 def _scrambled(target: Target, mean: np.ndarray, root: np.ndarray, power: int, seed, dof: float) -> Sample:
     """2^power Sobol points of the multivariate t, weighted to the law."""
     d = mean.size
-    u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
+    u = scipy.stats.qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
     u = np.clip(u, 1e-12, 1 - 1e-12)
-    e = special.ndtri(u[:, :d]) / np.sqrt(stats.chi2.ppf(u[:, d:], dof) / dof)
+    e = special.ndtri(u[:, :d]) / np.sqrt(scipy.stats.chi2.ppf(u[:, d:], dof) / dof)
     log_proposal = -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
     return _weighted(target, mean + e @ root.T, log_proposal)

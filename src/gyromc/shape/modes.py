@@ -23,6 +23,7 @@ __all__ = ["descend", "find_mode", "newton"]
 
 MOST_FOR_NEWTON = 500  # parameters whose Hessian is formed
 MOST_STEPS = 200
+FARTHEST = 1e11  # from the start, in units of its size or 1: a descent that goes further has no end
 NEARER = 1e-4  # of the fall of U that a Newton step promised: if less is left, the Hessian is kept for the next
 
 
@@ -61,8 +62,12 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
             value, slope = _value_and_gradient(pieces, jnp.asarray(x))
         return float(value), np.asarray(slope, float)
 
+    def end_far_away(x) -> None:
+        if np.max(np.abs(x - start)) > FARTHEST * (1 + np.max(np.abs(start))):
+            raise StopIteration
+
     options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
-    return optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options), at
+    return optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
 
 
 def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:

@@ -19,7 +19,8 @@ import itertools
 
 import jax
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from gyromc.targets.likelihoods import Likelihood, Normal, library, log_sigmoid, sigmoid
 
@@ -148,7 +149,7 @@ class NegativeBinomial(Likelihood):
         return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
 
     def cdf(self, y, t, *given):
-        return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
+        return scipy.stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
 
     def constant(self, y, *given):
         return special.gammaln(y + 1)

@@ -94,8 +94,34 @@ def _numbers(arg: np.ndarray, var) -> np.ndarray:
     return np.asarray(arg.tolist(), var.aval.dtype).reshape(arg.shape)
 
 
+def _broadcast(x: np.ndarray, shape: tuple[int, ...], params) -> np.ndarray:
+    """`x` along the given axes of an array of this shape, repeated along the others."""
+    sizes = dict(zip(params["broadcast_dimensions"], x.shape, strict=True))
+    return np.broadcast_to(x.reshape([sizes.get(axis, 1) for axis in range(len(shape))]), shape)
+
+
+def _slice(x: np.ndarray, shape: tuple[int, ...], params) -> np.ndarray:
+    steps = params["strides"] or (1,) * x.ndim
+    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], steps))]
+
+
+_BY_NUMPY: dict[str, Callable[[np.ndarray, tuple[int, ...], Any], np.ndarray]] = {
+    "broadcast_in_dim": _broadcast,
+    "slice": _slice,
+    "squeeze": lambda x, shape, params: x.reshape(shape),
+    "rev": lambda x, shape, params: np.flip(x, params["dimensions"]),
+    "transpose": lambda x, shape, params: x.transpose(params["permutation"]),
+}
+"""Operations of one array as functions of the array, the shape of the result and the parameters of the equation."""
+
+
 def _evaluate(eqn, arrays) -> list[np.ndarray]:
-    """The results of an equation between constants, computed while tracing, on the CPU."""
+    """The results of an equation between constants, computed while tracing, on the CPU.
+
+    By NumPy where entries only change places: JAX would compile a program for each.
+    """
+    if eqn.primitive.name in _BY_NUMPY:
+        return [_BY_NUMPY[eqn.primitive.name](np.asarray(arrays[0]), eqn.outvars[0].aval.shape, eqn.params)]
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         results = eqn.primitive.bind(*map(jnp.asarray, arrays), **eqn.params)
         return [np.asarray(result) for result in (results if eqn.primitive.multiple_results else [results])]
