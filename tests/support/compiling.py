@@ -21,6 +21,7 @@ QUICK = frozenset(
     (
         "core",
         "estimation",
+        "interop",
         "prediction",
         "regression",
         "schemes",
