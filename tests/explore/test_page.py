@@ -21,9 +21,9 @@ def address():
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def opened(browser, address):
-    """A function that opens the page with some settings; it is checked at the end that no page complained."""
+    """A function that opens the page with some settings; at the end pages are closed, and none may have complained."""
     contexts, complaints, foreign = [], [], []
 
     def open_(settings="", width=1280, url=None, **options):
@@ -65,7 +65,7 @@ def state(page):
     return json.loads(page.evaluate("JSON.stringify(window.explorer)"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(opened):
     return opened("chains=20", reduced_motion="reduce")
 

@@ -23,6 +23,7 @@ QUICK = frozenset(
     (
         "core",
         "estimation",
+        "interop",
         "prediction",
         "regression",
         "schemes",

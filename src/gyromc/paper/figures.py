@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.measures import normal_scores, quantile_band
-from gyromc.show.pages import FIGURE_STYLE
+from gyromc.show.pages import FIGURE_STYLE, lay_out
 
 __all__ = ["Panel", "panels"]
 
@@ -47,13 +47,12 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
     for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel, *last):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
-            panel.figure.draw_without_rendering()  # computes the layout
-            panel.figure.set_layout_engine("none")  # keeps it for all formats
+            lay_out(panel.figure)
             yield panel
 
 
 def _axes(title: str):
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE)
     ax = figure.add_subplot()
     ax.set_title(title, loc="left")
     return figure, ax

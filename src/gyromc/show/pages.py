@@ -17,7 +17,7 @@ import gyromc
 from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
-__all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "machine"]
+__all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "lay_out", "machine"]
 
 FIGURE_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -67,6 +67,16 @@ def environment(package: str):
         "share": lambda x: f"{100 * x:.0f} %",
     }
     return found
+
+
+def lay_out(figure) -> None:
+    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off.
+
+    It is done once, for all formats: a figure with a layout engine of its own is laid out and drawn twice for each.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    ConstrainedLayoutEngine().execute(figure)
 
 
 def image(figure, format: str, **options: Any) -> bytes:

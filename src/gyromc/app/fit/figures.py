@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gyromc.app.fit.model_figures import BLUE, GREY, ORANGE, axes_of, model_figures
-from gyromc.show.pages import FIGURE_STYLE, Picture
+from gyromc.show.pages import FIGURE_STYLE, Picture, lay_out
 
 __all__ = ["pictures"]
 
@@ -26,7 +26,12 @@ def pictures(results: dict[str, Any]) -> list[Picture]:
         del draw["calibration"]
     style = {**FIGURE_STYLE, "text.parse_math": False}  # a $ in the name of a column is a $
     with matplotlib.rc_context(style):
-        return [Picture.of(kind, *function(results)) for kind, function in draw.items()]
+        return [_picture(kind, *function(results)) for kind, function in draw.items()]
+
+
+def _picture(kind: str, figure: Figure, alt: str, caption: str) -> Picture:
+    lay_out(figure)
+    return Picture.of(kind, figure, alt, caption)
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:

@@ -22,7 +22,7 @@ def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1):
     """Return a figure and its axes, one below the other, with a title above the first."""
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size)
     axes = figure.subplots(rows, squeeze=False).ravel()
     axes[0].set_title(title, loc="left")
     return figure, axes
