@@ -136,7 +136,7 @@ def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:
     fields = {name: getattr(plan, name) for name in FIELDS}
     fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": plan.starts.draw}
     content = {name: pack(value, arrays, PIECES, Descriptions()) for name, value in {**fields, **options}.items()}
-    found: dict[str, str] = {}
+    found: dict[str, str] = {"observables": ", ".join(plan.observables)}  # sums are stored in their order
     for name, value in content.items():
         _describe(value, name, arrays, found)
     return found

@@ -212,6 +212,30 @@ def test_chains_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
         gm.run(plan, engine, progress=False)
 
 
+GROUPS = {  # the process's group, and the limit, use and cache of files of each group there is: what is free
+    "version 2, the job's limit": ("0::/job/step\n", {"job": (1000, 300, 50), "job/step": ("max", 200, 0)}, 750),
+    "version 2, the step's limit": ("0::/job/step\n", {"job": (1000, 300, 50), "job/step": (500, 200, 0)}, 300),
+    "version 2, seen from a container": ("0::/far/away\n", {".": (800, 100, 0)}, 700),
+    "version 1": ("5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n", {"memory/job": (900, 100, 20)}, 820),
+    "version 1, more than the limit": ("4:memory:/job\n", {"memory/job": (900, 1000, 20)}, 0),
+    "no limit": ("0::/\n", {}, sys.maxsize),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_memory_that_a_job_may_have(name, tmp_path):
+    lines, groups, free = GROUPS[name]
+    (tmp_path / "cgroup").write_text(lines)
+    for folder, numbers in groups.items():
+        files = gm.checks.GROUP_FILES["memory" if folder.startswith("memory") else ""]
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for file, number in zip(files[:2], numbers[:2], strict=True):
+            (tmp_path / folder / file).write_text(f"{number}\n")
+        (tmp_path / folder / "memory.stat").write_text(f"anon 7\n{files[2]} {numbers[2]}\n")
+    assert gm.checks._free_in_group(tmp_path / "cgroup", tmp_path) == free
+    assert gm.checks._free_in_group(tmp_path / "absent", tmp_path) == sys.maxsize
+
+
 def test_the_time_of_a_long_run_is_said_beforehand(monkeypatch, capsys):
     class Started(Exception):
         pass

@@ -1,5 +1,6 @@
 """Checkpoints: a run that was stopped anywhere goes on to the same numbers; damaged, foreign and missing files are said."""
 
+import errno
 import os
 import re
 import signal
@@ -13,8 +14,9 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.engines.checkpoints import _interval
+from gyromc.engines.checkpoints import Checkpoints, _interval
 from gyromc.show.files import locked
+from gyromc.show.interruption import Interruption
 from support import compiling
 from support.survivors import PLANS, balanced, killed_at, names, small, start_and_kill
 
@@ -95,6 +97,11 @@ CHANGES = {
     ),
     "oracle": ({"oracle": gm.oracles.Gaussian(1.0)}, {}, "oracle: Exact → Gaussian"),
     "observable": ({"observables": {"x": gm.observables.linear([1.0, 1.0])}}, {}, r"observables\.x\.direction: "),
+    "order of observables": (
+        {"observables": dict(reversed(small().observables.items()))},
+        {},
+        "observables: x, y → y, x",
+    ),
     "start": ({"start": [1.0, 1.0]}, {}, r"start\.vector: "),
     "draws": ({}, {"thin": 5}, "thin: None → 5"),
     "engine": ({}, {"engine": "scan"}, "engine: 'lanes' → 'scan'"),
@@ -178,6 +185,18 @@ def test_a_directory_belongs_to_one_process(tmp_path):
     with locked(tmp_path), pytest.raises(gm.InvalidInput, match="Another process saves checkpoints"):
         gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
     assert gm.run(small(), "lanes", progress=False, checkpoint=tmp_path).mean
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks(number, tmp_path, monkeypatch, capsys):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with Checkpoints(tmp_path, small(), gm.run(small(), "lanes", progress=False).options, "1s", 1, Interruption()):
+        assert "has no locks" in capsys.readouterr().err
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
+from gyromc.show.progress import say
 
 __all__ = ["KIND", "STATE", "Checkpoints"]
 
@@ -79,6 +80,8 @@ class Checkpoints:
             raise InvalidInput(
                 f"Another process saves checkpoints to {self.directory}. Wait for it, or pass another directory."
             )
+        if free is None:
+            say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
         for path in self.directory.iterdir():
             if LEFT.match(path.name):  # by a process that was killed while it wrote
                 path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
         return
     known = {"steps done": str(done), **description(plan, {name: getattr(options, name) for name in NUMBERS})}
     own = {**known, **{f"version of {name}": str(version) for name, version in versions().items()}}
-    if len(set(processes.everyone(hashlib.sha256(json.dumps(own).encode()).hexdigest()))) == 1:
+    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
         return
     everyone = processes.everyone(own)
     other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
@@ -53,15 +53,19 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
                 temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InvalidInput(
-                f"Cannot write {path}: {error.strerror or error}. Free some space, or pass another directory with `--out`."
+                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory."
             ) from error
         raise
 
 
-def _refuse_files(directory: Path) -> None:
-    """Raise if a directory or one that it is in is a file."""
+def _refuse_files(directory: Path, remedy: str = "pass a directory") -> None:
+    """Raise if a directory or one that it is in is a file, or cannot be."""
     for path in (directory, *directory.parents):
-        require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory with `--out`.")
+        try:
+            good = not path.exists() or path.is_dir()
+        except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
+            raise InvalidInput(f"{shown(str(path))} cannot be a directory: {error}. Pass another one.") from None
+        require(good, f"{path} is a file: {remedy}.")
 
 
 def require_writable(directory: Path) -> None:
@@ -80,7 +84,7 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
     be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed.
     """
     path = Path(os.path.realpath(path))
-    _refuse_files(path)
+    _refuse_files(path, "pass a directory with `--out`")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")
@@ -118,21 +122,26 @@ def _move_into_place(folder: Path, path: Path, own: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool | None]:
-    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks."""
+    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks.
+
+    Windows has none for folders, and some file systems of clusters (Lustre without `flock`, old NFS) have none at all.
+    """
+    handle, free = None, None
     try:
         import fcntl
 
         handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):  # Windows
-        yield None
-        return
-    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
+        free = True
     except BlockingIOError:
-        yield False
+        free = False
+    except (ImportError, OSError):
+        pass
+    try:
+        yield free
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:
