@@ -76,7 +76,7 @@ def test_a_process_that_a_test_starts_compiles_like_this_one():
         ("tests/core/test_plan.py", "slow", False),
         ("tests/survival/test_saved_runs.py", "not slow", True),
         ("tests/survival/test_memory.py", "not slow", False),
-        ("tests/interop/test_blackjax.py", "not slow", False),
+        ("tests/explore/test_server.py", "not slow", False),
     ],
 )
 def test_only_default_tests_of_listed_files_are_compiled_quickly(path, marks, quick, request):
