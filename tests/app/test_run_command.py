@@ -89,6 +89,17 @@ def test_a_run_is_saved_and_continued(plan_file, tmp_path):
     assert "there is no directory" in refused("run", plan_file, "--save", tmp_path / "none" / "run.gyromc")
 
 
+def test_a_run_that_cannot_be_written_is_printed(plan_file, tmp_path, monkeypatch):
+    def full(run, path):
+        raise gm.InvalidInput(f"Cannot write {path}: No space left on device.")
+
+    monkeypatch.setattr(gm.Run, "save", full)
+    done = gyromc("run", plan_file, "--engine", "lanes", "--save", tmp_path / "run.gyromc", "--json")
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert "observables" in json.loads(done.stdout)
+
+
 def test_checkpoints_from_the_command_line(plan_file, tmp_path):
     options = ["--engine", "lanes", "--checkpoint", tmp_path / "saved", "--every", "40", "--keep", "2", "--json"]
     first = gyromc("run", plan_file, *options)

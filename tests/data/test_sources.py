@@ -110,7 +110,7 @@ def test_parquet_refuses_texts_missing_values_and_unknown_columns(tmp_path):
     with pytest.raises(gm.InvalidInput, match=r"'t' of .* holds string"):
         Parquet(parquet(tmp_path, t=["a"] * 1000), "y")
     holes = pa.array([None if i == 640 else 1.0 for i in range(1000)])
-    with pytest.raises(gm.InvalidInput, match="missing values, the first in row 641"):
+    with pytest.raises(gm.InvalidInput, match="missing values, the first in row 640"):
         list(Parquet(parquet(tmp_path, holes=holes), "y").blocks(100))
     with pytest.raises(gm.InvalidInput, match="no column z"):
         Parquet(parquet(tmp_path), "z")

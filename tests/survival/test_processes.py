@@ -235,6 +235,8 @@ def act(index, what, who):
         raise ValueError("an error of its own")
     elif what == "leaves":
         leave(9)
+    elif what == "refused":
+        leave(2)
     elif what == "aborts":
         os.abort()
 
@@ -295,6 +297,7 @@ CASES = {
     "other raises": (2, "raises", 1),
     "all raise": (2, "raises", "all"),
     "leaves": (2, "leaves", 1),
+    "refused": (3, "refused", 1),
     "aborts": (2, "aborts", 1),
     "done": (3, "done", None),
 }
@@ -343,6 +346,13 @@ def test_an_error_of_one_process_ends_the_others(case, who, watched):
 def test_a_status_is_passed_on(watched):
     assert (watched["leaves"][0].status, watched["leaves"][1].status) == (processes.LOST, 9)
     assert "ended with status 9" in watched["leaves"][0].err
+
+
+def test_what_cannot_work_ends_all_with_its_status(watched):
+    # a launcher that starts a job with status 75 again would do so for ever
+    assert [process.status for process in watched["refused"].values()] == [2, 2, 2]
+    for i in (0, 2):
+        assert "ended with status 2: see its message. Put that right" in watched["refused"][i].err
 
 
 def test_an_abort_by_a_library_is_said(watched):

@@ -198,3 +198,30 @@ def test_python_objects_are_refused_with_what_to_do(source, tmp_path):
     kept = gm.data.store(source, tmp_path)
     run = gm.run(over(kept), "lanes", progress=False, checkpoint=tmp_path / "c")
     assert digest(gm.run(over(mapped(tmp_path)), "lanes", progress=False, checkpoint=tmp_path / "c")) == digest(run)
+
+
+def test_a_file_that_is_written_to_before_the_run_is_refused(tmp_path):
+    plan = over(written(tmp_path), oracle=gm.oracles.Minibatch(4))
+    np.save(tmp_path / "X.npy", X[::-1])
+    for engine in ("lanes", "scan"):
+        with pytest.raises(gm.InvalidInput, match=r"X\.npy was written to since the target was made. Make the target"):
+            gm.run(plan, engine, progress=False)
+
+
+def test_a_file_that_is_written_to_during_the_run_is_said(tmp_path):
+    plan = over(written(tmp_path), oracle=gm.oracles.Minibatch(4))
+    change = lambda steps: os.utime(tmp_path / "y.npy", ns=(1, 1))
+    with pytest.warns(gm.errors.GyromcWarning, match=r"y\.npy was written to while the run read rows"):
+        gm.run(plan, "lanes", progress=change)
+
+
+def test_another_file_under_the_same_name_is_not_read(tmp_path):
+    changes = {"oracle": gm.oracles.Minibatch(70), "num_steps": 10}  # large batches are read from the map
+    expected = digest(gm.run(over(written(tmp_path), **changes), "lanes", progress=False))
+    plan = over(mapped(tmp_path), **changes)
+    np.save(tmp_path / "other.npy", X[::-1])
+    (tmp_path / "other.npy").replace(tmp_path / "X.npy")
+    assert digest(gm.run(plan, "lanes", progress=False)) == expected
+    (tmp_path / "X.npy").unlink()
+    plan.target.source._X.mapped = None
+    assert digest(gm.run(plan, "lanes", progress=False)) == expected

@@ -134,11 +134,13 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
     from gyromc.show.progress import say
 
     with unhurried():  # after Ctrl-C too, the steps that were made are not lost
-        if save is not None and is_first():
-            result.save(save)
-            say(f"wrote {save}")
-        if is_first():
-            answer(json, result.to_dict(), result)
+        try:
+            if save is not None and is_first():
+                result.save(save)
+                say(f"wrote {save}")
+        finally:  # what was computed is printed where it cannot be written, too
+            if is_first():
+                answer(json, result.to_dict(), result)
         wait_for_first()
     if result.partial:
         raise typer.Exit(INTERRUPTED)

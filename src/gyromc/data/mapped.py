@@ -58,6 +58,7 @@ class Mapped(RowSource):
     def __init__(self, X: str | Path, y: str | Path, resident: int | None = RESIDENT):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
+        require(self._X.shape[:1] != (0,), f"{X} has no rows.")
         require(
             len(self._X.shape) == 2 and min(self._X.shape) > 0 and self._X.dtype in (np.float32, np.float64),
             f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self._X.shape} and type "
@@ -148,6 +149,9 @@ class Mapped(RowSource):
         self._X.release()
         self._y.release()
 
+    def changed(self):
+        return ", ".join(str(file.path) for file in (self._X, self._y) if file.written() != file.written_first)
+
     def check_size(self) -> None:
         """Raise `InvalidInput` where a file is shorter than its header says: reading a page that is missing ends the process."""
         self._X.check_size()
@@ -176,12 +180,13 @@ class _File:
         require(
             (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
             f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
-            "Save it with `np.save(path, np.ascontiguousarray(X))`.",
+            "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`.",
         )
         self.offset = self.file.tell()
         self.row_numbers = int(np.prod(self.shape[1:], dtype=np.int64))
         self.mapped: np.memmap | None = None
         self.lock = threading.Lock()
+        self.written_first = self.written()
         self.check_size()
 
     def check_size(self) -> None:
@@ -191,6 +196,11 @@ class _File:
             found >= needed,
             f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
         )
+
+    def written(self) -> tuple[int, int]:
+        """The size of the file, and when it was written to."""
+        found = os.fstat(self.file.fileno())
+        return found.st_size, found.st_mtime_ns
 
     def fingerprint(self) -> FilePrint:
         with self.lock:
@@ -222,7 +232,8 @@ class _File:
 
     def map(self) -> np.ndarray:
         if self.mapped is None:
-            self.mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+            with self.lock:  # of the open file: another one may have its name by now
+                self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]
         return self.mapped.view(np.ndarray)
 
     def release(self) -> None:

@@ -100,7 +100,7 @@ class Parquet(RowSource):
         if column.null_count:
             at = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
             raise InvalidInput(
-                f"The column {name!r} of {self.name} has missing values, the first in row {at + 1}. Drop or fill those rows."
+                f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
             )
         return column.to_numpy(zero_copy_only=False)
 

@@ -42,6 +42,10 @@ class RowSource(abc.ABC):
             "`gyromc.data.store(source, folder)` returns a source that can."
         )
 
+    def changed(self) -> str:
+        """The files that were written to since the source was made, as "a, b"; empty where none was or it cannot be known."""
+        return ""
+
     def to_archive(self) -> dict[str, Any]:
         """What is stored of the source with a plan, never its rows; `InvalidInput` for one that no file can name."""
         raise InvalidInput(

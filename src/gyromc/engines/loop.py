@@ -34,7 +34,7 @@ from gyromc.show.interruption import delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
-from gyromc.targets import CosinePerturbed, Quadratic
+from gyromc.targets import CosinePerturbed, Quadratic, StreamedRegression
 from gyromc.targets.regressions import KnownLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
@@ -184,6 +184,7 @@ def _options(
 
 def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: SharedCheckpoints | None = None) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
+    _require_unchanged(plan)
     began, plan = time.perf_counter(), same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
@@ -229,9 +230,27 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
             GyromcWarning,
             stacklevel=3,
         )
+    if written := _written(plan):
+        warnings.warn(
+            f"{written} was written to while the run read rows from it: its averages mix what was there before and after. "
+            "Run it again.",
+            GyromcWarning,
+            stacklevel=3,
+        )
     if run.failures:  # otherwise raised above
         warnings.warn(explanation(plan, run.failures, options), GyromcWarning, stacklevel=3)
     return run
+
+
+def _written(plan: Plan) -> str:
+    """The files of rows that were written to since the plan's target was made and checked; empty where none was."""
+    return plan.target.source.changed() if isinstance(plan.target, StreamedRegression) else ""
+
+
+def _require_unchanged(plan: Plan) -> None:
+    """Raise `InvalidInput` where rows of a file may be others than those that were checked."""
+    written = _written(plan)
+    require(not written, f"{written} was written to since the target was made. Make the target again: it reads other rows.")
 
 
 def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: float, compile_time: float) -> Run:

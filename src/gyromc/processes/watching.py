@@ -1,7 +1,8 @@
 """No process waits for one that is gone: a thread in each watches the others and ends its process with a message.
 
 The connections of the roll call stay open. Where one closes without a word, the process at its other end was killed; where
-nothing comes for long, its machine or the network failed. Process 0 tells the others. All end with status `LOST`.
+nothing comes for long, its machine or the network failed. Process 0 tells the others. All end with status `LOST`, or with
+`REFUSED` where one of them was given something that cannot work: a launcher that starts them again would do so for ever.
 """
 
 import atexit
@@ -20,10 +21,14 @@ from gyromc.processes.rollcall import Link
 __all__ = ["LOST", "finish", "leave", "waiting", "watch"]
 
 LOST = 75  # the status of a process that ends because another one did: try again
+REFUSED = 2  # the status of a command that cannot work
 BEAT = 2.0  # seconds between two signs of life
 GRACE = 2.0  # seconds for an error of this process' own, when another one has ended with an error
 ABORTED, INTERRUPTED = 128 + signal.SIGABRT, 128 + signal.SIGINT
-ADVICE = "Start all of them again; a run with checkpoints goes on from the newest."
+ADVICE = {
+    LOST: "Start all of them again; a run with checkpoints goes on from the newest.",
+    REFUSED: "Put that right, then start all of them again.",
+}
 _watch: "_Watch | None" = None
 _kept: list[Any] = []  # functions that C calls
 
@@ -74,7 +79,7 @@ class _Watch:
         self.selector = selectors.DefaultSelector()
         self.sending, self.last = threading.Lock(), threading.Lock()
         self.waiting: float | None = None  # since when this process waits for all the others
-        self.ending: tuple[float, str] | None = None  # when this process ends, and why
+        self.ending: tuple[float, str, int] | None = None  # when this process ends, why, and with which status
         self.leaving = False  # with a status of its own, whatever the others do
         self.done = threading.Event()
         for link in links:
@@ -98,7 +103,7 @@ class _Watch:
                 if link.left == 0 and self.waiting is not None and now - self.waiting > GRACE:
                     self._lost(link, "has ended, while this one waits for it")
             if self.ending is not None and now >= self.ending[0]:
-                self.end(self.ending[1])
+                self.end(*self.ending[1:])
 
     def tell(self, **content: Any) -> None:
         """Send a line to all processes that this one is connected to."""
@@ -142,17 +147,17 @@ class _Watch:
         _write(f"gyromc: process {self.index} was aborted by a library: its message stands above.")
         os._exit(ABORTED)
 
-    def end(self, text: str) -> NoReturn:
-        """End this process because another one is lost; process 0 tells the others first."""
+    def end(self, text: str, status: int = LOST) -> NoReturn:
+        """End this process because another one is lost or was refused; process 0 tells the others first."""
         self.last.acquire()
         while self.leaving:
             time.sleep(BEAT)
         if self.index == 0:
-            self.tell(lost=text)
-        _write(f"gyromc: process {self.index} ends, because {text}. {ADVICE}")
+            self.tell(lost=text, status=status)
+        _write(f"gyromc: process {self.index} ends, because {text}. {ADVICE[status]}")
         if self.index == 0:
             time.sleep(GRACE / 2)
-        os._exit(LOST)
+        os._exit(status)
 
     def _read(self, link: Link) -> None:
         try:
@@ -166,12 +171,12 @@ class _Watch:
             return
         for line in lines:
             if "lost" in line:
-                self.end(str(line["lost"]))
+                self.end(str(line["lost"]), REFUSED if line.get("status") == REFUSED else LOST)
             if "left" in line:
                 link.left = int(line["left"])
                 if link.left != 0 and self.ending is None:
                     text = f"process {link.index} ({link.place}) ended with status {link.left}: see its message"
-                    self.ending = time.monotonic() + GRACE, text
+                    self.ending = time.monotonic() + GRACE, text, REFUSED if link.left == REFUSED else LOST
 
     def _lost(self, link: Link, how: str) -> NoReturn:
         self.end(f"process {link.index} ({link.place}) {how}")
