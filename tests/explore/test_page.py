@@ -148,7 +148,9 @@ def test_buttons_stay_where_they_are_while_numbers_come_in(opened, width):
         "...list.getEntries().flatMap((e) => e.sources.map((s) => s.node?.className ?? s.node?.nodeName))]; }"
         ").observe({ type: 'layout-shift', buffered: true })"
     )
-    places = "['play', 'step', 'reset'].map((id) => JSON.stringify(document.getElementById(id).getBoundingClientRect()))"
+    places = (
+        "['play', 'step', 'reset'].map((id) => JSON.stringify(document.getElementById(id).getBoundingClientRect()))"
+    )
     before = page.evaluate(places)
     settled(page)
     assert page.text_content("#headline")

@@ -42,8 +42,8 @@ def interruptible(
     """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press.
 
     With `patience`, `KeyboardInterrupt` is raised where the block still runs after so many seconds, and not in an `unhurried`
-    block. A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread nothing is remembered, since Python
-    delivers signals to the main thread alone.
+    block. A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread
+    nothing is remembered, since Python delivers signals to the main thread alone.
     """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
