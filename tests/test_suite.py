@@ -1,6 +1,7 @@
 """What all tests share is there, in this process and in those it starts: the folder of compiled programs, the way to compile."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from jax._src.lru_cache import LRUCache
 
 from support import compiling
+from support.launch import free_port
 
 
 def cos_times_a_number_of_its_own(x):
@@ -32,6 +34,14 @@ def test_a_stored_program_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
         cache.put("program", content)
     assert seen == [None]
     assert cache.get("program") == b"whole"
+
+
+def test_a_port_is_given_to_one_test_which_can_listen_there():
+    ports = [free_port() for _ in range(20)]
+    assert len(set(ports)) == 20
+    with pytest.raises(OSError, match="in use"):
+        free_port(ports[0])
+    socket.create_server(("", ports[0])).close()
 
 
 SETTINGS = (

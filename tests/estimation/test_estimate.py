@@ -526,9 +526,6 @@ def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said(monkeypatch
     run = gm.run(network)
     monkeypatch.setattr(biases, "predict", lambda *given, **named: pytest.fail("predicted"))
     monkeypatch.setattr(diagnostics, "_directions", lambda *given: pytest.fail("looked at the tails"))
-    monkeypatch.setattr(
-        type(network.flat_target), "mean_hessian", lambda *given: pytest.fail("computed a Hessian"), raising=False
-    )
     found = silenced(run)
     assert found["out"].bias is None
     assert [re.search(r"here 513", hint) is not None for hint in found.hints] == [True, True]

@@ -267,12 +267,12 @@ def child(index, count, port, what, who, err, together):
 
 
 cases, ended = json.loads(sys.argv[1]), {}
+barriers = [multiprocessing.get_context("fork").Barrier(count) for count, *_ in cases]  # kept: they have memory in common
 for number, (count, port, what, who) in enumerate(cases):
-    together = multiprocessing.get_context("fork").Barrier(count)
     for index in range(count):
         err = tempfile.TemporaryFile()
         if (pid := os.fork()) == 0:
-            child(index, count, port, what, who, err.fileno(), together)
+            child(index, count, port, what, who, err.fileno(), barriers[number])
         ended[pid] = (number, index, what == "stopped" and index == who, err)
 found, began = [], time.monotonic()
 while ended and time.monotonic() - began < LONG:
