@@ -110,7 +110,7 @@ def test_contract(dynamics, oracle, target, monkeypatch):
 
 
 def test_float32_and_float64_differ_only_by_rounding_of_their_own_noise():
-    plan = make("hfhr", "exact", "quadratic", num_steps=1)
+    plan = make("sgld", "exact", "quadratic", num_steps=1)
     single, double = gm.run(plan.replace(dtype="float32"), engine="scan"), gm.run(plan, engine="scan")
     assert single.state.z.dtype == np.float32
     assert double.state.z.dtype == np.float64
