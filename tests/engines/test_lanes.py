@@ -22,10 +22,11 @@ def _plans() -> dict[str, gm.Plan]:
     three = {"h": gm.observables.tanh([1.0, -1.0, 0.0])}
     four = {"h": gm.observables.predictive(X[0]), "g": gm.observables.linear([1.0, 0, 0, 2.0])}
     cosines, logistic = gm.targets.CosinePerturbed(3, 1.2), gm.targets.LogisticRegression(X, y)
+    normal = gm.targets.Quadratic([1.0, 2.0, 0.5])  # in float64 a loop that other tests compile too
     odd, even = gm.dynamics.nonreversible(J), gm.dynamics.hfhr(4, 1.0, 2.0)
     return {
         "odd": gm.Plan(target=cosines, dynamics=odd, observables=three, oracle=gm.oracles.Gaussian(1.0), **common),
-        "odd64": gm.Plan(target=cosines, dynamics=odd, observables=three, **{**common, "dtype": "float64"}),
+        "odd64": gm.Plan(target=normal, dynamics=odd, observables=three, **{**common, "dtype": "float64"}),
         "batch": gm.Plan(target=logistic, dynamics=even, observables=four, oracle=gm.oracles.Minibatch(5), **common),
         "distinct": gm.Plan(
             target=logistic,

@@ -208,7 +208,8 @@ def test_moments_of_gradients_on_a_linear_regression_are_exact(oracle):
     draws = mean + rng.standard_normal((40_000, 2)) @ np.linalg.cholesky(np.linalg.inv(P)).T
     with jax.enable_x64(True):
         zeta = plan.prepared_oracle.draw(jax.random.key(0), plan.flat_target, len(draws), 2, np.dtype(float))
-        g = np.asarray(jax.vmap(lambda t, s: plan.prepared_oracle.gradient(plan.flat_target, t, s))(draws, zeta))
+        gradient = jax.vmap(lambda t, s: plan.prepared_oracle.gradient(plan.flat_target, t, s))
+        g = np.asarray(jax.jit(gradient)(draws, zeta))
     found, second = gradient_moments(plan).second, g[:, :, None] * g[:, None, :]
     z = (second.mean(axis=0) - found) / (second.std(axis=0) / np.sqrt(len(draws)))
     assert np.max(np.abs(z)) < 4

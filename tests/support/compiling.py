@@ -31,6 +31,7 @@ QUICK = frozenset(
         "targets",
         "tuning",
         "test_accuracy.py",
+        "test_checkpoints.py",
         "test_contract.py",
         "test_density.py",
         "test_pages.py",

@@ -97,7 +97,12 @@ def test_mean_and_covariance_of_an_oracle_over_all_rows_are_exact(name):
 
 
 @pytest.mark.parametrize(
-    "oracle", [gm.oracles.Minibatch(4), gm.oracles.ControlVariate(4, replace=False), gm.oracles.Exact()]
+    "oracle",
+    [
+        pytest.param(gm.oracles.Minibatch(4), marks=pytest.mark.slow),  # its rows are drawn and read as those below
+        gm.oracles.ControlVariate(4, replace=False),
+        gm.oracles.Exact(),
+    ],
 )
 def test_chains_of_scan_are_those_in_memory(oracle):
     averages = []

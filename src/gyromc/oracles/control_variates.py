@@ -286,9 +286,11 @@ def _anchor(target: SumOverData, center: np.ndarray) -> np.ndarray:
     """∇U at the centre without the prior's part."""
     if isinstance(target, KnownLikelihood):  # without compiling, and the data stay where they are
         return target.gradients(center[None])[0] - float(target.prior_precision) * center
-    with jax.enable_x64(True):
-        theta, wide = jnp.asarray(center), doubled(target)
-        return np.asarray(wide.gradient(theta) - wide.prior_gradient(theta))
+    return over_rows(_data_gradient, center[None], target, chunk=1)[0]
+
+
+def _data_gradient(target, center):
+    return target.gradient(center) - target.prior_gradient(center)
 
 
 def _products(target: SumOverData, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
