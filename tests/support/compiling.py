@@ -31,6 +31,8 @@ QUICK = frozenset(
         "test_accuracy.py",
         "test_contract.py",
         "test_density.py",
+        "test_execution.py",
+        "test_extras.py",
         "test_pages.py",
         "test_pallas.py",
         "test_pallas_schemes.py",
