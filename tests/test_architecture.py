@@ -215,6 +215,7 @@ heavy = {"jax", "numba", "scipy", "matplotlib"} & set(sys.modules)
 for name in gyromc.__all__:
     getattr(gyromc, name)
 assert set(gyromc.__all__) <= set(dir(gyromc))
+heavy |= {"scipy.stats"} & set(sys.modules)  # it takes longer to import than all other parts of SciPy together
 print(seconds, *heavy)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg, special, stats
+from scipy import linalg, special
 
 from gyromc.shape.gaussian import GaussianFit
 from gyromc.shape.importance import Sample
@@ -67,7 +67,9 @@ def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
         return f"the target has {count} modes, and the draws miss one of them"
     for center, share in zip(modes.found, modes.shares, strict=True):
         gap = sample.theta - center.mode
-        near = np.sum((gap @ center.precision) * gap, axis=1) <= stats.chi2.ppf(0.5, d)  # half of the mode's Gaussian
+        near = np.sum((gap @ center.precision) * gap, axis=1) <= 2 * special.gammaincinv(
+            d / 2, 0.5
+        )  # half of the mode's Gaussian
         held = float(sample.weights[near].sum())
         if share > NOTICED and THINNED * held < share / 2:
             return f"the target has {count} modes, and the draws hold {200 * held:.2g} % at one that has {100 * share:.2g} %"
