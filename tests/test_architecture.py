@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 import gyromc
-from support.imports import SOURCE, imports, modules
+from support.imports import SOURCE, imports, modules, parsed
 from support.layers import LAYERS, PAGE, ROOT, with_table
 
 MODULES = modules()
@@ -154,7 +154,7 @@ def num_lines(node):
 
 def too_long(text):
     """The definitions above the limits: 60 lines for a function, 200 for a class."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             limit = 200 if isinstance(node, ast.ClassDef) else 60
             if num_lines(node) > limit:
@@ -166,7 +166,7 @@ def test_files_classes_and_functions_are_small_and_modules_documented(path):
     text = path.read_text()
     assert len(text.splitlines()) <= 400
     assert not list(too_long(text))
-    assert ast.get_docstring(ast.parse(text)), "the module has no docstring"
+    assert ast.get_docstring(parsed(text)), "the module has no docstring"
 
 
 def test_sizes_are_counted_without_the_docstring():
@@ -186,7 +186,7 @@ def test_each_public_class_is_defined_once():
     found = Counter(
         node.name
         for path in MODULES.values()
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path.read_text()).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in found.items() if count > 1] == []
@@ -215,6 +215,7 @@ heavy = {"jax", "numba", "scipy", "matplotlib"} & set(sys.modules)
 for name in gyromc.__all__:
     getattr(gyromc, name)
 assert set(gyromc.__all__) <= set(dir(gyromc))
+heavy |= {"scipy.stats"} & set(sys.modules)  # it takes longer to import than all other parts of SciPy together
 print(seconds, *heavy)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,10 +1,10 @@
 // The page's own mathematics on the table of test vectors: prints one JSON object with what each case gives.
-// Usage: node check.mjs FOLDER_OF_THE_PAGE vectors.json gaussian|cosine|chains
+// Usage: node check.mjs FOLDER_OF_THE_PAGE vectors.json gaussian|cosine|chains [INDEX,INDEX,…]; all cases without the last
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
-const [, , folder, file, what] = process.argv;
+const [, , folder, file, what, chosen] = process.argv;
 const load = (name) => import(pathToFileURL(`${folder}/js/${name}.mjs`).href);
 const names = ["dynamics", "gaussian", "targets", "spectral", "schemes", "simulation"];
 const [dynamics, gaussian, targets, spectral, schemes, simulation] = await Promise.all(names.map(load));
@@ -73,4 +73,6 @@ function ofChains(asked) {
 }
 
 const compute = { gaussian: onGaussian, cosine: onCosine, chains: ofChains }[what];
-console.log(JSON.stringify(table[what === "chains" ? "gaussian" : what].map(compute)));
+const cases = table[what === "chains" ? "gaussian" : what];
+const asked = chosen ? chosen.split(",").map((index) => cases[index]) : cases;
+console.log(JSON.stringify(asked.map(compute)));

@@ -34,6 +34,8 @@ QUICK = frozenset(
         "test_checkpoints.py",
         "test_contract.py",
         "test_density.py",
+        "test_execution.py",
+        "test_extras.py",
         "test_pages.py",
         "test_pallas.py",
         "test_pallas_schemes.py",

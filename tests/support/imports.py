@@ -1,6 +1,7 @@
 """Which modules of gyromc a module imports, whatever way of importing it uses, read from its source without running it."""
 
 import ast
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ def modules(source: Path = SOURCE) -> dict[str, Path]:
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, name: str, is_package: bool, known: set[str], tree: ast.AST):
+    def __init__(self, name: str, is_package: bool, known: frozenset[str], tree: ast.AST):
         self.known, self.found = known, []
         self.package = name if is_package else name.rpartition(".")[0]
         imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -112,6 +113,14 @@ class _Reader(ast.NodeVisitor):
             self.add(node, node.value[7:])
 
 
-def imports(name: str, path: Path, known: set[str]) -> list[Import]:
+parsed = functools.cache(ast.parse)  # by the text: several rules are checked on every module
+
+
+def imports(name: str, path: Path, known: set[str]) -> tuple[Import, ...]:
     """The imports of the module called `name` below gyromc; `known` are the names of all modules."""
-    return _Reader(name, path.name == "__init__.py", known, ast.parse(path.read_text())).found
+    return _imports(name, path.name == "__init__.py", frozenset(known), path.read_text())
+
+
+@functools.cache
+def _imports(name: str, is_package: bool, known: frozenset[str], text: str) -> tuple[Import, ...]:
+    return tuple(_Reader(name, is_package, known, parsed(text)).found)

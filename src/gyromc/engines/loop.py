@@ -250,7 +250,9 @@ def _written(plan: Plan) -> str:
 def _require_unchanged(plan: Plan) -> None:
     """Raise `InvalidInput` where rows of a file may be others than those that were checked."""
     written = _written(plan)
-    require(not written, f"{written} was written to since the target was made. Make the target again: it reads other rows.")
+    require(
+        not written, f"{written} was written to since the target was made. Make the target again: it reads other rows."
+    )
 
 
 def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: float, compile_time: float) -> Run:

@@ -9,7 +9,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 __all__ = ["Bootstrap", "Normality", "anderson_darling", "normality", "quantile_band", "rmse", "rmse_ratio", "slope"]
 
@@ -92,6 +92,8 @@ def normality(z: np.ndarray) -> Normality:
     Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
     estimated, only a wrong shape.
     """
+    from scipy import stats  # when it is used: it takes long to import
+
     z = np.sort(z[np.isfinite(z)])
     n = z.size
     ks = stats.kstest(z, "norm")
@@ -123,7 +125,7 @@ def anderson_darling(z: np.ndarray) -> tuple[float, float]:
     """
     z = np.sort(z)
     n = z.size
-    u = np.clip(stats.norm.cdf((z - z.mean()) / z.std(ddof=1)), 1e-300, 1 - 1e-16)
+    u = np.clip(special.ndtr((z - z.mean()) / z.std(ddof=1)), 1e-300, 1 - 1e-16)
     i = np.arange(1, n + 1)
     a = float(-n - np.mean((2 * i - 1) * (np.log(u) + np.log1p(-u[::-1])))) * (1 + 0.75 / n + 2.25 / n**2)
     if a >= 0.6:

@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from gyromc.checks import require
 
@@ -104,6 +103,8 @@ def number_scores(
     mean: np.ndarray, log_density: np.ndarray, y: np.ndarray, train: np.ndarray, counts: bool = False
 ) -> list[Score]:
     """RMSE and log score of predictive laws of numbers."""
+    from scipy import stats  # when it is used: it takes long to import
+
     rate = max(float(train.mean()), 0.5 / train.size)
     base = (
         stats.poisson.logpmf(y, rate) if counts else stats.norm.logpdf(y, train.mean(), max(train.std(ddof=1), 1e-300))

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from gyromc.checks import one_of, positive, require
 from gyromc.data import RowSource, over_blocks, prefetched, store
@@ -232,7 +232,7 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         say("tuning and running chains that read single rows")
         chosen = {name: linear(row) for name, row in zip(labels, T, strict=True)}
         found = expect(_plan(model, chosen), chosen, error, seed=seed, progress=False)
-    half = float(stats.norm.ppf((1 + LEVEL) / 2))
+    half = float(special.ndtri((1 + LEVEL) / 2))
     rows = []
     for name, start, spread in zip(labels, offset, sd, strict=True):
         one = found[name]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy
 from scipy import linalg, special
 
 from gyromc.errors import InvalidInput
@@ -172,9 +171,11 @@ def expectation(
 
 def _scrambled(target: Target, mean: np.ndarray, root: np.ndarray, power: int, seed, dof: float) -> Sample:
     """2^power Sobol points of the multivariate t, weighted to the law."""
+    from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
+
     d = mean.size
-    u = scipy.stats.qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
+    u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
     u = np.clip(u, 1e-12, 1 - 1e-12)
-    e = special.ndtri(u[:, :d]) / np.sqrt(scipy.stats.chi2.ppf(u[:, d:], dof) / dof)
+    e = special.ndtri(u[:, :d]) / np.sqrt(2 * special.gammaincinv(dof / 2, u[:, d:]) / dof)
     log_proposal = -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
     return _weighted(target, mean + e @ root.T, log_proposal)

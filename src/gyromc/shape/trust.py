@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy
 from scipy import linalg, special
 
 from gyromc.shape.gaussian import GaussianFit
@@ -68,7 +67,9 @@ def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
         return f"the target has {count} modes, and the draws miss one of them"
     for center, share in zip(modes.found, modes.shares, strict=True):
         gap = sample.theta - center.mode
-        half = scipy.stats.chi2.ppf(0.5, d)  # the radius of half of the mode's Gaussian, squared
+        half = 2 * special.gammaincinv(
+            d / 2, 0.5
+        )  # the radius of half of the mode's Gaussian, squared: the median of χ²
         near = np.sum((gap @ center.precision) * gap, axis=1) <= half
         held = float(sample.weights[near].sum())
         if share > NOTICED and THINNED * held < share / 2:

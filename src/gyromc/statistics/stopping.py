@@ -13,7 +13,7 @@ import functools
 import math
 
 import numpy as np
-import scipy
+from scipy import special
 
 from gyromc.statistics import variances
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError
@@ -74,4 +74,4 @@ class FirstStage:
         rest = (steps * averages - self.steps * self.averages) / later
         ratio = later * variances.replicate_variance(rest).variance / (self.steps * self.variance)
         dof = len(averages) - 1
-        return bool(2 * min(scipy.stats.f.sf(ratio, dof, dof), scipy.stats.f.cdf(ratio, dof, dof)) < CHANCE)
+        return bool(2 * min(special.fdtrc(dof, dof, ratio), special.fdtr(dof, dof, ratio)) < CHANCE)

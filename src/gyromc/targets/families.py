@@ -19,7 +19,6 @@ import itertools
 
 import jax
 import numpy as np
-import scipy
 from scipy import special
 
 from gyromc.targets.likelihoods import Likelihood, Normal, library, log_sigmoid, sigmoid
@@ -149,7 +148,9 @@ class NegativeBinomial(Likelihood):
         return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
 
     def cdf(self, y, t, *given):
-        return scipy.stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
+        from scipy import stats  # when it is used: it takes long to import
+
+        return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
 
     def constant(self, y, *given):
         return special.gammaln(y + 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy
+from scipy import special
 
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.show.numbers import counted, listed
@@ -57,7 +57,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
     drift = parts[0] - parts[1]
     z = np.abs(drift.mean(axis=0)) / np.maximum(drift.std(axis=0, ddof=1) / math.sqrt(chains), 1e-300)
     worst = int(np.argmax(z))
-    limit = float(scipy.stats.t.isf(CHANCE / 2 / z.size, chains - 1))
+    limit = float(-special.stdtrit(chains - 1, CHANCE / 2 / z.size))
     within = np.mean([draws[:, :half].var(axis=1, ddof=1), draws[:, half : 2 * half].var(axis=1, ddof=1)], axis=(0, 1))
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))

@@ -12,7 +12,7 @@ import functools
 import math
 
 import numpy as np
-import scipy
+from scipy import special
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
@@ -246,7 +246,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     if not np.any(seconds):
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
-    reach = scipy.stats.t.ppf(COVERAGE, len(parts) - 1) / math.sqrt(len(parts))
+    reach = special.stdtrit(len(parts) - 1, COVERAGE) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final = _solved(plan, axes, last.used, last.degree, center, c, missing)

@@ -9,7 +9,7 @@ if the model cannot make it fit. Laws of counts have jumps: a distribution funct
 import math
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.loo import Loo
@@ -105,7 +105,7 @@ def deleted(output: ModelResiduals) -> np.ndarray:
     squares = output.values**2 / np.maximum(inner, FOLLOWED)
     total = float(np.sum(output.values**2))
     others = np.maximum(total - squares, 1e-12 * total + 1e-300) / freedom  # all residuals may be zero
-    return np.where(inner > FOLLOWED, 2 * stats.t.sf(np.sqrt(squares / others), freedom), 1.0)
+    return np.where(inner > FOLLOWED, 2 * special.stdtr(freedom, -np.sqrt(squares / others)), 1.0)
 
 
 def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
     worst = 1 if sizes[1] > MOSTLY * sizes.max() else int(np.argmax(sizes))
     directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
     details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
-    return ModelCheck(Aspect.CALIBRATION, size, float(stats.chi2.sf(u.size * size, DEGREE)), size > UNEVEN, details)
+    return ModelCheck(Aspect.CALIBRATION, size, float(special.chdtrc(DEGREE, u.size * size)), size > UNEVEN, details)
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:

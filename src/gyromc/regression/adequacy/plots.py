@@ -6,7 +6,6 @@ An `Adequacy` in; plain dictionaries of lists out, so that a page can be drawn f
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from gyromc.regression.adequacy.assess import Adequacy
 from gyromc.regression.adequacy.checks import Aspect, ModelVerdict
@@ -88,6 +87,8 @@ def _binned(found: Adequacy) -> dict[str, Any]:
 
 def _pit(u: np.ndarray) -> dict[str, Any]:
     """The histogram of the distribution function at y, with the ends between which 95 % of bins lie by chance."""
+    from scipy import stats  # when it is used: it takes long to import
+
     bins = int(np.clip(u.size // 10, 5, PIT_BINS))
     low, high = stats.binom.ppf([0.025, 0.975], u.size, 1 / bins)
     counts = np.histogram(u, bins, (0.0, 1.0))[0]

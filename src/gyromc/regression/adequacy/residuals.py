@@ -10,7 +10,7 @@ import dataclasses
 import functools
 
 import numpy as np
-from scipy import linalg, stats
+from scipy import linalg, special
 
 from gyromc.regression.predictive import Predictive, ResponseKind
 
@@ -96,11 +96,11 @@ class ModelResiduals:
 def chance(found: float, repeated: np.ndarray, degrees: int) -> float:
     """P(χ² ≥ found), with the law widened to the mean and variance of the replicated statistics where these are larger."""
     mean, variance = float(repeated.mean()), float(repeated.var(ddof=1))
-    plain = stats.chi2.sf(found, degrees)
+    plain = special.chdtrc(degrees, found)
     if mean <= 0 or variance <= 0:
         return float(plain)
     scale, matched = variance / (2 * mean), 2 * mean**2 / variance
-    return float(max(plain, stats.chi2.sf(found / scale, matched)))
+    return float(max(plain, special.chdtrc(matched, found / scale)))
 
 
 def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[ModelResiduals]:
