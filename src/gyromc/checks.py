@@ -1,6 +1,8 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
 import contextlib
+import ctypes
+import gc
 import math
 import os
 import sys
@@ -171,6 +173,13 @@ def free_memory() -> int:
     with contextlib.suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return sys.maxsize
+
+
+def release_memory() -> None:
+    """Give memory that is free in this process back to the system; the C library of Linux keeps it otherwise."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def require_memory(size: int, what: str, remedy: str) -> None:
