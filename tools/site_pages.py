@@ -96,6 +96,7 @@ MEASURED = {
 MACHINE = ("processor", "cores", "threads", "device")
 VERSIONS = ("gyromc", "jax")
 NOT_RECORDED = "machine not recorded"
+KINDS = ("x86_64", "aarch64", "arm64")  # kinds of processors: they name no machine
 
 
 def measured_page(docs: Path) -> str:
@@ -135,7 +136,7 @@ def described(found: Any) -> str:
 def _environment(named: dict[str, Any]) -> str:
     """One machine and its versions as text. A number of cores or a version alone does not say which machine it was."""
     parts = {key: f"{key} {named[key]}" for key in (*MACHINE, *VERSIONS) if isinstance(named.get(key), str | int)}
-    known = "processor" in parts or named.get("device", "cpu") != "cpu"
+    known = named.get("processor", KINDS[0]) not in KINDS or named.get("device", "cpu") != "cpu"
     return ", ".join([*([] if known else [NOT_RECORDED]), *parts.values()]).replace("(R)", "")
 
 

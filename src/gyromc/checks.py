@@ -1,6 +1,8 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
 import contextlib
+import ctypes
+import gc
 import math
 import os
 import sys
@@ -204,6 +206,13 @@ def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path(
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))
     return free
+
+
+def release_memory() -> None:
+    """Give memory that is free in this process back to the system; the C library of Linux keeps it otherwise."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def require_memory(size: int, what: str, remedy: str) -> None:

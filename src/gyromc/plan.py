@@ -369,7 +369,8 @@ def _shape_of(what: str, function: Callable, params):
         raise
     except Exception as error:
         shapes = jax.tree.map(lambda x: x.shape, params)
+        traced = isinstance(error, jax.errors.TracerArrayConversionError)
+        remedy = "Write it with `jax.numpy` in place of NumPy" if traced else "Check that its arguments match `start`"
         raise InvalidInput(
-            f"{what} cannot be evaluated on parameters of shape {shapes}: {cause(error)}. Check that its arguments match "
-            "`start`."
+            f"{what} cannot be evaluated on parameters of shape {shapes}: {cause(error)}. {remedy}."
         ) from error

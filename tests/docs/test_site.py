@@ -86,6 +86,7 @@ def test_the_page_of_measurements_has_every_file_and_its_machine(tmp_path):
         ({"gyromc": "0.1", "cores": 2}, "machine not recorded, cores 2, gyromc 0.1"),
         ({"environment": {"processor": "Xeon(R)", "cores": 2, "jax": "1"}}, "processor Xeon, cores 2, jax 1"),
         ({"device": "NVIDIA H200", "rows": []}, "device NVIDIA H200"),
+        ({"processor": "x86_64", "jax": "1"}, "machine not recorded, processor x86_64, jax 1"),
         (
             {"environment": {"processor": "A"}, "other_environments": [{"processor": "B"}, None]},
             "processor A; parts of it earlier: processor B; parts of it earlier: machine not recorded",
@@ -255,6 +256,16 @@ def test_the_front_page_opens_quietly_and_fits_a_phone(opened):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(f'img[src*="landing-{shown}"]').is_visible()
         assert page.locator('img[src*="landing-"]:visible').count() == 1
+
+
+@pytest.mark.slow
+@needs_zensical
+@needs_chromium
+def test_figures_drawn_on_white_lie_on_a_card_in_the_dark_scheme(opened):
+    style = "one => (({padding, backgroundColor}) => [padding, backgroundColor])(getComputedStyle(one))"
+    for scheme, on_a_card in (("light", False), ("dark", True)):
+        padding, background = opened("schemes.html", scheme=scheme).locator('img[src$=".png"]').first.evaluate(style)
+        assert (padding != "0px" and background == "rgb(255, 255, 255)") is on_a_card
 
 
 LOOKED_AT = ("index.html", "guide.html", "tutorials/start-here.html", "reference/running.html", "reference/commands.html",

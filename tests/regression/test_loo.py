@@ -6,6 +6,7 @@ from arviz_base import from_dict
 from arviz_stats import loo as arviz_loo
 from scipy import stats
 
+from gyromc.regression.adequacy import loo as module
 from gyromc.regression.adequacy.loo import loo, loo_difference, waic
 
 
@@ -69,3 +70,12 @@ def test_a_part_stands_for_all_rows_and_differences_are_paired():
     difference, error = loo_difference(full, worse)
     assert difference == pytest.approx(40)
     assert error < 1e-6
+
+
+def test_rows_in_parts_give_the_same(monkeypatch):
+    log_density = stats.norm.logpdf(np.random.default_rng(3).normal(size=(200, 23)))
+    whole = loo(log_density)
+    monkeypatch.setattr(module, "AT_ONCE", 1000)  # five rows at a time
+    parts = loo(log_density)
+    for name in ("elpd_rows", "pareto_k", "log_weights"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

@@ -1,11 +1,14 @@
 """Poisson and softmax targets: gradients against automatic differentiation, mini-batches against their exact expectation."""
 
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.targets import regressions
 from support.zscores import largest, score
 
 
@@ -119,3 +122,32 @@ def test_bad_responses(make, y, says):
 def test_num_classes_below_the_data():
     with pytest.raises(gm.InvalidInput, match="holds class 2, but `num_classes` is 2"):
         gm.targets.SoftmaxRegression(np.ones((3, 1)), [0, 1, 2], num_classes=2)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_many_points_are_evaluated_in_parts_with_the_same_result(monkeypatch, classes):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 3)), rng.integers(0, classes, 50)
+    make = gm.targets.LogisticRegression if classes == 2 else gm.targets.SoftmaxRegression
+    points = rng.standard_normal((7, make(X, y).dim))
+    whole = [f(points) for f in (make(X, y).potentials, make(X, y).gradients, make(X, y).mean_hessian)]
+    monkeypatch.setattr(regressions, "MOST_AT_ONCE", 50 * classes)  # one or two points in a part
+    parts = [f(points) for f in (make(X, y).potentials, make(X, y).gradients, make(X, y).mean_hessian)]
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    np.testing.assert_allclose(
+        whole[2], np.mean([make(X, y).mean_hessian(p[None]) for p in points], axis=0), rtol=1e-12
+    )
+
+
+def test_memory_does_not_grow_with_the_number_of_points():
+    """All linear predictors at once, 20,000 rows × 200 points in float64, would take 32 MB and more."""
+    rng = np.random.default_rng(0)
+    target = gm.targets.LogisticRegression(rng.standard_normal((20_000, 2)), rng.integers(0, 2, 20_000))
+    points = rng.standard_normal((200, 2))
+    for function in (target.potentials, target.gradients, target.mean_hessian):
+        tracemalloc.start()
+        function(points)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16e6

@@ -14,6 +14,7 @@ from gyromc.shape.gaussian import mean_curvature_fit, nearest_gaussian
 from gyromc.shape.importance import expectation
 from gyromc.shape.laplace import inverse_root
 from gyromc.tuning.survey import survey
+from gyromc.tuning.tune import _base
 
 BIMODAL = gm.targets.LogDensity(
     lambda t: jnp.logaddexp(-0.5 * jnp.sum((t - 3.0) ** 2), jnp.log(0.5) - 0.5 * jnp.sum((t + 3.0) ** 2))
@@ -29,6 +30,45 @@ def untuned(target, d: int, **fields) -> gm.Plan:
         "start": np.zeros(d),
     }
     return gm.Plan(target=target, dynamics=gm.dynamics.overdamped(d), **{**chosen, **fields})
+
+
+def test_a_start_gives_a_density_the_shape_of_its_parameters():
+    """The plan from which tuning begins is the one that a plan with this start leads to; no tuning is done here."""
+    density = lambda p: -0.5 * jnp.sum((p["a"] - 1.0) ** 2) - 0.5 * p["b"] ** 2
+    target, start = gm.targets.LogDensity(density), {"a": np.zeros(2), "b": np.array(0.5)}
+    base = _base(target, {"b": lambda p: p["b"]}, 3, start)
+    assert (base.dim, base.seed) == (3, 3)
+    assert base.unravel(np.arange(3.0))["a"].tolist() == [0, 1]
+    vector = _base(gm.targets.LogDensity(lambda t: -jnp.sum(t**2)), None, 0, np.zeros(2))
+    assert list(vector.observables) == ["theta[0]", "theta[1]", "theta[0]²", "theta[1]²"]
+    with pytest.raises(gm.InvalidInput, match="Pass `observables`"):
+        _base(target, None, 0, start)
+    with pytest.raises(gm.InvalidInput, match=r"does not know the shape of its parameters. Pass `start`"):
+        gm.expect(target, {"b": lambda p: p["b"]})
+    with pytest.raises(gm.InvalidInput, match="a plan has its own"):
+        gm.tune(untuned(gm.targets.Quadratic([1.0]), 1), start=np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("density", "says"),
+    [
+        (lambda t: jnp.log(t[0] - 10) - t[0], r"not finite at the start, .*1.*Pass a `start` where it is"),
+        pytest.param(lambda t: 0.5 * jnp.sum(t**2), "one way.*the right sign", marks=pytest.mark.slow),
+        (lambda t: -float(np.sum(np.square(t))), "Write it with `jax.numpy`"),
+    ],
+    ids=["nan at the start", "wrong sign", "NumPy"],
+)
+def test_what_is_wrong_with_a_density_is_said(density, says):
+    with pytest.raises(gm.InvalidInput, match=says):
+        gm.expect(gm.targets.LogDensity(density), {"x": lambda t: t[0]}, error=0.05, start=np.ones(1))
+
+
+@pytest.mark.slow
+def test_expectations_of_a_density_from_a_start():
+    bent = gm.targets.LogDensity(lambda p: -(p[0] ** 2) / 2 - 2 * (p[1] - 0.3 * p[0] ** 2) ** 2)
+    found = gm.expect(bent, {"x": lambda p: p[0], "y": lambda p: p[1]}, error=0.05, start=np.zeros(2))
+    assert abs(found["x"].mean) < 4 * found["x"].total_error
+    assert abs(found["y"].mean - 0.3) < 4 * found["y"].total_error
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,8 @@ class Parquet(RowSource):
                     X[:, j] = columns[name]
                 yield X, columns[self.response]
                 first += batch.num_rows
+                del batch, columns, X
+        arrow.default_memory_pool().release_unused()  # it keeps as much as a group of rows takes
 
     def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
         if column.null_count:

@@ -67,7 +67,8 @@ class GrowingRun:
             raise KeyboardInterrupt
         require(
             self.done,
-            "`seconds` were spent on tuning and burn-in, before any state was averaged: pass more of them.",
+            f"`seconds` were spent on tuning and burn-in, which took {max(0.0, -self.limits.seconds_left):.1f} s more, before "
+            "any state was averaged: pass more of them.",
         )
 
     def keep_no_more_draws(self) -> None:

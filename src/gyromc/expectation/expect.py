@@ -47,6 +47,7 @@ def expect(
     error: float = 0.01,
     *,
     level: float = 0.95,
+    start: Any = None,
     seed: int = 0,
     gradients: float | None = None,
     seconds: float | None = None,
@@ -59,11 +60,12 @@ def expect(
 
     **Arguments:**
 
-    - `target`: the law (`gyromc.targets`), or a plan for it with a start, for a target that does not know its dimension.
+    - `target`: the law (`gyromc.targets`), or a plan for it.
     - `observables`: the functions to average, by name; of `gyromc.observables` or plain functions of the parameters.
     - `error`: the error of every mean, in posterior standard deviations of its observable: Monte Carlo error and discretisation
       bias together (`Estimate.total_error`).
     - `level`: of the intervals.
+    - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`.
     - `seed`: a whole number; the same seed gives the same numbers, unless `seconds` ends the run.
     - `gradients`, `seconds`: the most gradient evaluations after tuning, and the most time; where they are spent before the error
       is reached, a warning says which observables miss it and by how much.
@@ -88,7 +90,7 @@ def expect(
     error = positive(error, "error")
     coverage(level)
     Limits.read(gradients, seconds, began)
-    tuned = tune(target, observables=observables, error=error, seed=seed)
+    tuned = tune(target, observables=observables, error=error, seed=seed, start=start)
     limits = Limits.read(gradients, seconds, began)
     options = {"limits": limits, "engine": engine, "progress": progress}
     return attain(tuned.plan, error, level=level, tuning=tuned, **options)

@@ -13,7 +13,7 @@ __all__ = ["HEAVY", "generalised_pareto", "smoothed", "tail_count"]
 HEAVY = 0.7  # shape of the tail of weights, from which means are not reliable
 LEAST_TAIL = 5  # values that a tail must have to be fitted
 PRIOR_COUNT, PRIOR_SHAPE = 10, 0.5  # Vehtari et al. (2024): a shape from few values is drawn towards 1/2
-AT_ONCE = 4_000_000  # numbers held while fitting
+AT_ONCE = 2**19  # numbers held while fitting: 4 MB
 
 
 def tail_count(num_draws: int) -> int:

@@ -53,19 +53,19 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
                 temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InvalidInput(
-                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory."
+                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory (commands take it as `--out`)."
             ) from error
         raise
 
 
-def _refuse_files(directory: Path, remedy: str = "pass a directory") -> None:
+def _refuse_files(directory: Path) -> None:
     """Raise if a directory or one that it is in is a file, or cannot be."""
     for path in (directory, *directory.parents):
         try:
             good = not path.exists() or path.is_dir()
         except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
             raise InvalidInput(f"{shown(str(path))} cannot be a directory: {error}. Pass another one.") from None
-        require(good, f"{path} is a file: {remedy}.")
+        require(good, f"{path} is a file: pass a directory (commands take it as `--out`).")
 
 
 def require_writable(directory: Path) -> None:
@@ -84,7 +84,7 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
     be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed.
     """
     path = Path(os.path.realpath(path))
-    _refuse_files(path, "pass a directory with `--out`")
+    _refuse_files(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")

@@ -19,7 +19,7 @@ from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.likelihoods import Bernoulli, Canonical, Categorical, Normal, Poisson
 
-MOST_AT_ONCE = 2_000_000  # linear predictors held while U is evaluated at many points
+MOST_AT_ONCE = 2**18  # linear predictors held while U, ∇U or ∇²U is evaluated at many points: 2 MB
 
 
 class Regression(SumOverData):
@@ -140,21 +140,27 @@ class WithLikelihood(Regression, KnownLikelihood):
         weights = params if self._scalar else params.reshape(q, -1).T
         return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
 
+    def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The points in parts whose linear predictors are held together."""
+        at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
+        return np.array_split(rows, max(1, -(-len(rows) // at_once)))
+
     def potentials(self, rows):
         rows = np.asarray(rows, float)
         spend(POTENTIAL * len(rows))
-        at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
-        parts = np.array_split(rows, max(1, -(-len(rows) // at_once)))
-        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in parts]
+        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(rows)]
         return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
 
     def gradients(self, rows):
         rows = np.asarray(rows, float)
         spend(len(rows))
+        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(rows)]
+        return np.concatenate(found) + float(self.prior_precision) * rows
+
+    def _data_gradients(self, rows: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at every row."""
         slopes = self.likelihood.slope(self.predictors(rows), self.y)
-        if not self._scalar:
-            slopes = np.swapaxes(slopes, -1, -2)
-        return (slopes @ self.X).reshape(rows.shape) + float(self.prior_precision) * rows
+        return (slopes if self._scalar else np.swapaxes(slopes, -1, -2)) @ self.X
 
     def start_point(self) -> np.ndarray:
         """The least-squares θ for the linear predictors that fit y best without x."""
@@ -173,8 +179,11 @@ class WithLikelihood(Regression, KnownLikelihood):
     def mean_hessian(self, rows):
         q, p = self.likelihood.outputs, self.X.shape[1]
         spend(len(rows) + self.dim)
-        w = self.likelihood.curvature(self.predictors(np.asarray(rows, float)))
-        w = w.reshape(-1, self.num_data, q, q).mean(axis=0)
+        w = np.zeros((self.num_data, q, q))
+        for part in self._parts(np.asarray(rows, float)):
+            w += self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q).sum(axis=0) / len(
+                rows
+            )
         if q == 1:
             roots = self.X * np.sqrt(w[:, 0, 0, None])
             return roots.T @ roots + float(self.prior_precision) * np.eye(p)  # symmetric: half the work

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg, special
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit, nearest_gaussian
@@ -124,11 +124,9 @@ def survey(model: Model, points: int, seed: int = 0, pilot: Pilot | None = None)
     found = _importance(model, modes, points, rng)
     if found.trusted:
         found = dataclasses.replace(found, doubts=doubts)
-        return (
-            found
-            if found.steepest < VARIES or isinstance(target, KnownLikelihood)
-            else _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
-        )
+        if found.steepest < VARIES or isinstance(target, KnownLikelihood):
+            return found
+        return _doubted(found, f"The curvature varies by {found.steepest:.2g} times.")
     where = "modes" if len(modes) > 1 else "mode"
     draws = f"Draws around the {where} are worth only {100 * found.worth:.2g} % of their number"
     reason = draws if found.worth < GOOD else "The curvature at the mode does not show the width of the posterior"
@@ -299,10 +297,14 @@ def _settled(
 def _stayed(found: Survey) -> Survey:
     """The survey of a run; `InvalidInput` where its chains move one way: under a proper law E ∇U = 0."""
     drift = inverse_root(found.fit.precision).T @ (found.weights @ found.gradients)
-    remedy = "Check that every parameter has a proper prior, or pass a `start` near a mode."
-    steady = float(drift @ drift) < DRIFT**2 * found.model.dim
-    require(steady, f"{' '.join(found.doubts)} The chains of a short run keep moving one way. {remedy}")
-    return found
+    if float(drift @ drift) < DRIFT**2 * found.model.dim:
+        return found
+    known = np.isfinite(found.model.flat_target.potentials(found.model.start[None])[0])
+    require(
+        known, f"The log density is not finite at the start, {shown(found.model.start)}. Pass a `start` where it is."
+    )
+    remedy = "Check that every parameter has a proper prior and the log density the right sign, or pass a `start` near a mode."
+    raise InvalidInput(f"{' '.join(found.doubts)} The chains of a short run keep moving one way. {remedy}")
 
 
 def _walk(found: Survey, theta: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, ...] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import leaves, require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.diagnostics import HEAVY, heavy_tailed
@@ -63,6 +63,7 @@ def tune(
     oracle: Oracle | None = None,
     num_chains: int | None = None,
     pilot: Pilot | None = None,
+    start: Any = None,
     seed: int = 0,
     say: Callable[[str], object] | None = None,
 ) -> Tuned:
@@ -70,8 +71,8 @@ def tune(
 
     **Arguments:**
 
-    - `target_or_plan`: a target of `gyromc.targets` that knows its dimension, or a plan, whose observables, start and budget are
-      used where these are left out.
+    - `target_or_plan`: a target of `gyromc.targets`, or a plan, whose observables, start and budget are used where these are left
+      out.
     - `observables`: what to average, by name, as for `gyromc.Plan`; left out: the parameters and their squares.
     - `gradients`: the budget, in gradients over all the data: a mini-batch gradient counts by the rows it reads.
     - `error`: in place of a budget, the RMSE to reach for every observable, in posterior standard deviations.
@@ -79,6 +80,8 @@ def tune(
     - `oracle`: where gradients come from (`gyromc.oracles`); left out: all rows or mini-batches, whichever is cheaper.
     - `num_chains`: of the plan; left out: as many as burn-in allows, up to 64.
     - `pilot`: a function that returns draws of the law, in rows of θ; it is called where the modes do not show where the law is.
+    - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`; the search for
+      modes begins there.
     - `seed`: of the tuning and of the plan.
     - `say`: a function such as `print` that gets a line after each stage.
 
@@ -97,7 +100,7 @@ def tune(
     num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1)
     with metered() as meter, messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
-        base = _base(target_or_plan, observables, seed)
+        base = _base(target_or_plan, observables, seed, start)
         if base.dim > MOST_DENSE:
             return _many(base, target_or_plan, budget, seed, oracle, num_chains)
         tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None), meter)
@@ -328,9 +331,10 @@ def _line(ladder: Ladder, steps: float, note: str) -> Tried:
     )
 
 
-def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int) -> Plan:
+def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:
     """A plan with the target, the observables and the start, from which all others are made."""
     if isinstance(given, Plan):
+        require(start is None, "`start` goes with a target: a plan has its own. Pass `plan.replace(start=…)`.")
         return given.replace(
             observables=given.observables if observables is None else observables,
             dynamics=overdamped(given.dim), oracle=None, scheme="euler", step_size=0.1, num_steps=1, burn_in=0, num_chains=1,
@@ -340,14 +344,20 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
         isinstance(given, Target),
         f"`tune` takes a target of `gyromc.targets` or a `Plan`: got {type(given).__name__}.",
     )
-    if given.dim is None:
+    start = getattr(given, "start", None) if start is None else start
+    if given.dim is None and start is None:
         raise InvalidInput(
-            f"{type(given).__name__} does not know its dimension: pass a `gyromc.Plan` with a `start` of the right shape."
+            f"{type(given).__name__} does not know the shape of its parameters. Pass `start`, parameters of that shape, such as "
+            "`start=np.zeros(2)`."
         )
-    start = getattr(given, "start", None)
+    require(
+        observables is not None or start is None or np.ndim(start) == 1,
+        "Pass `observables`, functions of the parameters by name: these are no vector, whose entries are averaged without it.",
+    )
+    d = sum(np.size(leaf) for _, leaf in leaves(start, "start")) if given.dim is None else given.dim
     return Plan(
-        target=given, dynamics=overdamped(given.dim), step_size=0.1, num_steps=1, num_chains=1, start=start, martingale=True,
-        observables=_default_observables(given.dim) if observables is None else observables, seed=seed,
+        target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, martingale=True,
+        observables=_default_observables(d) if observables is None else observables, seed=seed,
     )  # fmt: skip
 
 

@@ -90,6 +90,9 @@ def test_rows_without_a_target_are_left_out_only_when_asked(tmp_path):
     complete, notes = complete_rows(table, "y", impute=True)
     assert complete.num_rows == 2
     assert notes == ("2 rows without a target left out.",)
+    both = table_of(tmp_path, x=[1, "", 3, 4], z=[1, 2, 3, 4], y=[1.5, "", 2.5, 3.5])
+    with pytest.raises(InvalidInput, match=r"target 'y' lacks 1 value.*lacks values in 1 column .*x \(1\)"):
+        complete_rows(both, "y", impute=False)
     with pytest.raises(InvalidInput, match="no values at all"):
         complete_rows(table_of(tmp_path, x=[1, 2], y=["", ""]), "y", impute=True)
 

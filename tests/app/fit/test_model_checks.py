@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
-from gyromc.app.fit.advice import headline, option_added
+from gyromc.app.fit.advice import Setting, headline, option_added
 from gyromc.app.fit.figures import pictures
+from gyromc.app.fit.preparation import prepare
+from gyromc.app.fit.quotable import effect_cells
 from gyromc.app.fit.report import RESULTS, tables
+from gyromc.app.fit.request import Request
 from gyromc.show.tables import text_of
 from support.browsing import assert_well_formed
 
@@ -145,6 +148,50 @@ def test_options_are_replaced_in_commands():
     assert formula == "gyromc fit 'my data.csv' --model poisson --drop a --formula 'y ~ x'"
     checks = [{"verdict": "fine", "name": "a"}, {"verdict": "look", "name": "b"}]
     assert headline(checks) == "Nothing speaks against the model; worth a look: b."
+
+
+def test_ratios_close_to_one_show_how_far_they_are_from_it():
+    row = {"name": "x + 1", "change": None, "change_interval_95": None}
+    rows = [
+        {**row, "ratio": 1.00000098, "ratio_interval_95": [0.9999997, 1.0000023]},
+        {**row, "ratio": 1.2, "ratio_interval_95": [0.9, 1.5]},
+    ]
+    _, cells, _ = effect_cells({"rows": rows, "ratio": "rate ratio", "target": "y", "left_out": []})
+    assert [line[1:] for line in cells] == [["1.0000010", "[0.9999997, 1.0000023]"], ["1.2", "[0.9, 1.5]"]]
+
+
+@pytest.mark.parametrize("given", ["--target y --drop a", "--target=y --drop=a", "--target y --columns t,x"])
+def test_commands_that_are_advised_can_be_run(tmp_path, given):
+    """A formula is not combined with `--drop`, and `--drop` names a column of the file, which a part of a date is not."""
+    data = write(
+        tmp_path / "d.csv",
+        {
+            "a": ["u", "v", "u", "w", "v", "w"] * 3,
+            "t": [f"2024-0{k % 6 + 1}-1{k % 10}" for k in range(18)],
+            "x": range(18),
+            "y": [k**2 % 19 + 0.5 for k in range(18)],
+        },
+    )
+    command = f"gyromc fit {data} {given} --dates t --test-fraction 0"
+    found = prepare(Request(data=str(data), target="y", drop=["a"], dates=["t"], test_fraction=0.0))
+    setting = Setting(found.encoding, found.table, command, True)
+    advised = setting.formula(lambda name: "bs(x, 4)" if name == "x" else name)
+    assert advised is not None
+    done = CliRunner().invoke(app, [*shlex.split(advised)[1:], "--explain"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert setting.without("t_days") is None
+    assert setting.without("x") == (None if "--columns" in given else f"{command} --drop x")
+
+
+def test_the_level_of_a_column_is_dropped_with_its_column(tmp_path):
+    data = write(
+        tmp_path / "d.csv", {"a": ["u", "v", "u", "w"] * 5, "x": range(20), "y": [k**2 % 19 for k in range(20)]}
+    )
+    command = f"gyromc fit {data} --target y --family linear"
+    found = prepare(Request(data=str(data), target="y", family="linear"))
+    setting = Setting(found.encoding, found.table, command, True)
+    assert setting.without("a[v]") == f"{command} --drop a"
+    assert Setting(found.encoding, found.table, "gyromc fit d.csv --formula 'y ~ a + x'", True).without("x") is None
 
 
 def test_weights_that_are_not_whole_are_said_to_leave_the_model_unchecked(tmp_path):

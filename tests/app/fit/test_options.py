@@ -128,7 +128,7 @@ def test_a_level_that_was_not_fitted_is_noted_for_groups(data, tmp_path):
 
 def test_what_to_predict_is_said_once(data):
     refused("Say what to predict: either `--target COLUMN`", data)
-    refused("Say what to predict", data, target="y", formula="y ~ x")
+    refused("Say what to predict.*got both, 'y' and 'y ~ x'", data, target="y", formula="y ~ x")
     refused("`--columns` and `--drop` go with `--target`", data, formula="y ~ x", drop=["z"])
 
 

@@ -72,6 +72,13 @@ class Setting:
         """The command with another family."""
         return option_added(self.command, "--family", name)
 
+    def without(self, name: str) -> str | None:
+        """The command without the column of the file that a column of X comes from; None where an option cannot say so."""
+        source = _source(self.encoding, name)
+        made = {part for date in self.encoding.dates for part in date.outputs}
+        refused = "--formula" in self.command or "--columns" in self.command or source in made
+        return None if refused else f"{self.command} --drop {shlex.quote(source)}"
+
     def formula(self, change: Callable[[str], str], extra: str = "", target: Callable[[str], str] = str) -> str | None:
         """The command with a formula that changes some columns; None where that cannot be written out."""
         features = [(feature.name, isinstance(feature, CategoricalColumn)) for feature in self.encoding.features]
@@ -79,9 +86,8 @@ class Setting:
             return None
         terms = [_quoted(name) if categorical else change(name) for name, categorical in features]
         right = " + ".join([*terms, *([extra] if extra else [])])
-        return option_added(
-            self.command, "--formula", f"{target(_quoted(self.target))} ~ {right}", instead=("--target", "-t")
-        )
+        instead = ("--target", "-t", "--columns", "--drop")  # a formula says itself which columns it uses
+        return option_added(self.command, "--formula", f"{target(_quoted(self.target))} ~ {right}", instead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +113,7 @@ def option_added(command: str, option: str, value: str, instead: Sequence[str] =
         word = words.pop(0)
         if word in gone:
             words.pop(0)
-        else:
+        elif not (word.startswith("--") and word.partition("=")[0] in gone):
             kept.append(word)
     return shlex.join([*kept, option, value])
 
@@ -258,15 +264,17 @@ def _outliers(check: ModelCheck, setting: Setting) -> Advice:
     command = None if wider is None else setting.family(wider)
     if check.details["many"]:
         return Advice(f"{text} So many speak against the law, not against the rows.", "Allow for wider laws.", command)
-    return Advice(text, "Check these rows; then allow for them." if wider else "Check these rows.", command)
+    them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
+    return Advice(text, f"Check {them[0]}{f'; then allow for {them[1]}' if wider else ''}.", command)
 
 
 def _interactions(check: ModelCheck, setting: Setting) -> Advice:
     pairs = check.details["pairs"]
     if not _found(check) or not pairs:
-        return Advice(
-            f"none of {counted(check.details['tried'], 'product')} of two columns explains what is left ({_chance(check)})."
-        )
+        tried = check.details["tried"]
+        those = "the product of two columns does not explain"
+        those = those if tried == 1 else f"none of {tried} products of two columns explains"
+        return Advice(f"{those} what is left ({_chance(check)}).")
     names = listed([f"{a} × {b}" for a, b in pairs], 3)
     text = f"{names} would explain {number(100 * check.statistic, 2)} % of what is left ({_chance(check)})."
     sources = [_source(setting.encoding, name) for name in pairs[0]]
@@ -279,7 +287,8 @@ def _influence(check: ModelCheck, setting: Setting) -> Advice:
     if not rows:
         return Advice(f"none: Pareto's k is at most {size} ({setting.places([check.details['row']])}; 0.7 is allowed).")
     text = f"without {setting.places(rows)} the coefficients would be others (Pareto's k up to {size}; 0.7 is allowed)."
-    return Advice(text, "Check these rows, and compare with a fit without them.")
+    them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
+    return Advice(text, f"Check {them[0]}, and compare with a fit without {them[1]}.")
 
 
 def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
@@ -296,7 +305,7 @@ def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
     which = "it" if len(columns) == 1 else "each of them"
     text = f"{listed(columns, 4)}: others nearly determine {which}, {times} (condition number {condition})."
     remedy = "Read these coefficients together, not one by one; or leave one out."
-    return Advice(text, remedy, f"{setting.command} --drop {shlex.quote(columns[0])}")
+    return Advice(text, remedy, setting.without(columns[0]))
 
 
 def _source(encoding: Encoding, name: str) -> str:

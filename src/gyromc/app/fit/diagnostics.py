@@ -38,6 +38,8 @@ def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coe
 
 def _monte_carlo(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: c.std_error)
+    if ratio == 0:
+        return _check("Monte Carlo error", True, "none: the means are integrals.")
     least = f"{worst.ess:.0f}" if math.isfinite(worst.ess) else "infinitely many"
     text = f"at most {100 * ratio:.1f} % of a posterior spread ({label(worst)}): worth {least} independent draws."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
@@ -45,6 +47,8 @@ def _monte_carlo(fit: Fit) -> dict[str, Any]:
 
 def _bias(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: abs(c.bias))
+    if ratio == 0:
+        return _check("step-size bias", True, "none.")
     text = f"at most {100 * ratio:.1f} % of a posterior spread ({label(worst)}), as the tuning estimates it; not subtracted."
     return _check("step-size bias", ratio < MOST_BIAS, text, "Pass `--effort thorough`.")
 

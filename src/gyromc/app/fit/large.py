@@ -16,7 +16,7 @@ from typing import Any
 from gyromc.app.fit.datatable import split_names
 from gyromc.app.fit.findings import COEFFICIENT_COLUMNS
 from gyromc.app.fit.request import Request
-from gyromc.checks import free_memory, require
+from gyromc.checks import free_memory, release_memory, require
 from gyromc.data import Parquet
 from gyromc.data.parquet import pyarrow
 from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
@@ -89,6 +89,8 @@ def _source(request: Request) -> Parquet:
 
 def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Fit a large Parquet file and write the results."""
+    import jax
+
     from gyromc.app.fit.study import effort_of
     from gyromc.regression.fit import relative_error
     from gyromc.regression.streamed import fit_streamed
@@ -108,6 +110,8 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
             say=say,
         )
         spent = time.perf_counter() - began
+        jax.clear_caches()  # programs of the passes, which the sample does not use
+        release_memory()
         checked = _check_sample(request, found, source, folder, say)
         columns = [name for name in COEFFICIENT_COLUMNS if name != "class"]
         rows = [[getattr(c, COEFFICIENT_COLUMNS[name]) for name in columns] for c in found.coefficients]

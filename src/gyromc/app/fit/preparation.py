@@ -102,9 +102,11 @@ def read_new_rows(path: str, encoding: Encoding, text: dict[str, Any]) -> tuple[
 
 def _target(request: Request) -> str:
     """The column to predict, from `--target` or the formula."""
+    both = request.target is not None and request.formula is not None
     require(
         (request.target is None) != (request.formula is None),
-        "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`.",
+        "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`"
+        f"{f': got both, {request.target!r} and {request.formula!r}' if both else ''}.",
     )
     if request.target is not None:
         return request.target

@@ -3,7 +3,8 @@
 Input: a fit with its encoding and rows, or the part `effects` of fit.json. Output: that part, and the cells of its table.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = ["effect_cells", "effect_findings", "effect_table"]
 
 TITLE = "What goes with what"
 MOST_SHOWN = 40
+CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 
 
 def effect_findings(fit: "Fit", encoding: Encoding, X: np.ndarray, beside: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -63,7 +65,7 @@ def effect_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], 
     for row in found["rows"][:MOST_SHOWN]:
         cells = [row["name"]]
         for key in (key for key in some if some[key]):
-            cells += [number(row[key], 3), bounds(row[f"{key}_interval_95"])]
+            cells += (_ratio if key == "ratio" else _number)(row[key], row[f"{key}_interval_95"])
         rows.append(cells)
     notes = []
     if some["change"]:
@@ -73,6 +75,19 @@ def effect_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], 
     if len(found["rows"]) > MOST_SHOWN:
         notes.append(f"the first {MOST_SHOWN} of {len(found['rows'])}; all are in fit.json")
     return columns, rows, notes
+
+
+def _number(value: float | None, interval: Sequence[float] | None) -> list[str]:
+    return [number(value, 3), bounds(interval)]
+
+
+def _ratio(value: float | None, interval: Sequence[float] | None) -> list[str]:
+    """A ratio and its interval; close to 1 with as many digits as show how far from 1 they are, and not `1 [1, 1]`."""
+    away = 0.0 if value is None or interval is None else max(abs(x - 1) for x in (value, *interval))
+    if value is None or interval is None or not CLOSEST < away < CLOSE:
+        return _number(value, interval)
+    low, middle, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (interval[0], value, interval[1]))
+    return [middle, f"[{low}, {high}]"]
 
 
 def effect_table(found: Mapping[str, Any]) -> Table:

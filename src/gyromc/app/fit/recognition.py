@@ -35,10 +35,11 @@ def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTabl
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if not missing.any():
         return table, ()
+    others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
     require(
         impute,
         f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}. Remove those "
-        "rows, or pass `--impute`, which leaves them out (a target is never made up).",
+        f"rows, or pass `--impute`, which leaves them out (a target is never made up).{others}",
     )
     note = f"{counted(int(missing.sum()), 'row')} without a target left out."
     return table.take(np.flatnonzero(~missing)), (note,)

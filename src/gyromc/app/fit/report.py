@@ -112,7 +112,8 @@ def _columns(results: dict[str, Any]) -> Table:
 
 def _predictions(part: dict[str, Any]) -> Table:
     rows = [list(map(cell, part["columns"], row)) for row in part["first"][:SHOWN]]
-    notes = [f"the first {min(SHOWN, part['rows'])} of {part['rows']}; all are in {part['file']}"]
+    some = f"the first {SHOWN} of {part['rows']}; all are" if part["rows"] > SHOWN else "they are"
+    notes = [f"{some} in {part['file']}"]
     return Table(list(map(heading, part["columns"])), rows, part["title"], notes, left=(), style="simple")
 
 

@@ -22,6 +22,7 @@ from gyromc.app.fit.robustness import robust_findings, with_robust
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.saved import FittedModel
 from gyromc.app.saving import require_file
+from gyromc.checks import release_memory
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.files import results_folder
 from gyromc.show.interruption import Interruption, interruptible
@@ -74,6 +75,7 @@ class _Watch:
 
     def stage(self, text: str) -> None:
         self.stop.check()
+        release_memory()  # what the last stage took
         self.say(text)
         self.shown.describe(text)
 

@@ -128,7 +128,9 @@ def assess(
     replicates = law.replicate(rng)
     log_density = law.log_density(y_part) * (1.0 if whole else counts[rows])
     scale = total / len(rows)
-    left_out = loo(log_density, scale)
+    left_out, information = loo(log_density, scale), waic(log_density, scale)
+    deviance = -2 * scale * log_density.sum(axis=1)
+    del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
     checks = [
@@ -141,9 +143,9 @@ def assess(
     return Adequacy(
         checks=judged([check for check in checks if check is not None]),
         loo=left_out,
-        waic=waic(log_density, scale),
+        waic=information,
         r_squared=bayesian_r_squared(law, None if whole else counts[rows]),
-        deviance=-2 * scale * log_density.sum(axis=1),
+        deviance=deviance,
         rows=rows,
         num_rows=total,
         law=law,
@@ -244,6 +246,8 @@ def held_out_coverage(
     if not _whole(counts) or counts.sum() == 0:
         return None
     rows = observations(counts, rng)[0]
+    if Predictive.of(posterior, X[rows[:1]], 1, **cut(beside, rows[:1])).kind is ResponseKind.CLASSES:
+        return None  # before anything of the size draws × rows is made
     law = Predictive.of(posterior, X[rows], **cut(beside, rows))
     return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
 

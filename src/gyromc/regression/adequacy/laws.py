@@ -110,8 +110,12 @@ def deleted(output: ModelResiduals) -> np.ndarray:
 
 def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
     """How unlikely each class is with its row left out: the chance of a class that is no likelier."""
-    p = law.mean if law.mean.ndim == 3 else np.stack([1 - law.mean, law.mean], axis=-1)
-    p = np.sum(np.exp(log_weights)[..., None] * p, axis=0)
+    weights = np.exp(log_weights)  # they sum to one over the draws
+    if law.mean.ndim == 3:
+        p = np.einsum("sn,snk->nk", weights, law.mean)
+    else:
+        last = np.einsum("sn,sn->n", weights, law.mean)
+        p = np.stack([1 - last, last], axis=-1)
     own = p[np.arange(y.size), y.astype(int)]
     return np.sum(np.where(p <= own[:, None], p, 0.0), axis=1)
 

@@ -14,6 +14,8 @@ from gyromc.shape.pareto import HEAVY, smoothed
 
 __all__ = ["Loo", "Waic", "loo", "loo_difference", "waic"]
 
+AT_ONCE = 2**18  # draws × rows that are weighted together: 2 MB for each array
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loo:
@@ -83,9 +85,14 @@ def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
     assert abs(found.elpd - exact.sum()) < 0.1 and found.influential.size == 0
     ```
     """
-    weights, k = smoothed(-log_density)
-    elpd = np.asarray(special.logsumexp(weights + log_density, axis=0))
-    full = np.asarray(special.logsumexp(log_density, axis=0)) - math.log(len(log_density))
+    weights = np.empty_like(log_density)
+    k, elpd, full = (np.empty(log_density.shape[1]) for _ in range(3))
+    at_once = max(1, AT_ONCE // len(log_density))
+    for first in range(0, log_density.shape[1], at_once):  # in parts: it takes many arrays of the size of its input
+        rows = slice(first, first + at_once)
+        weights[:, rows], k[rows] = smoothed(-log_density[:, rows])
+        elpd[rows] = special.logsumexp(weights[:, rows] + log_density[:, rows], axis=0)
+        full[rows] = special.logsumexp(log_density[:, rows], axis=0) - math.log(len(log_density))
     return Loo(elpd, full - elpd, k, weights, scale)
 
 

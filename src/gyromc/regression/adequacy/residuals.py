@@ -121,8 +121,14 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     """The residuals of one output; `t`: its linear predictors, None where it has several."""
     center = mean.mean(axis=0)
     sd = np.sqrt(np.maximum(np.median(variance, axis=0), 1e-300))  # a mean may be that of a few draws with heavy tails
-    moves = (mean - center) / sd / np.sqrt(len(mean) - 1)
-    repeated = (replicates - mean) / np.sqrt(np.maximum(variance, 1e-300))
+    moves = mean - center
+    moves /= sd
+    moves /= np.sqrt(len(mean) - 1)
+    noise = np.maximum(variance, 1e-300)
+    np.sqrt(noise, out=noise)
+    repeated = replicates - mean
+    repeated /= noise
+    del noise
     sensitivity = sd
     if t is not None:
         steps = t.std(axis=0)
