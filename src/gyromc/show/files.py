@@ -53,7 +53,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
                 temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InvalidInput(
-                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory (commands take it as `--out`)."
+                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory."
             ) from error
         raise
 
@@ -65,7 +65,7 @@ def _refuse_files(directory: Path) -> None:
             good = not path.exists() or path.is_dir()
         except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
             raise InvalidInput(f"{shown(str(path))} cannot be a directory: {error}. Pass another one.") from None
-        require(good, f"{path} is a file: pass a directory (commands take it as `--out`).")
+        require(good, f"{path} is a file: pass a directory.")
 
 
 def require_writable(directory: Path) -> None:
