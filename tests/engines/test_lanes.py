@@ -5,7 +5,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import lanes
-from gyromc.engines.lanes import gradients
+from gyromc.engines.lanes import gradients, program
 
 J = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 
@@ -80,6 +80,30 @@ def test_a_chain_does_not_depend_on_how_many_others_there_are(name):
     many, few = gm.run(PLANS[name], "lanes"), gm.run(PLANS[name].replace(num_chains=5), "lanes")
     assert np.array_equal(many.averages["h"][:5], few.averages["h"])
     assert not np.array_equal(many.averages["h"], gm.run(PLANS[name].replace(seed=2), "lanes").averages["h"])
+
+
+@pytest.mark.parametrize("burn_in", [0, 6])
+def test_many_probabilities_have_the_bits_of_few(burn_in):
+    """Many are added for several steps together, few step by step."""
+    rows = {f"row {i}": gm.observables.predictive(x) for i, x in enumerate(_data()[0][:20])}
+    plan = PLANS["batch"].replace(observables=rows, burn_in=burn_in, weighting="step_size")
+    assert program.compile_program(plan, 1e8, None).window > 1
+    many, few = (gm.run(one, "lanes") for one in (plan, plan.replace(observables={"row 3": rows["row 3"]})))
+    assert np.array_equal(many.averages["row 3"], few.averages["row 3"])
+    assert np.array_equal(many.state.z, few.state.z)
+    _same(many, gm.run(plan, "lanes", chunk_size=7))
+    _same(many, gm.run(plan.replace(num_steps=9), "lanes").continue_(14))
+
+
+def test_a_chain_that_fails_is_found_beside_many_probabilities():
+    rows = {f"row {i}": gm.observables.predictive(x) for i, x in enumerate(_data()[0][:20])}
+    start = np.zeros((70, 4))
+    start[41] = 1e9
+    plan = PLANS["batch"].replace(observables=rows, start=start)
+    with pytest.warns(gm.GyromcWarning, match="1 chain failed"):
+        run = gm.run(plan, "lanes", on_divergence="report", sane_range=1e8)
+    assert [(f.chain, f.step) for f in run.failures] == [(41, 0)]
+    assert np.isfinite(run.averages["row 0"]).sum() == 69
 
 
 def test_burn_in_weights_and_draws_agree_with_each_other():

@@ -30,13 +30,13 @@ from gyromc.engines.lanes import gradients, loops
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
 gm.run(plan, "lanes", progress=False)
-stats = loops.loop_for(gradients.NOTHING, False, False, "float32").stats
+stats = loops.loop_for(gradients.NOTHING, False, False, False, "float32").stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
 def test_another_process_loads_the_loop_that_this_one_stored():
-    loop = loops.loop_for(gradients.NOTHING, False, False, "float32")
+    loop = loops.loop_for(gradients.NOTHING, False, False, False, "float32")
     exec(AGAIN, {})
     assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) > 0
     done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True)
@@ -62,7 +62,7 @@ more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.ba
 plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3, step_size=0.01,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, **more)
 gm.run(plan, "lanes", progress=False)
-stats = loops.loop_for(gradients.MAPPED, False, True, "float32_float32_bool").stats
+stats = loops.loop_for(gradients.MAPPED, False, True, False, "float32_float32_bool").stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
@@ -82,9 +82,10 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
 @pytest.mark.parametrize("part", [gradients.NOTHING, gradients.MAPPED])
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("martingale", [False, True])
-def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs, martingale):
+@pytest.mark.parametrize("later", [False, True])
+def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs, martingale, later):
     """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
-    loop = loops.loop_for(part, pairs, martingale, "float32").py_func
+    loop = loops.loop_for(part, pairs, martingale, later, "float32").py_func
     values = [cell.cell_contents for cell in loop.__closure__]
     assert storage.STAMP in values
     assert all(type(value) is int for value in values)
@@ -92,7 +93,7 @@ def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs,
 
 def test_single_and_double_precision_are_stored_in_files_of_their_own():
     """Two processes that add to one file at once can store the one under the name of the other."""
-    single, double = (loops.loop_for(gradients.NOTHING, False, False, name) for name in ("float32", "float64"))
+    single, double = (loops.loop_for(gradients.NOTHING, False, False, False, name) for name in ("float32", "float64"))
     assert single.py_func.__qualname__ != double.py_func.__qualname__
 
 

@@ -15,8 +15,9 @@ from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
-from gyromc.paper.report import COLUMNS, judged, markdown, render, took, write_report
+from gyromc.paper.report import COLUMNS, drawing_place, judged, markdown, render, took, write_report
 from gyromc.paper.sensitivity import headlines
+from gyromc.workers import Here, Processes
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
 from support.profiles import VARIED
@@ -231,6 +232,27 @@ def test_the_report_is_rebuilt_without_sampling(live, tmp_path):
 )
 def test_the_time_by_the_clock_is_told_from_that_of_all_devices(times, expected):
     assert took(times) == expected
+
+
+@pytest.mark.slow
+def test_figures_are_the_same_wherever_they_are_drawn(tmp_path):
+    results = json.loads(SAMPLE.read_text())
+    results["experiments"] = {name: results["experiments"][name] for name in ("nld-quadratic", "logistic-nld")}
+    folders = [tmp_path / "here", tmp_path / "processes"]
+    for folder, place in zip(folders, (Here(), Processes(2)), strict=True):
+        write_report(results, folder, place=place)
+    here, there = ({file.name: file.read_bytes() for file in folder.rglob("*.*")} for folder in folders)
+    assert here == there
+    assert len(here) == 4 * (3 + 4) + 1
+
+
+def test_a_few_experiments_are_drawn_in_this_process(monkeypatch):
+    monkeypatch.setenv("GYROMC_THREADS", "8")
+    assert isinstance(drawing_place(5), Here)
+    assert isinstance(many := drawing_place(12), Processes)
+    assert (many.workers, many.threads) == (8, 1)
+    monkeypatch.setenv("GYROMC_THREADS", "1")
+    assert isinstance(drawing_place(12), Here)
 
 
 def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):

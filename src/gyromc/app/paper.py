@@ -101,7 +101,8 @@ def report(
     if markdown:
         print(report.markdown(results), end="")
         return
-    path = report.write_report(results, Path(directory))
+    place = report.drawing_place(len(results["experiments"]))
+    path = report.write_report(results, Path(directory), place=place)
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

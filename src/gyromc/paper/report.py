@@ -12,7 +12,7 @@ from typing import Any
 import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
-from gyromc.extras import needs
+from gyromc.extras import require_extra
 from gyromc.paper import claims
 from gyromc.paper.experiment import ROLE_NAMES
 from gyromc.paper.sensitivity import ABOUT, headlines
@@ -20,8 +20,11 @@ from gyromc.show.files import ResultsFile, csv_text, require_writable, write_ato
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
+from gyromc.workers import Here, Place, Processes, WorkerTask
+from gyromc.workers.processes import processors
+from gyromc.workers.tasks import Advance
 
-__all__ = ["RESULTS", "judged", "markdown", "render", "took", "write_report"]
+__all__ = ["RESULTS", "drawing_place", "drawn", "judged", "markdown", "render", "took", "write_report"]
 
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
@@ -48,36 +51,55 @@ PAPER_KINDS = ("rmse", "qq")
 """The panels that the paper shows; others go beyond it."""
 DIFFERS = 0.1  # the part of the time by the clock from which device time is said beside it
 SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
+FEW_EXPERIMENTS = 5  # so many, and fewer, are drawn before another process has started
 
 
 def write_report(
-    results: Mapping[str, Any], directory: Path, shown: Progress | None = None, formats: tuple[str, ...] = FORMATS
+    results: Mapping[str, Any],
+    directory: Path,
+    shown: Progress | None = None,
+    formats: tuple[str, ...] = FORMATS,
+    place: Place | None = None,
 ) -> Path:
-    """Draw the figures and write report.html; return its path."""
-    directory, shown = Path(directory), shown or Progress()
-    for name in results["experiments"]:
+    """Draw the figures and write report.html; return its path. `place` is where figures are drawn; left out: in this process."""
+    directory, shown, place = Path(directory), shown or Progress(), place or Here()
+    names = list(results["experiments"])
+    for name in names:
         require(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name),
             f"{RESULTS.name} has an experiment {name!r}; a name has letters, digits and hyphens only, as files are named after "
             f"it. Nothing was written. Run `{RESULTS.command.format(directory=directory)}` again.",
         )
+    require_extra("report", "The report of a reproduction")
     require_writable(directory)
+    tasks = [
+        WorkerTask(f"{name}: figures", drawn, (name, found, formats), SECONDS_PER_FIGURES)
+        for name, found in results["experiments"].items()
+    ]
     pictures: dict[str, list[Picture]] = {}
-    for name, found in results["experiments"].items():
-        shown.describe(f"{name}: figures")
-        pictures[name] = _figures(name, found, directory / "figures", formats)
-        shown.advance(SECONDS_PER_FIGURES)
+    for i, (made, files) in place.results(tasks, shown):
+        pictures[names[i]] = made
+        for file, content in files.items():
+            write_atomically(directory / "figures" / file, content)
     path = directory / "report.html"
     write_atomically(path, render(results, pictures))
     return path
 
 
-def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str, ...]) -> list[Picture]:
-    """Write one experiment's panels in every format; return the pictures of the page."""
-    with needs("report", "The report of a reproduction"):
-        from gyromc.paper.figures import panels
+def drawing_place(count: int) -> Place:
+    """Where the figures of so many experiments are drawn the fastest: here, or for many in a process for each processor."""
+    workers = min(processors(), count)
+    few = count <= FEW_EXPERIMENTS or workers == 1
+    return Here() if few else Processes(workers, environment={"JAX_PLATFORMS": "cpu"})
 
-    pictures = []
+
+def drawn(
+    name: str, found: dict[str, Any], formats: tuple[str, ...], advance: Advance | None = None
+) -> tuple[list[Picture], dict[str, str | bytes]]:
+    """Draw one experiment's panels; return the pictures of the page, and by name the files in every format."""
+    from gyromc.paper.figures import panels
+
+    pictures, files = [], {}
     for panel in panels(name, found):
         picture = Picture.of(panel.kind, panel.figure, panel.alt, panel.caption)
         content = {
@@ -86,10 +108,9 @@ def _figures(name: str, found: dict[str, Any], folder: Path, formats: tuple[str,
             "pdf": lambda panel=panel: image(panel.figure, "pdf", metadata={"CreationDate": None}),
             "csv": lambda panel=panel: csv_text(panel.columns, panel.rows),
         }
-        for kind in formats:
-            write_atomically(folder / f"{name}-{panel.kind}.{kind}", content[kind]())
+        files |= {f"{name}-{panel.kind}.{kind}": content[kind]() for kind in formats}
         pictures.append(picture)
-    return pictures
+    return pictures, files
 
 
 def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) -> str:

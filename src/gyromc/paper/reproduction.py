@@ -24,7 +24,7 @@ from gyromc.paper.measures import Bootstrap
 from gyromc.paper.problems import HeartDisease
 from gyromc.paper.profiles import PROFILES, Profile
 from gyromc.paper.reference import predictive_reference
-from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
+from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
 from gyromc.paper.sensitivity import Varied
 from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
@@ -114,7 +114,7 @@ def reproduce(
             },
         }
         results = RESULTS.save(results, directory)
-        report = write_report(results, directory, shown)
+        report = write_report(results, directory, shown, place=drawing_place(len(found)))
         clock.lap("drawing")
     times = {
         **clock.laps,

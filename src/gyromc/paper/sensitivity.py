@@ -96,10 +96,9 @@ class Varied:
             return "paper", "independent"
         return ("truth", "exact") if self.experiment.problem.gaussian else ("truth",)
 
-    def _names(self, variant: Experiment) -> list[str]:
+    def _names(self, variant: Experiment) -> tuple[str, ...]:
         """The observables that the claim is judged on: all test rows, or the one of the paper's panels."""
-        problem = variant.problem
-        return list(problem.observables()) if problem.family == "logistic" else [problem.primary]
+        return _judged_on(variant.problem)
 
     def _group(self, rival: str, about: str, start: float) -> dict[str, Any]:
         cases = [variant for variant in self.cases if variant.start == start]
@@ -134,6 +133,11 @@ class Varied:
     def _averages(self, variant: Experiment, role: str, eta: float) -> np.ndarray:
         piece = self.pieces[variant.name, role, eta]
         return piece.averages[:, [piece.names.index(name) for name in self._names(variant)]]
+
+
+@functools.cache
+def _judged_on(problem: PaperProblem) -> tuple[str, ...]:
+    return tuple(problem.observables()) if problem.family == "logistic" else (problem.primary,)
 
 
 def _counts(eta: float, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:

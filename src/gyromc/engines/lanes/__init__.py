@@ -48,7 +48,8 @@ class LanesSession:
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
         part, own = self.program.part, self.program.slope_code == gradients.USERS
-        variant = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair)), plan.martingale
+        pairs = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair))
+        variant = pairs, plan.martingale, self.program.window > 0
         if own:
             self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
@@ -86,7 +87,7 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift)
+        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift) + p.window * p.d
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if p.part == gradients.MAPPED:

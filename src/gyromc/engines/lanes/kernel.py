@@ -47,6 +47,7 @@ class Program(NamedTuple):
     h_entry: np.ndarray
     h_shift: np.ndarray  # zeros
     profile: np.ndarray  # int64: index into PROFILES
+    window: int  # steps whose θ is kept until their observables are added together; 0: none
     columns: int  # sums of a chain: the observables', then those of their increments, if any
     term_start: np.ndarray  # int64: where the terms of an observable's increment begin
     term_noise: np.ndarray  # int64: offset of u among the products
@@ -246,6 +247,57 @@ def no_increments(p, products, sums, at):
 
 
 @kernel
+def add_probabilities(p, q, history, begin, end, sums, at):
+    """Add weight · h(z) of a logistic observable at the kept steps begin … end - 1; its sums stay in registers meanwhile."""
+    first, last = number(p.h_start, q), number(p.h_start, q + 1)
+    a0, a1, a2, a3 = load(sums, at), load(sums, at + LANES), load(sums, at + 2 * LANES), load(sums, at + 3 * LANES)
+    for j in range(begin, end):
+        t0 = t1 = t2 = t3 = zeros_like(history)
+        for e in range(first, last):
+            place, m = j * p.d * WIDTH + number(p.h_column, e), zeros_like(history) + number(p.h_entry, e)
+            t0 = fma(load(history, place), m, t0)
+            t1 = fma(load(history, place + LANES), m, t1)
+            t2 = fma(load(history, place + 2 * LANES), m, t2)
+            t3 = fma(load(history, place + 3 * LANES), m, t3)
+        a0 = fma(widened(logistic(t0)), p.weight, a0)  # E4
+        a1 = fma(widened(logistic(t1)), p.weight, a1)
+        a2 = fma(widened(logistic(t2)), p.weight, a2)
+        a3 = fma(widened(logistic(t3)), p.weight, a3)
+    store(sums, at, a0)
+    store(sums, at + LANES, a1)
+    store(sums, at + 2 * LANES, a2)
+    store(sums, at + 3 * LANES, a3)
+
+
+@kernel
+def look_later(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
+    """Keep θ of step k; add the observables of the kept steps to the sums once there are `p.window`, or k is the last.
+
+    For logistic observables alone, whose values are finite whatever θ is. The sums of many do not fit the nearest cache: they are
+    read and written once for all steps kept, and every sum is added to in the same order as step by step.
+    """
+    slot, size = (k - first) % p.window, p.d * WIDTH
+    if k < last:
+        for i in range(0, size, LANES):
+            store(history, slot * size + i, load(source, i))
+        if slot == p.window - 1 or k == last - 1:
+            begin = max(0, p.burn_in - (k - slot))  # the first of the kept steps that counts
+            for q in range(p.profile.size):
+                add_probabilities(p, q, history, begin, slot + 1, c.sums, (block * p.columns + q) * WIDTH)
+
+
+@kernel
+def look(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
+    """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
+    at = block * p.columns * WIDTH
+    predict(p, source, products, multiply)
+    if k > first and k > p.burn_in:
+        increments(p, products, c.sums, at)
+    if k < last:
+        observe(p, products, c.sums, at, k >= p.burn_in, sizes)
+
+
+@kernel
 def note_failures(sizes, w, limit, failed_at, at, step):
     """Store the step for lanes that exceed the limit for the first time."""
     for lane in range(LANES):
@@ -284,16 +336,16 @@ def move(p, source, moved, multiply):
 
 @kernel
 def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope, multiply):
-    """One step of the chains of a block; y is the first rows of `source`, and `products` belong to it."""
-    source, moved, products, scratch = floats
-    sums_at, failed_at = block * p.columns * WIDTH, block * WIDTH
-    observe(p, products, c.sums, sums_at, step >= p.burn_in, sizes)
+    """One step of the chains of a block; y is the first rows of `source`, `sizes` are those of the observables."""
+    source, moved, scratch = floats
+    failed_at = block * WIDTH
     for w in range(0, WIDTH, LANES):
         size, value = state_size(p, source, w), load(sizes, w)
         if any_above(size, p.bound_bits) or any_above(value, p.infinity_bits - 1):
             note_failures(sizes, w, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
             store(sizes, w, size)
             note_failures(sizes, w, p.bound_bits, c.failed_at, failed_at + w, step)
+            store(sizes, w, bits(zeros_like(source)))
     draw_normals(p, generator, source, (p.m + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
@@ -301,38 +353,35 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
 
 
 @kernel
-def advance(p, c, task, workspace, gradient, width, slope, multiply, increments):
+def advance(p, c, task, workspace, gradient, width, slope, multiply, increments, observing):
     """Move the chains of some blocks by some steps, as given by `Task`.
 
-    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`; `multiply` and
-    `increments` are those of `_shared`.
+    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`; `multiply`,
+    `increments` and `observing` are those of `_shared`.
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
-    m, d, rows = p.m, p.d, p.h_shift.size
+    m, d, rows, last = p.m, p.d, p.h_shift.size, step + num_steps
     source, floats = floats[: (m + d + p.draws + 1) * WIDTH], floats[(m + d + p.draws + 1) * WIDTH :]
     moved, floats = floats[: m * WIDTH], floats[m * WIDTH :]
-    products, scratch = floats[: rows * WIDTH], floats[rows * WIDTH :]
+    products, floats = floats[: rows * WIDTH], floats[rows * WIDTH :]
+    history, scratch = floats[: p.window * d * WIDTH], floats[p.window * d * WIDTH :]
     for block in range(first_block, last_block):
         z = c.z[block * m * WIDTH : (block + 1) * m * WIDTH]
         generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
         spare = c.spare[block * WIDTH : (block + 1) * WIDTH]
         for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
-        for k in range(
-            step, step + num_steps + 1
-        ):  # the last turn only ends the step before: code written once compiles faster
-            predict(p, source, products, multiply)
-            since = k - p.burn_in
-            if k > step and since > 0:
-                increments(p, products, c.sums, block * p.columns * WIDTH)
-            if k == step + num_steps:
+        for k in range(step, last + 1):  # the last turn only ends the step before: code written once compiles faster
+            observing(p, c, block, k, step, last, source, products, history, sizes, multiply, increments)
+            if k == last:
                 break
+            since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
                 kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH
                 for i in range(0, d * WIDTH, LANES):
                     store(c.kept, kept_at + i, load(source, i))
-            buffers = source, moved, products, scratch
+            buffers = source, moved, scratch
             step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope, multiply)
         for i in range(0, m * WIDTH, LANES):
             store(z, i, load(source, i))

@@ -1,7 +1,7 @@
 """Compiled loops: `kernel.advance` for one part of `gradients`, with what does not depend on the target or without.
 
-Input: the number of a part, or a user's function; whether rows of matrices go in pairs, whether there is a martingale. Output: a
-compiled function. What a plan does not use is not compiled.
+Input: the number of a part, or a user's function; whether rows of matrices go in pairs, whether there is a martingale, whether
+observables are computed for several steps together. Output: a compiled function. What a plan does not use is not compiled.
 """
 
 import functools
@@ -29,20 +29,32 @@ from gyromc.engines.lanes.gradients import (
     nothing,
     scalar,
 )
-from gyromc.engines.lanes.kernel import add_increments, advance, multiply_pairs, multiply_rows, no_increments
+from gyromc.engines.lanes.kernel import (
+    add_increments,
+    advance,
+    look,
+    look_later,
+    multiply_pairs,
+    multiply_rows,
+    no_increments,
+)
 from gyromc.engines.lanes.mapped import in_place_batch, mapped_batch
 from gyromc.engines.lanes.storage import OPTIONS, STAMP, stored
 from gyromc.engines.lanes.vectors import LANES
 
 
-def _shared(pairs: bool, martingale: bool):
-    """The parts of a loop that do not depend on the target: what is not used is not compiled."""
-    return multiply_pairs if pairs else multiply_rows, add_increments if martingale else no_increments
+def _shared(pairs: bool, martingale: bool, later: bool):
+    """The parts of a loop that do not depend on the target: what is not used is not compiled.
+
+    Whether rows of matrices go in pairs, whether there are martingales, whether observables are added for several steps together.
+    """
+    multiply, increments = multiply_pairs if pairs else multiply_rows, add_increments if martingale else no_increments
+    return multiply, increments, look_later if later else look
 
 
 @functools.cache
-def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
-    """`advance` for a part of `gradients`, with rows in pairs and with martingales or without; compiled once, cached on disk.
+def loop_for(part: int, pairs: bool, martingale: bool, later: bool, precision: str):
+    """`advance` for a part of `gradients`; each of the three as in `_shared`. Compiled once, cached on disk.
 
     `precision`, the names of the types of number, is only a part of the name of the file.
 
@@ -50,7 +62,7 @@ def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
     makes a change in any file of the package count. Such variables must be numbers: a compiled function among them is another one
     in every process, and no stored loop would be found.
     """
-    stamp, in_pairs, with_martingale = STAMP, int(pairs), int(martingale)
+    stamp, in_pairs, with_martingale, kept = STAMP, int(pairs), int(martingale), int(later)
 
     def loop(p, c, task, workspace):
         _ = stamp
@@ -62,37 +74,41 @@ def loop_for(part: int, pairs: bool, martingale: bool, precision: str):
             increments = add_increments
         else:
             increments = no_increments
-        if part == NOTHING:
-            advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments)
-        elif part == SINE:
-            advance(p, c, task, workspace, scalar, LANES, sin, multiply, increments)
-        elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, known_slope, multiply, increments)
-        elif part == BATCH:
-            advance(p, c, task, workspace, batch, LANES, known_slope, multiply, increments)
-        elif part == WIDE_BATCH:
-            advance(p, c, task, workspace, batch, p.row_width, known_slope, multiply, increments)
-        elif part == BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments)
-        elif part == WIDE_BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments)
-        elif part == MAPPED:
-            advance(p, c, task, workspace, mapped_batch, p.row_width, known_slope, multiply, increments)
-        elif part == IN_PLACE:
-            advance(p, c, task, workspace, in_place_batch, p.row_width, known_slope, multiply, increments)
+        if kept == 1:
+            observing = look_later
         else:
-            advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments)
+            observing = look
+        if part == NOTHING:
+            advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments, observing)
+        elif part == SINE:
+            advance(p, c, task, workspace, scalar, LANES, sin, multiply, increments, observing)
+        elif part == FULL_SUM:
+            advance(p, c, task, workspace, full_sum, LANES, known_slope, multiply, increments, observing)
+        elif part == BATCH:
+            advance(p, c, task, workspace, batch, LANES, known_slope, multiply, increments, observing)
+        elif part == WIDE_BATCH:
+            advance(p, c, task, workspace, batch, p.row_width, known_slope, multiply, increments, observing)
+        elif part == BATCH_MOMENTS:
+            advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments, observing)
+        elif part == WIDE_BATCH_MOMENTS:
+            advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments, observing)
+        elif part == MAPPED:
+            advance(p, c, task, workspace, mapped_batch, p.row_width, known_slope, multiply, increments, observing)
+        elif part == IN_PLACE:
+            advance(p, c, task, workspace, in_place_batch, p.row_width, known_slope, multiply, increments, observing)
+        else:
+            advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments, observing)
 
     # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}_{in_pairs}{with_martingale}_{precision}"
+    loop.__qualname__ = f"loop_{part}_{in_pairs}{with_martingale}{kept}_{precision}"
     return stored(loop)
 
 
 @functools.lru_cache(maxsize=64)
-def loop_with(part: int, function, pairs: bool, martingale: bool):
+def loop_with(part: int, function, pairs: bool, martingale: bool, later: bool):
     """`advance` with a user's scalar function: a derivative φ′(t), or a slope of (t, y). Compiled once in every process."""
 
-    multiply, increments = _shared(pairs, martingale)
+    multiply, increments, observing = _shared(pairs, martingale, later)
 
     @functions.inlined
     def slope(code, t, y):
@@ -101,10 +117,10 @@ def loop_with(part: int, function, pairs: bool, martingale: bool):
     @njit(**OPTIONS)
     def loop(p, c, task, workspace):
         if part == SCALAR:
-            advance(p, c, task, workspace, scalar, LANES, function, multiply, increments)
+            advance(p, c, task, workspace, scalar, LANES, function, multiply, increments, observing)
         elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, slope, multiply, increments)
+            advance(p, c, task, workspace, full_sum, LANES, slope, multiply, increments, observing)
         else:
-            advance(p, c, task, workspace, batch, p.row_width, slope, multiply, increments)
+            advance(p, c, task, workspace, batch, p.row_width, slope, multiply, increments, observing)
 
     return loop

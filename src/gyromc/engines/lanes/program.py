@@ -38,6 +38,8 @@ WORTH = (
     48  # columns of rows that are computed in pairs: with fewer there is little to gain, and one loop more to compile
 )
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
+MANY = 16  # logistic observables from which on they are computed for several steps together
+MOST_KEPT, KEPT_BYTES = 8, 16384  # of these steps: how many, and the memory of their θ, half of a small cache
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
@@ -287,7 +289,6 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     row_width = f.table.shape[1]
     mapped = mapped_rows(plan, row_width) if f.part == gradients.MAPPED else no_rows(dtype)
     word = f"int{8 * dtype.itemsize}"
-    infinity = int(np.array(np.inf, dtype).view(word))
     return Program(
         n=n,
         d=d,
@@ -304,6 +305,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         h_entry=h_entry,
         h_shift=np.zeros(len(psi.rows), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
+        window=_window(plan, ridges),
         columns=len(plan.observables) + len(psi.constant),
         term_start=psi.start.astype(np.int64),
         term_noise=psi.noise.astype(np.int64) * WIDTH,
@@ -316,7 +318,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         burn_in=plan.burn_in,
         thin=thin or 0,
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
-        infinity_bits=infinity,
+        infinity_bits=int(np.array(np.inf, dtype).view(word)),
         magnitude_bits=int(np.iinfo(word).max),
         part=gradients.IN_PLACE if mapped.in_place else WIDE.get(f.part, f.part) if row_width > LANES else f.part,
         slope_code=f.slope_code,
@@ -335,6 +337,13 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         data_offset=mapped.data_offset,
         centre=mapped.centre,
     )
+
+
+def _window(plan: Plan, ridges: list[Ridge]) -> int:
+    """How many steps' observables are computed together: 0 unless there are many, all logistic, and no martingale."""
+    fitting = KEPT_BYTES // (plan.dim * WIDTH * np.dtype(plan.dtype).itemsize)
+    alone = not plan.martingale and all(h.profile == "predictive" for h in ridges)
+    return min(MOST_KEPT, fitting) if len(ridges) >= MANY and alone else 0
 
 
 def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
