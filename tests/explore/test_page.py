@@ -166,6 +166,15 @@ def test_step_reset_and_play(opened):
     assert state(page)["paused"]
 
 
+def test_the_link_to_the_views_keeps_the_settings(opened):
+    page = opened("chains=10&omega=5", reduced_motion="reduce")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    found = state(page)
+    assert (found["settings"]["omega"], found["notices"]) == (5, [])
+    assert page.evaluate("document.activeElement.id") == "views"
+
+
 def test_a_shared_address_shows_the_same(opened):
     found = []
     for _ in range(2):

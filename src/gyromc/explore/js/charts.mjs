@@ -121,9 +121,11 @@ function pieces(points) {
   return found.filter((piece) => piece.length);
 }
 
+const FAR = 1e15; // bands of unstable chains grow beyond every number
+
 /** A range around all values, with a margin: `alone` where there is but one value. */
 export function rangeOf(values, alone) {
-  const finite = values.filter(Number.isFinite);
+  const finite = values.filter((v) => Math.abs(v) < FAR);
   if (!finite.length) return [-1, 1];
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
   const margin = 0.08 * (high - low) || alone;
