@@ -42,7 +42,7 @@ export function whyNot(dynamics, settings) {
   if (eigen(dynamics.D).values[0] > 1e-12) return null;
   const { a, gaulGamma: gamma, c1, c2 } = settings;
   const least = Math.max(...[c1, c2].map((c) => (1 - c) ** 2 / (4 * gamma * c)));
-  return `D is not positive definite for these a, γ and C. Take a above ${shown(least)}, here a = ${shown(a)}.`;
+  return `D is not positive definite for these a, γ and C. Take a above ${shown(least)} or a larger γ; here a = ${shown(a)}.`;
 }
 
 /** The dynamics of the page's settings. */
