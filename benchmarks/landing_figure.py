@@ -231,7 +231,7 @@ def table(found: dict) -> str:
         "sampler",
         f"RMSE, {found['repetitions']} repetitions",
         "gradients",
-        "of them preparation",
+        "warm-up and tuning",
         "what it is",
     ]
     text = markdown(columns, rows).replace("---: |\n", "--- |\n", 1)  # the last column is text

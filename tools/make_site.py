@@ -8,6 +8,7 @@ files that asks nobody else for anything. A warning is an error. Pages are gathe
 
 import argparse
 import functools
+import html
 import http.server
 import re
 import shutil
@@ -30,6 +31,7 @@ DOCS, WORK = ROOT / "docs", ROOT / "build" / "docs"
 ELSEWHERE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
 COPIED = (".md", ".png", ".svg", ".json", ".css", ".js")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"`([^`\n]+)`")
 EXPLORER = "<!-- the explorer: the site puts a link here -->"
 SOURCES = "paths: [src]"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -72,8 +74,20 @@ def adapted(page: Path, text: str) -> str:
             return label if f"`{_inside(goal)}`" == label else f"{label} (`{_inside(goal)}`)"
         return f"[{label}]({'../' * (len(page.parts) - 1)}{known}{anchor})"
 
-    text = "".join(part if part.startswith("```") else LINK.sub(changed, part) for part in _parts(text))
+    text = "".join(part if part.startswith("```") else _bars(LINK.sub(changed, part)) for part in _parts(text))
     return text.replace(EXPLORER, "[Open the explorer](explore/index.html){ .md-button .md-button--primary }")
+
+
+def _bars(text: str) -> str:
+    """The text with code in tables that has an escaped bar as HTML: GitHub shows the bar alone, Zensical the backslash too."""
+
+    def written(match: re.Match[str]) -> str:
+        if "\\|" not in match[1]:
+            return match[0]
+        plain = html.escape(match[1].replace("\\|", "|"), quote=False)
+        return f"<code>{plain.replace('|', '&#124;').replace('*', '&#42;').replace('_', '&#95;')}</code>"
+
+    return "".join(CODE.sub(written, line) if line.startswith("|") else line for line in text.splitlines(keepends=True))
 
 
 def _parts(text: str) -> list[str]:

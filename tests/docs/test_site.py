@@ -117,6 +117,12 @@ def test_links_out_of_docs_lead_to_a_page_or_become_code():
     assert make_site.adapted(Path("contributing.md"), "[e](docs/equations.md)") == "[e](equations.md)"
 
 
+def test_a_bar_in_the_code_of_a_table_has_no_backslash():
+    adapted = functools.partial(make_site.adapted, Path("one.md"))
+    assert adapted("| `y ~ (1 \\| g_h)` | `x` \\| `z` |") == "| <code>y ~ (1 &#124; g&#95;h)</code> | `x` \\| `z` |"
+    assert adapted("Text with `a \\| b`.") == "Text with `a \\| b`."
+
+
 def test_the_front_page_shows_what_was_measured():
     found = json.loads((DOCS / "measured" / "landing.json").read_text())
     text = (DOCS / "index.md").read_text()

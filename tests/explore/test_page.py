@@ -172,6 +172,25 @@ def test_step_reset_and_play(opened):
     assert state(page)["paused"]
 
 
+def test_the_chart_of_unstable_chains_has_coordinates_that_svg_reads(opened):
+    page = opened("kappa=100&omega=20&tau=10&eta=2&observable=t1sq&at=60&chains=3", reduced_motion="reduce")
+    settled(page, "window.explorer.t === 60")
+    points = page.locator("#chart-average polygon").evaluate_all(
+        "all => all.map((one) => one.getAttribute('points')).join(' ')"
+    )
+    assert points  # `opened` fails at the end where the browser complained
+    assert "e+" not in points
+
+
+def test_the_link_to_the_views_keeps_the_settings(opened):
+    page = opened("chains=10&omega=5", reduced_motion="reduce")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    found = state(page)
+    assert (found["settings"]["omega"], found["notices"]) == (5, [])
+    assert page.evaluate("document.activeElement.id") == "views"
+
+
 def test_a_shared_address_shows_the_same(opened):
     found = []
     for _ in range(2):

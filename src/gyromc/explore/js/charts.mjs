@@ -84,7 +84,9 @@ export function draw(place, { x, y, lines = [], bands = [], marks = [], level, h
   const inside = { width: right - MARGIN.left, height: bottom - MARGIN.top + 4 };
   region.append(element("rect", { x: MARGIN.left, y: MARGIN.top - 2, ...inside }));
   svg.append(region, clipped);
-  const at = (a, b) => `${X.place(a).toFixed(1)},${Y.place(y.log ? Math.max(b, y.range[0] / 1e3) : b).toFixed(1)}`;
+  const beyond = [-10 * height, 10 * height]; // SVG reads no coordinates like 10³⁸, which bands of unstable chains reach
+  const at = (a, b) =>
+    `${X.place(a).toFixed(1)},${clamp(Y.place(y.log ? Math.max(b, y.range[0] / 1e3) : b), beyond).toFixed(1)}`;
   for (const { points, className } of bands) {
     const edge = [...points.map(([a, , high]) => at(a, high)), ...points.toReversed().map(([a, low]) => at(a, low))];
     if (edge.length) clipped.append(element("polygon", { class: `band ${className}`, points: edge.join(" ") }));
@@ -121,9 +123,11 @@ function pieces(points) {
   return found.filter((piece) => piece.length);
 }
 
+const FAR = 1e15; // bands of unstable chains grow beyond every number
+
 /** A range around all values, with a margin: `alone` where there is but one value. */
 export function rangeOf(values, alone) {
-  const finite = values.filter(Number.isFinite);
+  const finite = values.filter((v) => Math.abs(v) < FAR);
   if (!finite.length) return [-1, 1];
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
   const margin = 0.08 * (high - low) || alone;

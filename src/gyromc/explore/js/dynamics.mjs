@@ -1,5 +1,6 @@
 // The dynamics (D, Q) of the page, on θ ∈ R² or on (θ, r) ∈ R⁴, as gyromc.dynamics makes them.
 
+import { shown } from "./charts.mjs";
 import { add, diagonal, eigen, identity, zeros } from "./linear.mjs";
 
 /** A pair (D, Q); `augmented` says whether the state has momenta. */
@@ -41,7 +42,7 @@ export function whyNot(dynamics, settings) {
   if (eigen(dynamics.D).values[0] > 1e-12) return null;
   const { a, gaulGamma: gamma, c1, c2 } = settings;
   const least = Math.max(...[c1, c2].map((c) => (1 - c) ** 2 / (4 * gamma * c)));
-  return `D is not positive definite for these a, γ and C. Take a above ${least.toPrecision(3)}, here a = ${a}.`;
+  return `D is not positive definite for these a, γ and C. Take a above ${shown(least)} or a larger γ; here a = ${shown(a)}.`;
 }
 
 /** The dynamics of the page's settings. */

@@ -163,8 +163,8 @@ export function largestStep(scheme, dynamics, K, tau) {
     const chain = linearChain(scheme, dynamics, eta, K, tau);
     return !chain.error && spectralRadius(chain.M) < 1;
   };
-  let low = 1e-6;
-  if (!fits(low)) return NaN;
+  let low = [1e-6, 1e-9].find(fits);
+  if (!low) return NaN;
   let high = low;
   while (fits(high) && high < 1e3) high *= 1.3;
   low = high / 1.3;

@@ -88,7 +88,7 @@ function refresh() {
   $("yours-title").textContent = words.title(settings);
   const augmented = chosen(settings).augmented;
   $("beside-title").textContent = augmented ? "Reversible: the same D, Q = 0" : "Reversible: Q = 0";
-  $("eta-label").textContent = String(settings.eta);
+  $("eta-label").textContent = shown(settings.eta, 4);
   for (const [id, text] of Object.entries(words.captions(world))) $(id).textContent = text;
   drawBacks();
   page.stale = page.staleCurves = true;
@@ -273,10 +273,19 @@ function drawCurves() {
     const values = [...lines.flatMap(({ points }) => points.map(([, v]) => v)), ...marks.map((m) => m.y)];
     const empty = values.some(Number.isFinite) ? "" : world.ready || world.problem ? "not known here" : "computing …";
     const here = marks.map((m) => `${m.className} ${shown(m.y)}`).join(", ");
-    const label = `${kind} against the step size: ${here} at η = ${settings.eta}.`;
+    const label = `${kind} against the step size: ${here} at η = ${shown(settings.eta, 4)}.`;
     const content = { x, y: { range: range(values), log }, lines, marks, here: settings.eta, label, xName: "step size η", empty };
     draw($(`chart-${kind}`), content);
   }
+}
+
+/** The address after # holds the settings, so that the link to the views must not change it. */
+function skipLink() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    $("views").focus();
+    $("views").scrollIntoView();
+  });
 }
 
 function buttons() {
@@ -306,6 +315,7 @@ function open(settings, at, notices) {
   Object.assign(page, { settings, goal: at });
   notify([...notices, ...fitted(settings)]);
   world.configure(settings);
+  if (world.problem) page.goal = 0; // there are no chains that could go there
   refresh();
 }
 
@@ -325,6 +335,7 @@ async function begin() {
   const { settings, at, notices } = read(location.hash);
   open(settings, at, notices);
   buttons();
+  skipLink();
   new ResizeObserver(() => { drawBacks(); page.stale = page.staleCurves = true; }).observe($("stage-yours"));
   dark.addEventListener("change", refresh);
   addEventListener("hashchange", () => { const found = read(location.hash); open(found.settings, found.at, found.notices); });

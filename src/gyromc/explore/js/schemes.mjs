@@ -5,6 +5,7 @@ import {
   add, apply, diagonal, eigen, identity, inverse, outer, root, sandwich, scaled, solveVector, sylvester, times, trace,
   transpose, zeros,
 } from "./linear.mjs";
+import { shown } from "./charts.mjs";
 
 export const SCHEMES = {
   euler: "Euler",
@@ -79,7 +80,7 @@ function balanced(dynamics, eta, K, tau) {
   const C = root(W, 2 * eta * Math.max(...D.flat().map(Math.abs)));
   if (!C) {
     const limit = balancedLimit(dynamics, K, tau);
-    return { error: `Balanced noise needs a step size of at most ${limit.toPrecision(3)} here.` };
+    return { error: `Balanced noise needs a step size of at most ${shown(limit, 3)} here.` };
   }
   return { A: identity(n), B: scaled(G, -eta), C };
 }
@@ -90,9 +91,10 @@ function leimkuhlerMatthews({ D, n, augmented }, eta, K, tau) {
     const P = augment(K, augmented);
     const Sigma = augment(scaled(identity(2), tau ** 2), augmented, 0);
     const half = add(scaled(identity(n), 0.5), times(D, P), -eta / 4);
-    N = add(N, sylvester(half, transpose(half), scaled(sandwich(D, Sigma), eta ** 2)), -1); // T7: less what the oracle brings
+    const brought = sylvester(half, transpose(half), scaled(sandwich(D, Sigma), eta ** 2));
+    N = brought && add(N, brought, -1); // T7: less what the oracle brings
   }
-  const w = root(N);
+  const w = N && root(N);
   if (!w) return { error: "The gradients bring more noise than Leimkuhler–Matthews draws. Take a smaller step." };
   const half = scaled(w, 0.5);
   const I = identity(n);

@@ -1,5 +1,6 @@
 // V, bias and variance on targets that are not Gaussian: the Poisson equation and the chain's own law in polynomials (T2).
-// Each number comes with an error: twice what the solution changes when the degree is lowered.
+// Each number comes with an error: twice what the solution changes when the degree is lowered, or what it changes when the degree
+// is lowered twice, if that is more.
 
 import { add, scaled, times, transpose } from "./linear.mjs";
 import { evaluateAt, orthonormal, product, projections, size, solveFlat } from "./polynomials.mjs";
@@ -12,7 +13,10 @@ const DEGREE_4 = 10; // of polynomials in (θ, r)
 const LOWER_4 = 2;
 const STORED = 64; // steps whose matrices are kept
 
-const known = (value, lower) => ({ value, error: 2 * Math.abs(value - lower) });
+const known = (value, lower, lowest = value) => ({
+  value,
+  error: Math.max(2 * Math.abs(value - lower), Math.abs(value - lowest)), // two degrees alone may agree by chance
+});
 export const UNKNOWN = { value: NaN, error: Infinity };
 
 /** The basis of a law on the plane, computed once. */
@@ -52,7 +56,7 @@ export function* planeVariance(law, G, h) {
     }
   }
   const at = (m) => quadratic(form, n, b, m);
-  return known(yield* at(n), yield* at(size(DEGREE - LOWER)));
+  return known(yield* at(n), yield* at(size(DEGREE - LOWER)), yield* at(size(DEGREE - 2 * LOWER)));
 }
 
 /** 2 bᵀ A⁻¹ b with the first m functions, the constant left out. */
@@ -73,8 +77,9 @@ export function* planeChain(law, G, eta, W, h, degree = DEGREE) {
   const K = yield* kept(law, JSON.stringify([G, eta, W, degree]), () => transition(basis, G, eta, W));
   const { values, b } = yield* coefficientsOf(basis, h);
   const at = (m) => ofChain(basis, K, values, b, m);
-  const [full, lower] = [yield* at(basis.n), yield* at(size(degree - LOWER))];
-  return { bias: known(full.bias, lower.bias), variance: known(full.variance, lower.variance) };
+  const [full, lower, lowest] = [yield* at(basis.n), yield* at(size(degree - LOWER)), yield* at(size(degree - 2 * LOWER))];
+  const of = (name) => known(full[name], lower[name], lowest[name]);
+  return { bias: of("bias"), variance: of("variance") };
 }
 
 /** What `compute` gives, stored under a key: several observables share a step. */

@@ -2,6 +2,7 @@
 
 import { shown } from "./charts.mjs";
 import { SCHEMES } from "./schemes.mjs";
+import { SETTINGS } from "./settings.mjs";
 
 const times = (ratio) => `${shown(ratio, 2)} ×`;
 
@@ -14,7 +15,9 @@ export const FORMULAS = {
 };
 
 /** The name of the dynamics with its parameters. */
-export function title({ dynamics, omega, alpha, gamma, a, gaulGamma, c1, c2 }) {
+export function title({ dynamics, ...numbers }) {
+  const { omega, alpha, gamma, a, gaulGamma, c1, c2 } = Object.fromEntries(
+    Object.entries(numbers).map(([name, value]) => [name, typeof value === "number" ? shown(value, 4) : value]));
   if (dynamics === "rotation") return `Rotation, ω = ${omega}`;
   if (dynamics === "hfhr") return `HFHR, α = ${alpha}, γ = ${gamma}`;
   if (dynamics === "gaul") return `GAUL, a = ${a}, γ = ${gaulGamma}, C = diag(${c1}, ${c2})`;
@@ -25,7 +28,7 @@ export function title({ dynamics, omega, alpha, gamma, a, gaulGamma, c1, c2 }) {
 export function headline(world) {
   const { yours, beside } = world.sides;
   if (world.problem) return [[world.problem, false]];
-  if (yours.error) return [[yours.error, false]];
+  if (yours.error) return [[yours.error + beyondReach(yours), false]];
   const { settings } = world;
   if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
     return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
@@ -48,6 +51,12 @@ export function headline(world) {
     return [["The diffusion needs ", false], [times(V / V0), true], [end, false]];
   }
   return [["What Q gains is not known here. The measured averages below still show it.", false]];
+}
+
+/** A sentence for a limit below the smallest step of the page: no position of the slider fits; "" elsewhere. */
+function beyondReach({ found }) {
+  if (!(found?.limit < SETTINGS.eta.least)) return "";
+  return ` Steps on this page begin at ${SETTINGS.eta.least}: take less noise, less rotation or a smaller D.`;
 }
 
 /** The ratio of two best points, as a part of a sentence; null where it is not known. */
@@ -98,7 +107,8 @@ export function rows(world) {
   const distance = ({ chains }) => {
     if (!chains || world.t < 50) return "–";
     const { mean, stdError, lost } = chains.summary(about.mean);
-    return lost ? `${lost} chains lost` : `${shown(mean - about.mean, 2)} ± ${shown(1.96 * stdError, 1)}`;
+    if (lost) return `${lost} chains lost`;
+    return shown(mean - about.mean, 2) + (Number.isFinite(stdError) ? ` ± ${shown(1.96 * stdError, 1)}` : "");
   };
   const measured = ({ chains }) => {
     if (!chains || world.t < 50) return "–";

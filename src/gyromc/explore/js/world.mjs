@@ -140,7 +140,7 @@ export class World {
       side.found.constant = yield* constant(target, side.dynamics, this.h);
       this.news += 1;
     }
-    const limit = Math.max(...sides.map((side) => side.found.limit));
+    const limit = Math.max(...sides.map((side) => side.found.limit).filter(Number.isFinite));
     const steps = target.gaussian ? ladder(limit, POINTS.exact, 300) : ladder(limit, POINTS.polynomials, 120);
     for (const side of sides) {
       for (const size of steps) {
