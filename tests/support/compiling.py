@@ -22,6 +22,7 @@ QUICK = frozenset(
         "targets",
         "tuning",
         "test_accuracy.py",
+        "test_blocks.py",
         "test_contract.py",
         "test_density.py",
         "test_pages.py",
