@@ -16,7 +16,7 @@ def of_size(chains, dim):
     return plan(gm.targets.Quadratic(np.ones(dim)), dim=dim, dynamics=gm.dynamics.overdamped(dim), num_chains=chains)
 
 
-SIZES = [(1, 3, 1), (1000, 2, 1000), (10**4, 2, 2000), (10**4, 10, 400), (64, 1000, 8), (9, 1000, 5), (3, 5000, 1)]
+SIZES = [(1, 3, 1), (1000, 2, 1000), (10**4, 2, 3334), (10**4, 10, 770), (64, 1000, 32), (33, 1000, 17), (3, 5000, 1)]
 
 
 @pytest.mark.parametrize(("chains", "dim", "size"), [*SIZES, (10**6, 2, 15625)])
@@ -77,7 +77,7 @@ def moved(given, steps=6):
     "case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("own", "refresh"))]
 )
 def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
-    """10 chains in blocks of 4, 3 and 3 and in one array on the mesh, up to the rounding of six steps."""
+    """10 chains in blocks of 4, 4 and 2 and in one array on the mesh, up to the rounding of six steps."""
     oracle = {"minibatch": O.Minibatch(9), "own": Own(), "refresh": O.ControlVariate(8, refresh=3)}[case]
     starts = np.linspace(-1, 1, 10 * DIM).reshape(10, DIM)
     with jax.enable_x64(True):
@@ -86,8 +86,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
             patch.setattr(scan, "in_blocks", lambda plan, spread: False)
             whole, draws, count = moved(given)
             assert count == 1
-        monkeypatch.setattr(blocks, "NUMBERS", 1)
-        monkeypatch.setattr(blocks, "LEAST", 4)
+        monkeypatch.setattr(blocks, "block_size", lambda plan: 4)
         found, kept, count = moved(given)
     assert count == 3
     assert (found.step, found.clock) == (whole.step, whole.clock)
@@ -99,8 +98,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
 
 def test_a_chain_that_fills_the_last_block_cannot_fail(monkeypatch):
     """Three blocks of two for five chains. The chain that repeats the last one has other noise, and no say."""
-    monkeypatch.setattr(blocks, "NUMBERS", 1)
-    monkeypatch.setattr(blocks, "LEAST", 2)
+    monkeypatch.setattr(blocks, "block_size", lambda plan: 2)
     given = of_size(5, 2).replace(dtype="float32")
     session = scan.Session(given, scan.initial_state(given), 1e8, None, 0)
     last = session.carries[-1]

@@ -124,15 +124,14 @@ BITS = {"full": lambda **more: plan(dtype="float32", **more),
 
 def bits(case: str, chains: list[int]) -> dict[str, int]:
     """How many chains differ on 2, 3, 8 and all devices from those on one: in one block where they fit, and in blocks of 7."""
-    found, usual = {}, (blocks.NUMBERS, blocks.LEAST)
+    found, usual = {}, blocks.block_size
     for count in chains:
-        for blocks.NUMBERS, blocks.LEAST in (usual, (1, 7)):
+        for blocks.block_size in (usual, lambda plan: 7):
             given = BITS[case](num_chains=count)
             one = run(given, {"chains": 1})
-            assert blocks.block_size(given) <= max(7, count)
             others = [run(given, mesh) for mesh in ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)]
             found[f"{count} in {blocks.block_size(given)}"] = sum(differing(one, other) for other in others)
-    blocks.NUMBERS, blocks.LEAST = usual
+    blocks.block_size = usual
     return found
 
 

@@ -53,8 +53,9 @@ from damages import digest
 from support.survivors import PLANS, balanced
 from gyromc.engines import blocks
 found = {}
-for engine, name, blocks.NUMBERS in json.loads(sys.argv[4]):
-    found[f"{engine} {blocks.NUMBERS}"] = digest(gm.run(PLANS[name](), engine, thin=10, progress=False))
+for engine, name, size in json.loads(sys.argv[4]):
+    blocks.block_size = lambda plan: size
+    found[f"{engine} {size}"] = digest(gm.run(PLANS[name](), engine, thin=10, progress=False))
 if "minibatch" in sys.argv[4]:
     run = gm.run(balanced(dtype="float64"), "scan", mesh={"chains": 2, "data": 2}, progress=False)
     found["averages"] = {name: run.averages[name].tolist() for name in run.averages}
@@ -63,22 +64,22 @@ print(json.dumps(found))
 
 
 def found_together(*chosen):
-    """What two processes with two devices each find: digests by engine, of plans by name; `blocks.NUMBERS` comes last."""
+    """What two processes with two devices each find: digests by engine, of plans by name; the size of a block comes last."""
     first, second = together(TOGETHER, 2, json.dumps(chosen), environments=[DEVICES] * 2)
     assert (first.status, second.status) == (0, 0), first.err + second.err
     found = json.loads(first.out.splitlines()[-1])
     assert found == json.loads(second.out.splitlines()[-1])
-    for engine, name, numbers in chosen:
+    for engine, name, size in chosen:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "NUMBERS", numbers)
+            patch.setattr(blocks, "block_size", lambda plan, size=size: size)
             alone = digest(gm.run(PLANS[name](), engine, thin=10, progress=False))
-        assert found[f"{engine} {numbers}"] == alone, engine
+        assert found[f"{engine} {size}"] == alone, engine
     return found
 
 
 def test_two_processes_with_two_devices_each():
-    """With `scan`, 24 chains in blocks of eight: two for the first process, one for the second."""
-    assert found_together(("lanes", "gaussian", 1), ("scan", "gaussian", 1))
+    """With `scan`, 24 chains in blocks of ten: two for the first process, one, with four chains, for the second."""
+    assert found_together(("lanes", "gaussian", 0), ("scan", "gaussian", 10))
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ from gyromc.results import EngineState
 
 __all__ = ["InBlocks", "block_size", "drawn", "in_blocks"]
 
-NUMBERS = 4096  # of the states in a block: with fewer, what a step costs for any number of chains would show
-LEAST = 8  # chains that read a matrix together, at least
+NUMBERS = 8192  # of the states in a block: with fewer, what a step costs for any number of chains would show
+LEAST = 32  # chains that read a matrix together, at least
 LARGE = 4096  # numbers of a state, from which on one chain is a block
 MOST = 64  # blocks: each is a call of the program
 
