@@ -24,24 +24,20 @@ def test_size_of_a_block(chains, dim, size):
     assert blocks.block_size(of_size(chains, dim)) == size
 
 
-class Own(O.Oracle):
-    """An oracle of a user, whose randomness has two parts."""
+class Own(O.Gaussian):
+    """An oracle of a user."""
 
     def draw(self, key, target, num_chains, dim, dtype):
-        return {"a": jax.random.normal(key, (num_chains, dim), dtype), "b": jax.random.split(key, num_chains)}
-
-    def gradient(self, target, theta, zeta):
-        return target.gradient(theta) + 0.1 * zeta["a"] + jax.random.normal(zeta["b"], theta.shape, theta.dtype)
+        return jax.random.laplace(key, (num_chains, dim), dtype)
 
 
-ORACLES = [
-    O.Exact(),
-    O.Gaussian(1.0),
-    O.Minibatch(9),
-    O.Minibatch(9, replace=False),
-    O.Minibatch(101, replace=False),
-    Own(),
-]
+def test_all_chains_are_one_block_where_an_oracle_draws_in_its_own_way():
+    many = of_size(10**4, 10)
+    assert blocks.block_size(many.replace(oracle=Own(1.0))) == 10**4
+    assert blocks.block_size(many.replace(oracle=O.Gaussian(1.0))) < 10**4
+
+
+ORACLES = [O.Exact(), O.Gaussian(1.0), O.ControlVariate(9), *(O.Minibatch(size, replace=False) for size in (9, 101))]
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -56,7 +52,7 @@ def test_randomness_of_a_block_is_a_part_of_all(dtype, monkeypatch):
                     monkeypatch.setattr(f"{where}.MOST_COMPARED", 50)
             both = lambda first, oracle=oracle: (
                 oracle.draw(key, target, 11, DIM, dtype),
-                blocks.drawn(oracle, key, target, first, 4, 11, DIM, dtype),
+                blocks.drawn(oracle, key, target, first, 4, DIM, dtype),
             )
             whole, part = jax.jit(both)(np.uint32(6))
             assert jax.tree.structure(whole) == jax.tree.structure(part)
@@ -74,11 +70,11 @@ def moved(given, steps=6):
 
 
 @pytest.mark.parametrize(
-    "case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("own", "refresh"))]
+    "case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gaussian", "refresh"))]
 )
 def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     """10 chains in blocks of 4, 4 and 2 and in one array on the mesh, up to the rounding of six steps."""
-    oracle = {"minibatch": O.Minibatch(9), "own": Own(), "refresh": O.ControlVariate(8, refresh=3)}[case]
+    oracle = {"minibatch": O.Minibatch(9), "gaussian": O.Gaussian(1.0), "refresh": O.ControlVariate(8, refresh=3)}[case]
     starts = np.linspace(-1, 1, 10 * DIM).reshape(10, DIM)
     with jax.enable_x64(True):
         given = plan(oracle=oracle, num_chains=10, start=starts)
@@ -107,6 +103,22 @@ def test_a_chain_that_fills_the_last_block_cannot_fail(monkeypatch):
     session.carries[-1] = last._replace(failed_at=last.failed_at.at[0].set(3))
     assert session.failed()
     assert session.state().failed_at.tolist() == [-1, -1, -1, -1, 3]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
+def test_processes_have_every_chain_once(count, monkeypatch):
+    """Three blocks of ten, ten and four chains; process 0 always has one."""
+    monkeypatch.setattr(blocks, "block_size", lambda plan: 10)
+    monkeypatch.setattr(blocks.processes, "count", lambda: count)
+    found = []
+    for index in range(count):
+        monkeypatch.setattr(blocks.processes, "index", lambda index=index: index)
+        layout = blocks.InBlocks(of_size(24, 2))
+        assert [int(first) for first in layout.firsts] == [own.start for own in layout.slices()]
+        assert index > 0 or layout.firsts
+        found += [chain for own in layout.slices() for chain in range(own.start, own.stop)]
+        assert layout.own.stop - layout.own.start == sum(own.stop - own.start for own in layout.slices())
+    assert found == list(range(24))
 
 
 def test_shared_rows_are_not_in_blocks():

@@ -9,7 +9,6 @@ On a CPU the devices of one process share its cores and memory. Its blocks are o
 them at a time. A GPU needs all its chains in one program: there, and where rows or parameters are shared, is no block.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from gyromc.engines import threefry
 from gyromc.engines.meshes import ChainMesh, shares
 from gyromc.engines.placement import Carry
 from gyromc.engines.state import keys
-from gyromc.oracles import Batch, Gaussian, Oracle
+from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.oracles.batches import MOST_COMPARED, bounds, settled, shuffled
 from gyromc.plan import Plan
 from gyromc.results import EngineState
@@ -32,6 +31,7 @@ NUMBERS = 8192  # of the states in a block: with fewer, what a step costs for an
 LEAST = 32  # chains that read a matrix together, at least
 LARGE = 4096  # numbers of a state, from which on one chain is a block
 MOST = 64  # blocks: each is a call of the program
+DRAWN = (Exact.draw, Gaussian.draw, Batch.draw)  # what `drawn` knows
 
 
 def in_blocks(plan: Plan, spread: ChainMesh) -> bool:
@@ -43,8 +43,13 @@ def in_blocks(plan: Plan, spread: ChainMesh) -> bool:
 
 
 def block_size(plan: Plan) -> int:
-    """How many chains a block has; the last one is filled with chains that are thrown away."""
+    """How many chains a block has; the last one is filled with chains that are thrown away.
+
+    All of them, where an oracle draws in a way of its own, of which no part can be drawn alone.
+    """
     numbers, chains = plan.state_size, plan.num_chains
+    if type(plan.oracle).draw not in DRAWN:
+        return chains
     wanted = 1 if numbers >= LARGE else max(LEAST, NUMBERS // numbers)
     count = -(-chains // max(wanted, -(-chains // MOST)))
     return -(-chains // count)
@@ -57,9 +62,9 @@ class InBlocks:
         self.plan, self.size = plan, block_size(plan)
         count, others = -(-plan.num_chains // self.size), processes.count()
         first, last = (-(-count * (processes.index() + i) // others) for i in (0, 1))
-        self.own = slice(first * self.size, min(last * self.size, plan.num_chains))
+        self.own = slice(*(min(edge * self.size, plan.num_chains) for edge in (first, last)))
         self.firsts = [None if count == 1 else jnp.asarray(b * self.size, jnp.uint32) for b in range(first, last)]
-        self.begun: EngineState | None = None
+        self.none: dict[str, np.ndarray] = {}  # the rows of no chain
 
     def slices(self) -> list[slice]:
         """The chains of each block of this process."""
@@ -68,35 +73,26 @@ class InBlocks:
     def fill(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
         """Rows of the chains of a block, the last one repeated where chains are missing."""
         missing = self.size - rows.shape[axis]
-        return np.pad(rows, [(0, missing if i == axis else 0) for i in range(rows.ndim)], mode="edge")
+        more = [(0, missing if i == axis else 0) for i in range(rows.ndim)]
+        return np.pad(rows, more, mode="edge") if missing else rows
 
     def to_device(self, state: EngineState, slots: int) -> list[Carry]:
         """The state of every block as arrays on the device, each with a buffer for `slots` draws."""
-        self.begun = self._with_anchors(state)
-        return [self._carry(own, slots) for own in self.slices()]
-
-    def _with_anchors(self, state: EngineState) -> EngineState:
-        memory = self.plan.oracle.memory(self.plan.dim)
-        if not memory or state.anchors is not None:
-            return state
-        return dataclasses.replace(state, anchors=np.zeros((self.plan.num_chains, memory), self.plan.dtype))
-
-    def _carry(self, own: slice, slots: int) -> Carry:
-        state, dtype = self.begun, jnp.dtype(self.plan.dtype)
-        assert state is not None
-        placed = lambda rows, kind=dtype: jnp.array(
-            self.fill(np.asarray(rows[own], kind))
-        )  # copied: a step overwrites it
-        return Carry(
-            step=jnp.array(state.step, jnp.int32),
-            z=placed(state.z),
-            high=placed(state.high),
-            low=placed(state.low),
-            clock=tuple(jnp.array(part, dtype) for part in state.clock),
-            failed_at=placed(state.failed_at, np.int32),
-            kept=jnp.zeros((slots, self.size, self.plan.dim), dtype) if slots else None,
-            anchors=None if state.anchors is None else placed(state.anchors),
-        )
+        plan, dtype = self.plan, np.dtype(self.plan.dtype)
+        rows = {name: np.asarray(getattr(state, name), dtype) for name in ("z", "high", "low")}
+        rows["failed_at"] = np.asarray(state.failed_at, np.int32)
+        if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
+            none = np.zeros((plan.num_chains, memory))
+            rows["anchors"] = np.asarray(none if state.anchors is None else state.anchors, dtype)
+        self.none = {name: np.zeros((0, *x.shape[1:]), x.dtype) for name, x in rows.items()}
+        carries = []
+        for own in self.slices():
+            placed: dict[str, Any] = {name: jnp.array(self.fill(x[own])) for name, x in rows.items()}
+            placed.setdefault("anchors", None)  # all are copies: a step overwrites them
+            kept = jnp.zeros((slots, self.size, plan.dim), dtype) if slots else None
+            clock = tuple(jnp.array(part, dtype) for part in state.clock)
+            carries.append(Carry(step=jnp.array(state.step, jnp.int32), clock=clock, kept=kept, **placed))
+        return carries
 
     def rows(self, rows: np.ndarray) -> list[Any]:
         """Rows of a chunk that were read ahead, steps × chains × …, for every block on the device."""
@@ -104,26 +100,17 @@ class InBlocks:
 
     def to_host(self, carries: list[Carry]) -> EngineState:
         """The state of all chains, on every process."""
-        names = ("z", "high", "low", "failed_at", *(() if self._begun.anchors is None else ("anchors",)))
-        whole = {name: processes.joined(self._own(name, carries)) for name in names}
+        whole: dict[str, Any] = {name: processes.joined(self._own(name, carries)) for name in self.none}
         step, clock = 0, [0.0, 0.0]
         if carries:
             step, clock = int(carries[0].step), [float(part) for part in carries[0].clock]
         step, clock = processes.agree([step, clock])  # process 0 has the first block
         return EngineState(step=step, clock=(clock[0], clock[1]), **whole)
 
-    @property
-    def _begun(self) -> EngineState:
-        assert self.begun is not None
-        return self.begun
-
     def _own(self, name: str, carries: list[Carry]) -> np.ndarray:
         """The rows of this process's chains."""
-        before = np.asarray(getattr(self._begun, name))
-        none = np.zeros((0, *before.shape[1:]), np.int32 if name == "failed_at" else self.plan.dtype)
-        return np.concatenate([none, *(np.asarray(getattr(c, name)) for c in carries)])[
-            : self.own.stop - self.own.start
-        ]
+        rows = np.concatenate([self.none[name], *(np.asarray(getattr(c, name)) for c in carries)])
+        return rows[: self.own.stop - self.own.start]
 
     def failed(self, carries: list[Carry]) -> bool:
         """Whether a chain has failed, on any process."""
@@ -138,24 +125,21 @@ class InBlocks:
         return processes.joined(own[: self.own.stop - self.own.start]).swapaxes(0, 1)
 
 
-def drawn(oracle: Oracle, key, target, first, count: int, chains: int, dim: int, dtype) -> Any:
-    """`oracle.draw(key, target, chains, …)` for the chains from `first` on, `count` of them; those beyond `chains` get any."""
-    draw = type(oracle).draw
-    if draw is Gaussian.draw:
+def drawn(oracle: Oracle, key, target, first, count: int, dim: int, dtype) -> Any:
+    """The rows of `oracle.draw(key, target, …)` for `count` chains from number `first` on; the oracle draws as one of `DRAWN`."""
+    if isinstance(oracle, Gaussian):
         return threefry.normal_at(key, _numbers(count, dim), dtype, first * np.uint32(dim))
-    if draw is Batch.draw and isinstance(oracle, Batch):
-        size, N = oracle.size, target.num_data
-        integers = lambda bound: threefry.integers_at(key, _numbers(count, size), bound, first * np.uint32(size))
-        if oracle.replace:
-            return integers(N)
-        if size == N:
-            return jnp.broadcast_to(jnp.arange(size), (count, size))
-        if size > MOST_COMPARED:
-            return shuffled(threefry.keys_at(key, jax.lax.iota(jnp.uint32, count), first), size, N)
-        return settled(integers(bounds(size, N)), N)
-    every = oracle.draw(key, target, chains, dim, dtype)
-    own = jnp.minimum(first + jax.lax.iota(jnp.uint32, count), np.uint32(chains - 1)).astype(jnp.int32)
-    return jax.tree.map(lambda x: x[own], every)
+    if not isinstance(oracle, Batch):
+        return None
+    size, N = oracle.size, target.num_data
+    integers = lambda bound: threefry.integers_at(key, _numbers(count, size), bound, first * np.uint32(size))
+    if oracle.replace:
+        return integers(N)
+    if size == N:
+        return jnp.broadcast_to(jnp.arange(size), (count, size))
+    if size > MOST_COMPARED:
+        return shuffled(threefry.keys_at(key, jax.lax.iota(jnp.uint32, count), first), size, N)
+    return settled(integers(bounds(size, N)), N)
 
 
 def _numbers(count: int, size: int):

@@ -69,7 +69,6 @@ class Pieces(eqx.Module):
     martingale: Martingale | None
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
-    chains: int = eqx.field(static=True)  # all of the run
     by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
     parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
     spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
@@ -97,7 +96,6 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | 
         martingale=correction,
         weighting=plan.weighting,
         dim=plan.dim,
-        chains=plan.num_chains,
         by_part=cast(own, dtype),
         parts=parts,
         spread=spread,
@@ -151,13 +149,14 @@ class ScanSession:
             self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        slot = jnp.asarray(first_slot, jnp.int32)
+        slot, feed = jnp.asarray(first_slot, jnp.int32), self.feed
         with _full_precision():
-            if self.feed is None:
+            if feed is None:
                 self._move(jnp.asarray(num_steps, jnp.int32), slot)
-                num_steps = 0
-            while num_steps > 0:  # the next chunk of rows is copied to the device while it computes
-                rows, first, count = self.feed.take(num_steps)
+            while (
+                feed is not None and num_steps > 0
+            ):  # the next chunk of rows is copied to the device while it computes
+                rows, first, count = feed.take(num_steps)
                 self._move(jnp.asarray(count, jnp.int32), slot, rows, jnp.asarray(first, jnp.int32))
                 num_steps -= count
             jax.block_until_ready(self.carries)
@@ -205,8 +204,9 @@ class Program:
 
     def __init__(self, pieces: Pieces):
         leaves, tree = jax.tree.flatten(pieces)
-        self.arrays = [x if eqx.is_array(x) else None for x in leaves]
-        self.static = _Static((tree, *(None if eqx.is_array(x) else x for x in leaves)))
+        arrays = [isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves]
+        self.arrays = [x if given else None for x, given in zip(leaves, arrays, strict=True)]
+        self.static = _Static((tree, *(None if given else x for x, given in zip(leaves, arrays, strict=True))))
 
     def __call__(self, carry: Carry, first, num_steps, first_slot, rows=None) -> Carry:
         """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
@@ -344,7 +344,7 @@ def _drawn(pieces: Pieces, key, first, chains: int, dtype):
     last one's.
     """
     if first is not None:
-        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.chains, pieces.dim, dtype)
+        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
     own = chains if pieces.spread is None else pieces.spread.chains
     zeta = pieces.oracle.draw(key, pieces.target, own, pieces.dim, dtype)
     if own == chains:
