@@ -108,6 +108,7 @@ def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
     noise).
 
     The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted. `mesh` is one of `read_mesh`.
+    Of chains in blocks, the state of all and the temporary memory of one block are counted.
     """
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
@@ -153,10 +154,8 @@ class ScanSession:
         with _full_precision():
             if feed is None:
                 self._move(jnp.asarray(num_steps, jnp.int32), slot)
-            while (
-                feed is not None and num_steps > 0
-            ):  # the next chunk of rows is copied to the device while it computes
-                rows, first, count = feed.take(num_steps)
+            while feed is not None and num_steps > 0:
+                rows, first, count = feed.take(num_steps)  # the next ones are read and copied while the device computes
                 self._move(jnp.asarray(count, jnp.int32), slot, rows, jnp.asarray(first, jnp.int32))
                 num_steps -= count
             jax.block_until_ready(self.carries)
