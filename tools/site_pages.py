@@ -59,6 +59,7 @@ MEASURED = {
         "Checkpoints of a large state",
         "python benchmarks/checkpoints.py state",
     ),
+    "measured/blocks.json": ("scale.md", "Chains in blocks", "python benchmarks/blocks.py"),
     "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
     "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
     "measured/scaling-gpu.json": ("scaling.md", "Steps on one GPU", "python benchmarks/scaling.py --here"),

@@ -26,7 +26,8 @@ from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
 EVERY = "chains+data+parameters+all+8 of chains+chains × data"
-DEFAULT = ["no matrix@left out", "minibatch@all"]
+DEFAULT = ["bits of gaussian@33", "bits of minibatch@10", "minibatch@all"]
+BITS = [f"bits of {case}@7+10+33" for case in on_devices.BITS]
 SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics", "martingale",
         "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
 
@@ -61,8 +62,9 @@ def found():
 
 
 def test_chains_on_any_number_of_devices_have_the_same_bits(found):
-    """Where every operation is on single entries: XLA rounds matrix products by their shapes."""
-    assert found["no matrix"] == {"left out": 0.0}
+    """2, 3 and 8 devices, to which no number of chains is fair; the size of a block is part of the plan, not of the mesh."""
+    assert found["bits of gaussian"] == {"33 in 33": 0, "33 in 7": 0}
+    assert found["bits of minibatch"] == {"10 in 10": 0, "10 in 7": 0}
 
 
 def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
@@ -72,8 +74,18 @@ def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
 
 
 @pytest.mark.slow
+def test_every_kind_of_target_has_the_same_bits_on_any_number_of_devices():
+    found = found_on_eight_devices(BITS)
+    assert len(found) == len(BITS)
+    assert all(len(counts) == 5 for counts in found.values())  # 7 chains are one block of 7 both times
+    assert {case: counts for case, counts in found.items() if any(counts.values())} == {}
+
+
+@pytest.mark.slow
 def test_every_oracle_target_and_scheme_on_every_mesh():
     found = found_on_eight_devices([f"{case}@{EVERY}" for case in SLOW] + ["continued"])
+    of_chains = ("chains", "8 of chains")
+    assert {case: apart for case, apart in found.items() if any(apart.get(mesh, 0.0) for mesh in of_chains)} == {}
     assert {case: max(apart.values()) for case, apart in found.items() if max(apart.values()) > tolerance()} == {}
 
 

@@ -31,6 +31,7 @@ QUICK = frozenset(
         "targets",
         "tuning",
         "test_accuracy.py",
+        "test_blocks.py",
         "test_checkpoints.py",
         "test_contract.py",
         "test_density.py",
@@ -85,9 +86,16 @@ def _put_whole(cache, key: str, value: bytes) -> None:
 
 
 def in_the_way_of(path, marks: str) -> None:
-    """Compile as the tests of a file are, in this process and in those it starts; `marks` is the expression of `-m`."""
-    quick = "not slow" in marks and not QUICK.isdisjoint((path.name, path.parent.name))
-    _set("disable_most_optimizations", quick and jax.default_backend() == "cpu")
+    """Compile as the tests of a file are, in this process and in those it starts; `marks` is the expression of `-m`.
+
+    JAX would go on with programs that were compiled in the other way, whose last digits differ: they are forgotten.
+    """
+    quick = (
+        "not slow" in marks and not QUICK.isdisjoint((path.name, path.parent.name)) and jax.default_backend() == "cpu"
+    )
+    if quick != jax.config.values["jax_disable_most_optimizations"]:
+        jax.clear_caches()
+    _set("disable_most_optimizations", quick)
 
 
 def _set(name: str, value) -> None:

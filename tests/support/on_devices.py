@@ -1,6 +1,7 @@
 """Runs on meshes of eight virtual devices, compared with the same runs on one: `python on_devices.py CASE …` prints JSON.
 
-For each case and mesh: the largest difference of averages, states and draws from the run on one device.
+For each case and mesh: the largest difference of averages, states and draws from the run on one device; for `bits`, how many
+chains differ at all.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import scan
+from gyromc.engines import blocks, scan
 from gyromc.engines.meshes import default_mesh, read_mesh
 
 STEPS, ETA, ROWS, DIM = 24, 1e-3, 101, 7
@@ -111,6 +112,36 @@ CASES = {
 }  # fmt: skip
 
 
+BITS = {"full": lambda **more: plan(dtype="float32", **more),
+        "minibatch": lambda **more: plan(oracle=O.Minibatch(40), **more),
+        "gaussian": lambda **more: plan(gm.targets.Quadratic(np.eye(DIM) + 0.1), O.Gaussian(1.0), **more),
+        "cosine": lambda **more: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), dtype="float32", **more),
+        "function": lambda **more: plan(gm.targets.LogDensity(lambda t: -t @ t - jnp.log(jnp.cosh(t[0] * t[1]))), **more),
+        "refresh": lambda **more: plan(oracle=O.ControlVariate(8, refresh=5), **more),
+        "network": on_network,
+        "streamed": lambda **more: plan(streamed(), O.Minibatch(9), **more)}  # fmt: skip
+
+
+def bits(case: str, chains: list[int]) -> dict[str, int]:
+    """How many chains differ on 2, 3, 8 and all devices from those on one: in one block where they fit, and in blocks of 7."""
+    found, usual = {}, blocks.block_size
+    for count in chains:
+        for blocks.block_size in (usual, lambda plan: 7):
+            given = BITS[case](num_chains=count)
+            one = run(given, {"chains": 1})
+            others = [run(given, mesh) for mesh in ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)]
+            found[f"{count} in {blocks.block_size(given)}"] = sum(differing(one, other) for other in others)
+    blocks.block_size = usual
+    return found
+
+
+def differing(one, other) -> int:
+    """How many chains of two runs have other averages, states or draws."""
+    leaves = lambda run: [*(run.averages[name] for name in run), run.state.z, *jax.tree.leaves(run.draws)]
+    apart = [np.reshape(a != b, (len(a), -1)).any(axis=1) for a, b in zip(leaves(one), leaves(other), strict=True)]
+    return int(np.sum(np.any(apart, axis=0)))
+
+
 def difference(one, other) -> float:
     """The largest of averages, states and draws."""
     parts = [(one.averages[name], other.averages[name]) for name in one]
@@ -165,7 +196,12 @@ if __name__ == "__main__":
     found = {}
     for argument in sys.argv[1:]:
         case, _, meshes = argument.partition("@")
-        jax.config.update("jax_disable_most_optimizations", case not in ("no matrix", "memory"))  # compiles faster
+        bitwise = case.startswith("bits of ")
+        as_usual = bitwise or case in ("no matrix", "memory")
+        jax.config.update("jax_disable_most_optimizations", not as_usual)  # compiles faster
         special = {"continued": continued, "memory": memory}
-        found[case] = special[case]() if case in special else compared(case, meshes.split("+"))
+        if bitwise:
+            found[case] = bits(case.removeprefix("bits of "), [int(count) for count in meshes.split("+")])
+        else:
+            found[case] = special[case]() if case in special else compared(case, meshes.split("+"))
     print(json.dumps(found))

@@ -12,15 +12,13 @@ import pytest
 import gyromc as gm
 from damages import digest
 from gyromc.app import planfiles
+from gyromc.engines import blocks
 from gyromc.processes import LOST
 from support import compiling
 from support.launch import ended, free_port, started, together
 from support.survivors import PLANS, balanced
 
-DEVICES = {
-    "XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=2"),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-}
+DEVICES = {"XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=2")}  # compiling as this process does
 TOGETHER = """
 import json, sys
 import numpy as np
@@ -54,8 +52,12 @@ assert np.array_equal(processes.gathered(jax.numpy.ones(3)), np.ones(3))
 import gyromc as gm
 from damages import digest
 from support.survivors import PLANS, balanced
-found = {engine: digest(gm.run(PLANS[name](), engine, thin=10, progress=False)) for engine, name in json.loads(sys.argv[4])}
-if "scan" in found:
+from gyromc.engines import blocks
+found = {}
+for engine, name, size in json.loads(sys.argv[4]):
+    blocks.block_size = lambda plan: size
+    found[f"{engine} {size}"] = digest(gm.run(PLANS[name](), engine, thin=10, progress=False))
+if "minibatch" in sys.argv[4]:
     run = gm.run(balanced(dtype="float64"), "scan", mesh={"chains": 2, "data": 2}, progress=False)
     found["averages"] = {name: run.averages[name].tolist() for name in run.averages}
 print(json.dumps(found))
@@ -63,18 +65,22 @@ print(json.dumps(found))
 
 
 def found_together(*chosen):
-    """What two processes with two devices each find: digests by engine, of plans by name."""
+    """What two processes with two devices each find: digests by engine, of plans by name; the size of a block comes last."""
     first, second = together(TOGETHER, 2, json.dumps(chosen), environments=[DEVICES] * 2)
     assert (first.status, second.status) == (0, 0), first.err + second.err
     found = json.loads(first.out.splitlines()[-1])
     assert found == json.loads(second.out.splitlines()[-1])
-    for engine, name in chosen:
-        assert found[engine] == digest(gm.run(PLANS[name](), engine, thin=10, progress=False)), engine
+    for engine, name, size in chosen:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "block_size", lambda plan, size=size: size)
+            alone = digest(gm.run(PLANS[name](), engine, thin=10, progress=False))
+        assert found[f"{engine} {size}"] == alone, engine
     return found
 
 
 def test_two_processes_with_two_devices_each():
-    assert found_together(("lanes", "gaussian"))
+    """With `scan`, 24 chains in blocks of ten: two for the first process, one, with four chains, for the second."""
+    assert found_together(("lanes", "gaussian", 0), ("scan", "gaussian", 10))
 
 
 @pytest.mark.slow
@@ -83,7 +89,9 @@ def test_scan_in_two_processes():
 
     Each sum then differs by at most 60 roundings of 10⁻¹⁶; 200 steps of a contracting chain add up less than 200 of them.
     """
-    found = found_together(("scan", "minibatch"))
+    found = found_together(
+        ("scan", "minibatch", blocks.NUMBERS), ("scan", "minibatch", 1)
+    )  # in one block, and in three
     alone = gm.run(balanced(dtype="float64"), "scan", progress=False)
     for name, averages in found["averages"].items():
         assert np.allclose(alone.averages[name], averages, rtol=0, atol=200 * 60 * 1e-16 * 10), name

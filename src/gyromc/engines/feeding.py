@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.data import Mapped, prefetched
-from gyromc.engines.meshes import ROWS, ChainMesh, put
+from gyromc.engines.blocks import InBlocks
+from gyromc.engines.placement import OnMesh
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
@@ -35,9 +36,9 @@ def is_fed(plan: Plan) -> bool:
 class Feed:
     """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left."""
 
-    def __init__(self, plan: Plan, key: Any, first: int, spread: ChainMesh):
+    def __init__(self, plan: Plan, key: Any, first: int, layout: OnMesh | InBlocks):
         self.length = max(1, min(LONGEST, BYTES // (plan.num_chains * _bytes_a_chain(plan))))
-        self.chunks = prefetched(_chunks(plan, key, first, self.length, spread))
+        self.chunks = prefetched(_chunks(plan, key, first, self.length, layout))
         self.rows: Any = None
         self.used = self.length
 
@@ -55,19 +56,20 @@ def _bytes_a_chain(plan: Plan) -> int:
     return plan.oracle.size * (plan.dim + 1) * np.dtype(plan.dtype).itemsize
 
 
-def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) -> Iterator[tuple[Any, Any]]:
-    """X (steps × chains × b × d) and y of every chunk, on the devices; rows of zeros, without effect, make b a multiple.
+def _chunks(
+    plan: Plan, key: Any, first: int, length: int, layout: OnMesh | InBlocks
+) -> Iterator[list[tuple[Any, Any]]]:
+    """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices.
 
-    Drawing, reading and copying have a thread each.
+    Rows of zeros, without effect, make b a multiple. Drawing, reading and copying have a thread each.
     """
     target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
     assert isinstance(target, StreamedRegression)
     assert isinstance(oracle, Batch)
     source, rows = target.sums.by_row, plan.num_chains * oracle.size
     buffers: queue.SimpleQueue | None = None
-    if (
-        spread.mesh.devices.flat[0].platform != "cpu"
-    ):  # where JAX may keep a host array as it is, each needs memory of its own
+    on_cpu = isinstance(layout, InBlocks) or layout.spread.mesh.devices.flat[0].platform == "cpu"
+    if not on_cpu:  # where JAX may keep a host array as it is, each needs memory of its own
         buffers = queue.SimpleQueue()
         for _ in range(BUFFERS):
             buffers.put(None)
@@ -76,7 +78,7 @@ def _chunks(plan: Plan, key: Any, first: int, length: int, spread: ChainMesh) ->
         reading["keep"] = source.keeps(rows * (plan.num_steps + plan.burn_in), oracle.size)
     with jax.enable_x64(dtype == np.float64):  # a setting of each thread
         for X, y, buffer in prefetched(_read(source, prefetched(_drawn(plan, key, first, length)), reading, buffers)):
-            placed = _placed(np.asarray(X, dtype), spread), _placed(np.asarray(y, dtype), spread)
+            placed = list(zip(layout.rows(np.asarray(X, dtype)), layout.rows(np.asarray(y, dtype)), strict=True))
             if buffers is not None and buffer is not None:
                 jax.block_until_ready(placed)  # then the buffer may be written again
                 buffers.put(buffer)
@@ -109,11 +111,3 @@ def _read(
         else:
             X, y = source.read(index, **reading)
         yield X, y, buffer
-
-
-def _placed(rows: np.ndarray, spread: ChainMesh) -> Any:
-    """Rows of a chunk on the devices of their chains, shared over the axes of the data."""
-    more = -rows.shape[2] % spread.rows
-    if more:
-        rows = np.pad(rows, [(0, more if axis == 2 else 0) for axis in range(rows.ndim)])
-    return put(spread.fill(rows, axis=1), spread.sharding(None, "chains", ROWS))

@@ -100,7 +100,8 @@ def run(
     - `checkpoint_format`: how the state of the chains is stored: `"archive"`, in one file, or `"orbax"`, for large states that
       are spread over devices (the extra `orbax`). A run that was stopped may go on with the other one.
     - `mesh`: a `jax.sharding.Mesh`, or a dictionary of sizes, with axes out of `"chains"`, `"data"` (rows) and `"parameters"`:
-      what is spread over several devices (docs/scale.md). Left out: the chains, over all devices.
+      what is spread over several devices (docs/scale.md). Left out: the chains, over all devices. On a CPU the axis `"chains"`
+      never changes the numbers.
 
     **Returns:** a `Run`.
 

@@ -1,8 +1,8 @@
 """Where the arrays of engine `scan` are: its pieces and the state of its chains, between the host and a mesh of devices.
 
-Input: a plan, its state on the host and a mesh. Output: the same as arrays on devices (`on_mesh`, `to_device`), and the state on
-the host again (`to_host`), whole on every process. Chains are cut along the axis "chains", rows along "data" and "parameters",
-states along "parameters"; everything else is whole on every device.
+Input: a plan, its state on the host and a mesh. Output: the same as arrays on devices (`on_mesh`, `OnMesh.to_device`), and the
+state on the host again (`OnMesh.to_host`), whole on every process. Chains are cut along the axis "chains", rows along "data" and
+"parameters", states along "parameters"; everything else is whole on every device.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState
 
-__all__ = ["Carry", "cast", "on_mesh", "spread_over", "to_device", "to_host"]
+__all__ = ["Carry", "OnMesh", "cast", "on_mesh", "spread_over"]
 
 
 class Carry(NamedTuple):
@@ -102,10 +102,48 @@ def _by_part(x: Any, spread: ChainMesh) -> Any:
     return put(x, spread.sharding("parameters") if rows else spread.sharding())
 
 
-def to_device(state: EngineState, plan: Plan, slots: int, spread: ChainMesh) -> Carry:
-    """The state as device arrays, with a buffer for `slots` draws."""
+class OnMesh:
+    """The chains of one plan as one array over a mesh: their state between host and devices."""
+
+    def __init__(self, plan: Plan, spread: ChainMesh):
+        self.plan, self.spread = plan, spread
+        self.parts = Parts(plan.dim, spread.parts) if spread.parts > 1 else None
+        self.firsts = [None]  # one array, of all chains
+
+    def to_device(self, state: EngineState, slots: int) -> list[Carry]:
+        """The state as device arrays, with a buffer for `slots` draws."""
+        return [_to_device(state, self.plan, slots, self.spread, self.parts)]
+
+    def rows(self, rows: np.ndarray) -> list[Any]:
+        """Rows of a chunk, steps × chains × …, on the devices of their chains, shared over the axes of the data."""
+        more = -rows.shape[2] % self.spread.rows
+        if more:
+            rows = np.pad(rows, [(0, more if axis == 2 else 0) for axis in range(rows.ndim)])
+        return [put(self.spread.fill(rows, axis=1), self.spread.sharding(None, "chains", ROWS))]
+
+    def to_host(self, carries: list[Carry]) -> EngineState:
+        """The state of all chains on the host, without those that fill the last device."""
+        return _to_host(carries[0], self.spread, self.parts)
+
+    def failed(self, carries: list[Carry]) -> bool:
+        """Whether a chain has failed, on any process."""
+        return bool(processes.gathered(_any_failed(carries[0].failed_at, self.spread.chains)))
+
+    def kept(self, carries: list[Carry], count: int) -> np.ndarray:
+        """The first `count` kept draws: draws × chains × d."""
+        kept = carries[0].kept
+        kept = processes.gathered(kept if processes.count() > 1 else kept[:count])[:count, : self.spread.chains]
+        return np.array(kept if self.parts is None else self.parts.joined(kept))
+
+
+@eqx.filter_jit
+def _any_failed(failed_at, chains: int):
+    """Whether one of the first so many chains has failed."""
+    return jnp.any(failed_at[:chains] >= 0)
+
+
+def _to_device(state: EngineState, plan: Plan, slots: int, spread: ChainMesh, parts: Parts | None) -> Carry:
     dtype, d = jnp.dtype(plan.dtype), plan.dim
-    parts = Parts(d, spread.parts) if spread.parts > 1 else None
     by_chain, by_part = spread.sharding("chains"), spread.sharding("chains", "parameters")
 
     def states(rows: np.ndarray):
@@ -128,8 +166,7 @@ def to_device(state: EngineState, plan: Plan, slots: int, spread: ChainMesh) -> 
     return Carry(step, states(state.z), high, low, tuple(clock), failed_at, kept, anchors)
 
 
-def to_host(carry: Carry, spread: ChainMesh, parts: Parts | None) -> EngineState:
-    """The state of all chains on the host, without those that fill the last device."""
+def _to_host(carry: Carry, spread: ChainMesh, parts: Parts | None) -> EngineState:
     whole = lambda x: processes.gathered(x)[: spread.chains]
     joined = lambda x: x if parts is None else np.ascontiguousarray(parts.joined(x))
     failed_at, anchors = whole(carry.failed_at), None if carry.anchors is None else joined(whole(carry.anchors))

@@ -1,10 +1,11 @@
-"""Engine `scan`: any target JAX can differentiate, all chains as one array over all devices, one compiled loop.
+"""Engine `scan`: any target JAX can differentiate, many chains as one array, one compiled loop.
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
-chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. `placement` says
-where on a mesh of devices everything is.
+chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. On a CPU `blocks`
+says which chains are computed together; elsewhere `placement` says where on a mesh of devices everything is.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +17,15 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from gyromc import processes
 from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
 from gyromc.engines import parts as in_parts
 from gyromc.engines import threefry
+from gyromc.engines.blocks import InBlocks, drawn, in_blocks
 from gyromc.engines.feeding import Feed, is_fed
 from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.engines.parts import ByPart, Parts
-from gyromc.engines.placement import Carry, cast, on_mesh, spread_over, to_device, to_host
+from gyromc.engines.placement import Carry, OnMesh, cast, on_mesh, spread_over
 from gyromc.engines.shards import Shards, on_devices
 from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.martingale import Martingale, martingale
@@ -107,15 +108,23 @@ def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
     noise).
 
     The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted. `mesh` is one of `read_mesh`.
+    Of chains in blocks, the state of all and the temporary memory of one block are counted.
     """
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
-        spread = spread_over(mesh, plan)
-        carry = to_device(initial_state(plan), plan, 0, spread)
-        lowered: Any = advance.lower(make_pieces(plan, 1e8, None, spread), carry, *counts)
-        memory = lowered.compile().compiled.memory_analysis()
-    state = carry.z.addressable_shards[0].data.nbytes
+        layout, pieces = _laid_out(plan, mesh, 1e8, None)
+        carries, program = layout.to_device(initial_state(plan), 0), ScanLoop(pieces)
+        memory = program.lower(carries[0], layout.firsts[0], *counts).compile().memory_analysis()
+    state = sum(carry.z.addressable_shards[0].data.nbytes for carry in carries)
     return memory.temp_size_in_bytes + state, 3 * state
+
+
+def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> tuple[InBlocks | OnMesh, Pieces]:
+    """Where the chains of a plan are, and its pieces there."""
+    spread = spread_over(mesh, plan)
+    if in_blocks(plan, spread):
+        return InBlocks(plan), make_pieces(plan, bound, thin)
+    return OnMesh(plan, spread), make_pieces(plan, bound, thin, spread)
 
 
 class ScanSession:
@@ -130,59 +139,48 @@ class ScanSession:
         slots: int,
         mesh: Mesh | None = None,
     ):
-        self.plan, self.spread = plan, spread_over(mesh, plan)
-        self.pieces = make_pieces(plan, sane_range, thin, self.spread)
-        _check_randomness(self.pieces, plan)
-        self.carry = to_device(state, plan, slots, self.spread)
+        self.plan = plan
+        self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
+        _check_randomness(pieces, plan)
+        self.program, self.carries = ScanLoop(pieces), self.layout.to_device(state, slots)
         self.feed = None
         if is_fed(plan):
-            self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.spread)
+            self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.layout)
         else:
             self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        if self.feed is not None:
-            self._advance_fed(num_steps, first_slot)
-            return
-        counts = jnp.asarray(num_steps, jnp.int32), jnp.asarray(first_slot, jnp.int32)
+        slot, feed = jnp.asarray(first_slot, jnp.int32), self.feed
         with _full_precision():
-            self.carry = jax.block_until_ready(advance(self.pieces, self.carry, *counts))
-
-    def _advance_fed(self, num_steps: int, first_slot: int) -> None:
-        """The same with rows that were read ahead; the next chunk is copied to the device while it computes."""
-        assert self.feed is not None
-        slot = jnp.asarray(first_slot, jnp.int32)
-        with _full_precision():
-            while num_steps > 0:
-                rows, first, count = self.feed.take(num_steps)
-                counts = jnp.asarray(first, jnp.int32), jnp.asarray(count, jnp.int32)
-                self.carry = advance_fed(self.pieces, rows, self.carry, *counts, slot)
+            if feed is None:
+                self._move(jnp.asarray(num_steps, jnp.int32), slot)
+            while feed is not None and num_steps > 0:
+                rows, first, count = feed.take(num_steps)  # the next ones are read and copied while the device computes
+                self._move(jnp.asarray(count, jnp.int32), slot, rows, jnp.asarray(first, jnp.int32))
                 num_steps -= count
-            jax.block_until_ready(self.carry)
+            jax.block_until_ready(self.carries)
+
+    def _move(self, count, slot, rows: list | None = None, first_row=None) -> None:
+        """Start the program for every array of chains; JAX computes several at a time."""
+        for i, (carry, first) in enumerate(zip(self.carries, self.layout.firsts, strict=True)):
+            own = None if rows is None else (rows[i], first_row)
+            self.carries[i] = self.program(carry, first, count, slot, own)
 
     def failed(self) -> bool:
-        return bool(processes.gathered(_any_failed(self.carry.failed_at, self.spread.chains)))
+        return self.layout.failed(self.carries)
 
     def kept(self, count: int) -> np.ndarray:
-        kept = processes.gathered(self.carry.kept if processes.count() > 1 else self.carry.kept[:count])
-        kept = kept[:count, : self.spread.chains]
-        return np.array(kept if self.pieces.parts is None else self.pieces.parts.joined(kept))
+        return self.layout.kept(self.carries, count)
 
     def sums(self) -> tuple[np.ndarray, float]:
         state = self.state()
         return state.sums, sum(state.clock)
 
     def state(self) -> EngineState:
-        return to_host(self.carry, self.spread, self.pieces.parts)
+        return self.layout.to_host(self.carries)
 
 
 Session = ScanSession  # the name in `protocol.Engine`
-
-
-@eqx.filter_jit
-def _any_failed(failed_at, chains: int):
-    """Whether one of the first so many chains has failed."""
-    return jnp.any(failed_at[:chains] >= 0)
 
 
 def _check_randomness(pieces: Pieces, plan: Plan) -> None:
@@ -200,32 +198,67 @@ def _full_precision():
     return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
 
 
-@eqx.filter_jit(donate="all-except-first")
-def advance(pieces: Pieces, carry: Carry, num_steps, first_slot) -> Carry:
-    """Move every chain by `num_steps` steps; slot 0 stores draw number `first_slot`."""
+class ScanLoop:
+    """The compiled loop of some pieces; what is not an array in them is hashed once, not in every call."""
 
-    def step(_, c):
-        return _step(pieces, c, first_slot)
+    def __init__(self, pieces: Pieces):
+        leaves, tree = jax.tree.flatten(pieces)
+        arrays = [isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves]
+        self.arrays = [x if given else None for x, given in zip(leaves, arrays, strict=True)]
+        self.static = _Static((tree, *(None if given else x for x, given in zip(leaves, arrays, strict=True))))
 
-    if jax.default_backend() != "cpu":  # a loop of unknown length asks the host after every turn
+    def __call__(self, carry: Carry, first, num_steps, first_slot, rows=None) -> Carry:
+        """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
+
+        `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
+        """
+        return _advance(self.static, self.arrays, carry, first, num_steps, first_slot, rows)
+
+    def lower(self, *arguments) -> Any:
+        """The same before it is compiled."""
+        return _advance.lower(self.static, self.arrays, *arguments, None)
+
+
+class _Static:
+    """Values with a hash that is computed once."""
+
+    def __init__(self, values: tuple):
+        self.values, self.hash = values, hash(values)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self.values == other.values)
+
+    def joined(self, arrays: list) -> Pieces:
+        """The pieces again."""
+        tree, *others = self.values
+        return jax.tree.unflatten(tree, [x if a is None else a for x, a in zip(others, arrays, strict=True)])
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _advance(static: _Static, arrays: list, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
+    """What `ScanLoop` computes."""
+    pieces = static.joined(arrays)
+
+    def step(i, c):
+        if rows is None:
+            return _step(pieces, c, first, first_slot)
+        own = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, rows[1] + i, keepdims=False), rows[0])
+        return _step(pieces, c, first, first_slot, own)
+
+    if rows is None and jax.default_backend() != "cpu":  # a loop of unknown length asks the host after every turn
         blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
         carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
     return jax.lax.fori_loop(0, num_steps, step, carry)
 
 
-@eqx.filter_jit
-def advance_fed(pieces: Pieces, rows, carry: Carry, first, count, first_slot) -> Carry:
-    """The same with given rows, steps × chains × …: those from `first` on."""
+def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
+    """Observe the state of every chain, add to the sums, and make one step.
 
-    def step(i, c):
-        own = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, first + i, keepdims=False), rows)
-        return _step(pieces, c, first_slot, own)
-
-    return jax.lax.fori_loop(0, count, step, carry)
-
-
-def _step(pieces: Pieces, carry: Carry, first_slot, zeta=None) -> Carry:
-    """Observe the state of every chain, add to the sums, and make one step; `zeta`: the oracle's randomness, where given."""
+    `first`: the number of the first chain, where not all of them are here; `zeta`: the oracle's randomness, where given.
+    """
     k, y, parts, dtype = carry.step, carry.z, pieces.parts, carry.z.dtype
     n = pieces.dynamics.size if parts is None else pieces.dynamics.size // parts.dim * parts.length
     z = y[..., :n]
@@ -233,8 +266,11 @@ def _step(pieces: Pieces, carry: Carry, first_slot, zeta=None) -> Carry:
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
     if zeta is None:
-        zeta = _drawn(pieces, key_oracle, z.shape[0], dtype)
-    if parts is None:
+        zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
+    if first is not None:
+        numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
+        xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
+    elif parts is None:
         xi = threefry.normal(key_noise, z.shape, dtype)
     else:
         xi = in_parts.normal(key_noise, z.shape[0], pieces.dynamics.size, parts, dtype)
@@ -302,8 +338,12 @@ def _with_rows(each: Callable, pieces: Pieces, *arrays):
     return on_devices(each, pieces.spread, pieces, arrays, specs, P("chains"))
 
 
-def _drawn(pieces: Pieces, key, chains: int, dtype):
-    """The oracle's randomness for all chains and those that fill the last device, which repeat the last one's."""
+def _drawn(pieces: Pieces, key, first, chains: int, dtype):
+    """The oracle's randomness for the chains from `first` on, or for all and those that fill the last device, which repeat the
+    last one's.
+    """
+    if first is not None:
+        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
     own = chains if pieces.spread is None else pieces.spread.chains
     zeta = pieces.oracle.draw(key, pieces.target, own, pieces.dim, dtype)
     if own == chains:

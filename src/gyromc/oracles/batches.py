@@ -95,9 +95,24 @@ def distinct_rows(key, num_chains: int, size: int, num_data: int):
     if size == num_data:
         return jnp.broadcast_to(jnp.arange(size), (num_chains, size))
     if size > MOST_COMPARED:
-        return jax.vmap(lambda k: jax.random.permutation(k, num_data)[:size])(jax.random.split(key, num_chains))
-    last = jnp.arange(num_data - size, num_data)
-    drawn = jax.random.randint(key, (num_chains, size), 0, last + 1)
+        return shuffled(jax.random.split(key, num_chains), size, num_data)
+    return settled(jax.random.randint(key, (num_chains, size), 0, bounds(size, num_data)), num_data)
+
+
+def shuffled(keys, size: int, num_data: int):
+    """The first `size` of all row numbers, shuffled with the key of each chain."""
+    return jax.vmap(lambda k: jax.random.permutation(k, num_data)[:size])(keys)
+
+
+def bounds(size: int, num_data: int):
+    """For j = N-b … N-1, the number of choices 0 … j."""
+    return jnp.arange(num_data - size, num_data) + 1
+
+
+def settled(drawn, num_data: int):
+    """Floyd's algorithm on what was drawn, chains × b: different row numbers for each chain."""
+    size = drawn.shape[1]
+    last = bounds(size, num_data) - 1
 
     def settle(j, taken):
         again = jnp.any((taken == drawn[:, j, None]) & (jnp.arange(size) < j), axis=1)
