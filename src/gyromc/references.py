@@ -154,7 +154,7 @@ class Descriptions:
 def _own_name(value: Any) -> str | None:
     """The name of a function of gyromc itself at the top of a module; None for any other."""
     name = f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', '<')}"
-    return name if name.startswith("gyromc.") and "<" not in name else None
+    return name if name.partition(".")[0] == __name__.partition(".")[0] and "<" not in name else None
 
 
 def _digest(arrays: tuple[np.ndarray, ...]) -> str:
@@ -209,7 +209,9 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
         yield from (value.__func__, value.__self__)
     elif isinstance(value, type):
         if outermost or _users(value):
-            yield from (part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member))
+            yield from (
+                part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member)
+            )
             yield from (base for base in value.__bases__ if _users(base))
     elif _users(type(value)):
         yield from (type(value), getattr(value, "__dict__", None))

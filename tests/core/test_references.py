@@ -88,7 +88,9 @@ def test_a_saved_function_that_computes_something_else_is_said(monkeypatch, recw
     assert found.unpack(stored)
     assert not recwarn
     described("calls", monkeypatch, *CHANGES["calls"][0])
-    with pytest.warns(gm.errors.GyromcWarning, match=r"`module_of_a_test:calls`, or what it calls and reads, is not what"):
+    with pytest.warns(
+        gm.errors.GyromcWarning, match=r"`module_of_a_test:calls`, or what it calls and reads, is not what"
+    ):
         found.unpack(stored)
     found.unpack({**stored, "code": "2.7 another"})  # by another Python: nothing is known
     assert not recwarn
