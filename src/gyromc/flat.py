@@ -4,6 +4,7 @@ The input is a template of a user's parameters, any pytree of arrays; the output
 (`unraveler`) and the target as a function of the vector (`flatten`).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
 
-__all__ = ["FlatSum", "FlatTarget", "Unravel", "flatten", "identity", "ravel", "unraveler"]
+__all__ = ["FlatSum", "FlatTarget", "Unravel", "flatten", "identity", "ravel", "shaped", "unraveler"]
 
 
 class Unravel(eqx.Module):
@@ -38,6 +39,26 @@ class Unravel(eqx.Module):
 def identity(theta):
     """The map for parameters that are a vector already."""
     return theta
+
+
+def shaped(unravel: Callable, rows: np.ndarray) -> Any:
+    """Vectors along the last axis of a host array as parameters shaped as `unravel` does; copied only where they must be.
+
+    ```python
+    import numpy as np
+    from gyromc.flat import shaped, unraveler
+    unravel, _ = unraveler({"a": np.zeros((2, 2)), "b": np.zeros(())})
+    assert shaped(unravel, np.zeros((7, 3, 5)))["a"].shape == (7, 3, 2, 2)
+    ```
+    """
+    if not isinstance(unravel, Unravel):
+        return rows
+    leaves, start = [], 0
+    for shape in unravel.shapes:
+        size = math.prod(shape)
+        leaves.append(rows[..., start : start + size].reshape(*rows.shape[:-1], *shape))
+        start += size
+    return jax.tree.unflatten(unravel.treedef, leaves)
 
 
 def ravel(params, dtype=None):

@@ -1,8 +1,8 @@
 """Functions in files: stored by the name `module:function` alone, found again by importing the module or among those passed.
 
 Input: functions and classes of a user's modules. Output: plain JSON for `gyromc.archive`, and the functions again. A module is
-imported only where that was allowed, because importing runs its code. A digest of the arrays that a function reads is stored
-beside its name, so that a function that would compute something else is noticed.
+imported only where that was allowed, because importing runs its code. Digests of the arrays that a function reads and of its
+code are stored beside its name, so that a function that would compute something else is noticed.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from gyromc.archive import digest
 from gyromc.checks import require, shown
-from gyromc.errors import InvalidInput
+from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.precision import Owned, owned
 
 __all__ = ["Descriptions", "References", "find_function", "reference"]
@@ -29,6 +30,7 @@ __all__ = ["Descriptions", "References", "find_function", "reference"]
 REMEDY = (
     "Define it at the top of a module with `def`, and pass that; what it needs besides can be variables of the module."
 )
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BUILT_IN = ("gyromc.schemes.base:euler_step",)
 """Functions of gyromc itself that values refer to."""
 
@@ -86,13 +88,15 @@ class References:
     given: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
 
     def pack(self, value: Any) -> Any:
-        """The name of a function or class, with a digest of the arrays that it reads."""
+        """The name of a function or class, with digests of the arrays that it reads and of its code."""
         if isinstance(value, type):
             return {"type": reference(value)}
         require(callable(value), f"A {type(value).__name__} cannot be saved.")
-        if isinstance(value, Owned):
-            return {"function": reference(value.function), "reads": _digest(value.arrays)}
-        return {"function": reference(value)}
+        function = value.function if isinstance(value, Owned) else value
+        stored = {"function": reference(function)}
+        if stored["function"] not in BUILT_IN:
+            stored["code"] = f"{PYTHON} {_code(function)}"
+        return {**stored, "reads": _digest(value.arrays)} if isinstance(value, Owned) else stored
 
     def unpack(self, entry: Any) -> Any:
         """The function or class, found by its name."""
@@ -105,12 +109,21 @@ class References:
         if "type" in entry:
             require(isinstance(found, type), f"`{name}` is no class.")
             return found
+        function = found
         found = owned(found)
         reads = _digest(found.arrays) if isinstance(found, Owned) else None
         require(
             reads == entry.get("reads"),
             f"The function `{name}` reads other arrays than when it was saved: it would compute something else. Restore them.",
         )
+        python, _, code = entry.get("code", "").partition(" ")
+        if python == PYTHON and code != _code(function):  # other versions of Python compile the same text to other code
+            warnings.warn(
+                f"The function `{name}`, or what it calls and reads, is not what it was when the file was saved: a continuation "
+                "would mix both. Restore it, or run the plan anew.",
+                GyromcWarning,
+                stacklevel=2,
+            )
         return found
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.packing import description
-from gyromc.references import Descriptions
+from gyromc.references import Descriptions, References
 
 HELPERS = """
 FACTOR = 2.0
@@ -79,6 +79,21 @@ def test_what_a_function_reads_and_calls_counts(name, monkeypatch):
     assert described(name, monkeypatch, "class Object", "# a comment\nclass Object") == unchanged
     for before, now in CHANGES[name]:
         assert described(name, monkeypatch, before, now) != unchanged, now
+
+
+def test_a_saved_function_that_computes_something_else_is_said(monkeypatch, recwarn):
+    described("calls", monkeypatch)
+    stored = References().pack(sys.modules["module_of_a_test"].calls)
+    found = References(allow_import=True)
+    assert found.unpack(stored)
+    assert not recwarn
+    described("calls", monkeypatch, *CHANGES["calls"][0])
+    with pytest.warns(
+        gm.errors.GyromcWarning, match=r"`module_of_a_test:calls`, or what it calls and reads, is not what"
+    ):
+        found.unpack(stored)
+    found.unpack({**stored, "code": "2.7 another"})  # by another Python: nothing is known
+    assert not recwarn
 
 
 def test_functions_of_gyromc_are_known_by_name():

@@ -5,17 +5,20 @@ import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.engines import loop, sizes
 from gyromc.engines.lanes import gradients, loops, num_threads, storage
 from gyromc.prediction.predict import _check_size
 
 CHILD = """
 import sys
+import tracemalloc
 import gyromc as gm
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
@@ -26,6 +29,7 @@ print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", p
 
 AGAIN = """
 import gyromc as gm
+from gyromc.engines import loop, sizes
 from gyromc.engines.lanes import gradients, loops
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
@@ -54,8 +58,10 @@ def test_a_second_process_loads_the_loop_that_the_first_compiled(tmp_path):
 
 OVER_ROWS = """
 import sys
+import tracemalloc
 import numpy as np
 import gyromc as gm
+from gyromc.engines import loop, sizes
 from gyromc.engines.lanes import gradients, loops
 target = gm.targets.StreamedRegression(gm.data.Mapped("X.npy", "y.npy"), "logistic")
 more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.balanced([10.0, 10.0]), "martingale": True}
@@ -269,3 +275,35 @@ def test_a_prediction_that_does_not_fit_into_memory_is_refused(kind):
 def test_the_time_of_a_long_prediction_is_said_beforehand():
     with pytest.warns(gm.GyromcWarning, match=r"a state of 3,000 numbers takes about 2 min and 0.4 GiB"):
         _check_size(3000)
+
+
+def test_draws_are_in_memory_twice_at_most(monkeypatch):
+    # a run whose draws fit does not fail at its end, when they are put together
+    plan = gm.Plan(
+        target=gm.targets.Quadratic(np.ones(8)),
+        dynamics=gm.dynamics.overdamped(8),
+        observables={"x": gm.observables.linear(np.eye(8)[0])},
+        step_size=0.1,
+        num_steps=4000,
+        num_chains=50,
+    )
+    own, peaks = loop._Loop.draws, []
+
+    def measured(self):
+        tracemalloc.start()
+        before = sum(part.nbytes for part in self.kept)
+        found = own(self)
+        peaks.append((tracemalloc.get_traced_memory()[1], before))
+        tracemalloc.stop()
+        assert not self.kept
+        return found
+
+    monkeypatch.setattr(loop._Loop, "draws", measured)
+    run = gm.run(plan, "lanes", progress=False, thin=1, chunk_size=100)
+    assert run.draws.shape == (50, 4000, 8)
+    ((peak, size),) = peaks
+    assert size == run.draws.nbytes
+    assert peak < 1.1 * size  # besides what was kept
+    monkeypatch.setattr(sizes, "free_memory", lambda: int(2.4 * size))
+    with pytest.raises(gm.InvalidInput, match=r"twice at the end, does not fit .* Pass `thin=2` or more"):
+        gm.run(plan, "lanes", progress=False, thin=1)

@@ -55,6 +55,12 @@ def test_other_peoples_files_are_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x\0y"])
+def test_a_name_that_no_directory_can_have(name, tmp_path):
+    with pytest.raises(InvalidInput, match=r"cannot be a directory: .*Pass another"):
+        require_writable(tmp_path / name)
+
+
 def test_a_file_is_replaced_only_when_its_content_is_complete(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     write_atomically(path, "Grüße")

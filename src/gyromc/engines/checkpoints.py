@@ -15,7 +15,6 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from gyromc import __version__
@@ -24,6 +23,7 @@ from gyromc.checks import require, shown, whole
 from gyromc.engines.pieces import DrawsFile, DrawsFiles
 from gyromc.engines.states import StateFolder, read_state, state_store
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.flat import shaped
 from gyromc.packing import PIECES, changed_versions, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
@@ -203,8 +203,7 @@ class Checkpoints:
         plan = self.plan.replace()
         remember(plan, content["prepared"])
         if draws is not None:
-            with jax.enable_x64(plan.dtype == "float64"):
-                draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(plan.unravel))(draws.swapaxes(0, 1)))
+            draws = shaped(plan.unravel, draws.swapaxes(0, 1))
         return Run(
             plan=plan,
             engine=self.options.engine,

@@ -28,6 +28,7 @@ from gyromc.engines.state import batch_length
 from gyromc.engines.together import SharedCheckpoints, heard, same_start
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
+from gyromc.flat import shaped
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.show.interruption import delayed, interruptible, unhurried
@@ -193,7 +194,7 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
     if least > LONG and options.progress is not False:
         say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
-        announce(plan, options.thin, quiet=options.progress is False)
+        announce(plan, options.thin, options.keep_blocks, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -360,12 +361,19 @@ class _Loop:
         return dataclasses.replace(state, failed_at=failed_at, **marks)
 
     def draws(self) -> Any:
-        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first."""
+        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first.
+
+        Each part is dropped as soon as it is copied: draws are in memory twice at most.
+        """
         if self.options.thin is None:
             return None
-        theta = np.concatenate(self.kept).swapaxes(0, 1)
-        with jax.enable_x64(theta.dtype == np.float64):
-            return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self.plan.unravel))(theta))
+        parts, self.kept, done = self.kept[::-1], [], 0
+        theta = np.empty((self.plan.num_chains, sum(map(len, parts)), self.plan.dim), self.plan.dtype)
+        while parts:
+            part = parts.pop()
+            theta[:, done : done + len(part)] = part.swapaxes(0, 1)
+            done += len(part)
+        return shaped(self.plan.unravel, theta)
 
 
 def _flat(plan: Plan, draws: Any) -> np.ndarray:
@@ -374,7 +382,7 @@ def _flat(plan: Plan, draws: Any) -> np.ndarray:
         return np.zeros((0, plan.num_chains, plan.dim), plan.dtype)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
     rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
-    return np.concatenate(rows, axis=2).swapaxes(0, 1)
+    return (rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)).swapaxes(0, 1)
 
 
 def _potential(target, theta):

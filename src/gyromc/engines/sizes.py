@@ -19,7 +19,8 @@ def check_memory(plan: Plan, keep_blocks: int) -> None:
     require_memory(
         run_bytes(plan, keep_blocks),
         f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        "Take fewer chains; several runs with different seeds can be averaged.",
+        f"Take fewer chains; several runs with different seeds can be averaged. {keep_blocks} blocks of each are kept "
+        "(`keep_blocks`).",
     )
 
 
@@ -40,17 +41,17 @@ def draws_bytes(plan: Plan, thin: int) -> int:
     return num_draws(plan, thin) * row_bytes(plan)
 
 
-def announce(plan: Plan, thin: int, quiet: bool) -> None:
-    """Print to standard error what many draws take; raises `InvalidInput` when they do not fit into memory."""
+def announce(plan: Plan, thin: int, keep_blocks: int, quiet: bool) -> None:
+    """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
     text = (
         f"{num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
         f"{size / 2**20:.0f} MiB"
     )
     require(
-        size < 0.8 * free,
-        f"Keeping {text} does not fit into the {free / 2**20:.0f} MiB of free memory. "
-        f"Pass `thin={thin * -(-size // int(0.4 * free))}` or more, or fewer chains.",
+        2 * size + run_bytes(plan, keep_blocks) < 0.8 * free,  # twice at the end, when they are put together
+        f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
+        f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains.",
     )
     if size >= WORTH_SAYING and not quiet:
         say(f"keeping {text}")

@@ -60,11 +60,13 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
 
 def _refuse_files(directory: Path) -> None:
     """Raise if a directory or one that it is in is a file, or cannot be."""
+    named = f"{shown(str(directory))} cannot be a directory: "
+    require("\0" not in str(directory), f"{named}its name has a zero byte. Pass another one.")
     for path in (directory, *directory.parents):
         try:
             good = not path.exists() or path.is_dir()
-        except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
-            raise InvalidInput(f"{shown(str(path))} cannot be a directory: {error}. Pass another one.") from None
+        except OSError as error:  # such as a name that is too long
+            raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
         require(good, f"{path} is a file: pass a directory.")
 
 
