@@ -46,7 +46,9 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("chains", "parts"),
     [(50, (1, 99)), (1, (30, 30, 30))]  # parts of one length keep equally many draws, and share a program
-    + [pytest.param(c, p, marks=SLOW) for c, p in ((1, (1, 99)), (1, (30, 30, 40)), (50, (30, 30, 40)), (50, (60, 40)))],
+    + [
+        pytest.param(c, p, marks=SLOW) for c, p in ((1, (1, 99)), (1, (30, 30, 40)), (50, (30, 30, 40)), (50, (60, 40)))
+    ],
 )
 def test_a_continued_run_is_one_longer_run(plan, chains, parts, engine):
     plan = plan.replace(num_chains=chains, burn_in=5, num_steps=sum(parts))
