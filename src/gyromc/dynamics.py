@@ -36,10 +36,10 @@ class Dynamics(eqx.Module):
 
     def __init__(self, diffusion: Operator, rotation: Operator, name: str = "general", augmented: bool | None = None):
         for letter, value in (("diffusion", diffusion), ("rotation", rotation)):
-            require(
-                isinstance(value, Operator),
-                f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices.",
-            )
+            if not isinstance(value, Operator):  # `require` would have an operator's text written every time
+                raise InvalidInput(
+                    f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices."
+                )
         diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
         require(
             diffusion.size == rotation.size,

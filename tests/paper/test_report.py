@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
@@ -17,6 +18,7 @@ from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
 from gyromc.paper.report import COLUMNS, drawing_place, judged, markdown, render, took, write_report
 from gyromc.paper.sensitivity import headlines
+from gyromc.show.pages import lay_out
 from gyromc.workers import Here, Processes
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
@@ -307,3 +309,13 @@ def test_a_report_without_the_study_says_where_it_is(live):
     assert "is part of the <strong>paper</strong> profile" in text
     assert "Sensitivity of claim (i)" not in text
     assert "is part of the <strong>paper</strong> profile" not in live.report.read_text()
+
+
+def test_a_figure_that_is_laid_out_holds_its_text():
+    figure = Figure(figsize=(4.0, 3.0))
+    figure.add_subplot().set_yticks([0, 1], ["a name that needs much room", "b"])
+    assert figure.get_tightbbox().x0 < 0  # inches from the left edge
+    lay_out(figure)
+    found = figure.get_tightbbox()
+    assert found.x0 >= 0
+    assert found.x1 <= 4.0
