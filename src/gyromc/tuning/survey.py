@@ -299,10 +299,8 @@ def _stayed(found: Survey) -> Survey:
     drift = inverse_root(found.fit.precision).T @ (found.weights @ found.gradients)
     if float(drift @ drift) < DRIFT**2 * found.model.dim:
         return found
-    known = np.isfinite(found.model.flat_target.potentials(found.model.start[None])[0])
-    require(
-        known, f"The log density is not finite at the start, {shown(found.model.start)}. Pass a `start` where it is."
-    )
+    known, begin = np.isfinite(found.model.flat_target.potentials(found.model.start[None])[0]), shown(found.model.start)
+    require(known, f"The log density is not finite at the start, {begin}. Pass a `start` where it is.")
     remedy = "Check that every parameter has a proper prior and the log density the right sign, or pass a `start` near a mode."
     raise InvalidInput(f"{' '.join(found.doubts)} The chains of a short run keep moving one way. {remedy}")
 
