@@ -91,8 +91,8 @@ def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
     for first in range(0, log_density.shape[1], at_once):  # in parts: it takes many arrays of the size of its input
         rows = slice(first, first + at_once)
         weights[:, rows], k[rows] = smoothed(-log_density[:, rows])
-        elpd[rows] = special.logsumexp(weights[:, rows] + log_density[:, rows], axis=0)
-        full[rows] = special.logsumexp(log_density[:, rows], axis=0) - math.log(len(log_density))
+        elpd[rows] = np.asarray(special.logsumexp(weights[:, rows] + log_density[:, rows], axis=0))
+        full[rows] = np.asarray(special.logsumexp(log_density[:, rows], axis=0)) - math.log(len(log_density))
     return Loo(elpd, full - elpd, k, weights, scale)
 
 
