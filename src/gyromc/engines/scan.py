@@ -113,7 +113,7 @@ def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
         layout, pieces = _laid_out(plan, mesh, 1e8, None)
-        carries, program = layout.to_device(initial_state(plan), 0), ScanLoop(pieces)
+        carries, program = layout.to_device(initial_state(plan), 0), CompiledSteps(pieces)
         memory = program.lower(carries[0], layout.firsts[0], *counts).compile().memory_analysis()
     state = sum(carry.z.addressable_shards[0].data.nbytes for carry in carries)
     return memory.temp_size_in_bytes + state, 3 * state
@@ -142,7 +142,7 @@ class ScanSession:
         self.plan = plan
         self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
         _check_randomness(pieces, plan)
-        self.program, self.carries = ScanLoop(pieces), self.layout.to_device(state, slots)
+        self.program, self.carries = CompiledSteps(pieces), self.layout.to_device(state, slots)
         self.feed = None
         if is_fed(plan):
             self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.layout)
@@ -198,7 +198,7 @@ def _full_precision():
     return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
 
 
-class ScanLoop:
+class CompiledSteps:
     """The compiled loop of some pieces; what is not an array in them is hashed once, not in every call."""
 
     def __init__(self, pieces: Pieces):
@@ -239,7 +239,7 @@ class _Static:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _advance(static: _Static, arrays: list, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
-    """What `ScanLoop` computes."""
+    """What `CompiledSteps` computes."""
     pieces = static.joined(arrays)
 
     def step(i, c):
