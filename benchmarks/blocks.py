@@ -17,7 +17,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines import blocks, scan
-from pages import markdown, replace_between
+from pages import markdown, replace_between, write_measured
 
 CHAINS = (1000, 10_000)  # fewer are one block
 WORK = {
@@ -101,7 +101,7 @@ def main() -> None:
             rows.append(measure(name, chains))
             print(json.dumps(rows[-1]), flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"gyromc": gm.__version__, "rows": rows}, indent=1) + "\n")
+        write_measured(options.out, rows)
     if options.page:
         replace_between(options.page, "blocks", table(rows))
 

@@ -190,7 +190,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(gyromc.__file__).parent.pare
 
 def test_a_run_goes_on_from_the_pieces_that_are_there(tmp_path, monkeypatch):
     """What a kill leaves behind, made by removing files: the same results.json, and no finished piece computed twice."""
-    monkeypatch.setattr(reproduction, "write_report", lambda results, directory, *_: directory / "report.html")
+    monkeypatch.setattr(reproduction, "write_report", lambda results, directory, *_, **__: directory / "report.html")
     out, straight = tmp_path / "stopped", tmp_path / "straight"
     _here(straight, step_sizes=2)
     shutil.copytree(straight / "cache", out / "cache")

@@ -200,8 +200,8 @@ def test_wrong_budgets_are_refused(asked, message):
         gm.tune(gm.targets.Quadratic([1.0]), **asked)
 
 
-def test_a_target_without_dimension_needs_a_plan():
-    with pytest.raises(gm.InvalidInput, match=r"gyromc\.Plan"):
+def test_a_target_without_dimension_needs_a_start():
+    with pytest.raises(gm.InvalidInput, match=r"Pass `start`"):
         gm.tune(BIMODAL)
 
 

@@ -42,7 +42,10 @@ MOST_COEFFICIENTS = 300_000
 MOST_WORK = 4_000_000
 MOST_ON_PLANE = 260  # functions
 FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few coordinates that each grid is small
-MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9
+MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9, but with little friction
+MORE_MOMENTUM = 4  # degrees at a time, where it leaves more
+LITTLE = 1e-6  # of V: fewer functions of the momentum that change so much are followed by more
+SLOWEST = 0.95  # a ratio of successive changes that is believed
 GRIDS = 8  # with random shifts
 COVERAGE = 0.975
 SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
@@ -240,8 +243,6 @@ def _mean(axes: list[Axis], values: np.ndarray) -> float:
 def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerkin:
     """The last level again, with h averaged over shifted grids, all momentum functions, and every error added up."""
     last, center = levels[-1], levels[-1].expectation
-    axes = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
-    axes += momentum_axes(plan, chosen, MOMENTUM_DEGREE)
     parts, seconds = _shifted_expansions(plan, h, last.used, center)
     if not np.any(seconds):
         raise InvalidInput("The observable is constant wherever it was evaluated.")
@@ -249,9 +250,9 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     reach = special.stdtrit(len(parts) - 1, COVERAGE) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
-    final = _solved(plan, axes, last.used, last.degree, center, c, missing)
-    gaps = np.maximum(_gaps(levels), np.abs(final.values - last.values))
-    away = [_placed(axes, last.used, part - c) for part in parts]
+    final, change = _with_momentum(plan, chosen, last, c, missing)
+    gaps = np.maximum(_gaps(levels), change)
+    away = [_placed(final.axes, last.used, part - c) for part in parts]
     noise = [
         spread([s.change(x) for x in away]) + sum(map(s.quadratic, away)) / (len(away) * (len(away) - 1))
         for s in (final.moving, final.still)
@@ -273,6 +274,34 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         spread=math.sqrt(seconds.mean()),
         how=f"galerkin (degree {last.degree}",
     )
+
+
+def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: float) -> tuple[Level, np.ndarray]:
+    """The last level with the coefficients c and all functions of the momentum, and what further ones may change.
+
+    With little friction φ is rough in the momentum. Then functions are added, a few degrees at a time, as far as the size bears;
+    what is left is the sum of the changes that would follow if each were the same part of the one before.
+    """
+    positions = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
+
+    def solved(degree: int) -> Level:
+        axes = positions + momentum_axes(plan, chosen, degree)
+        return _solved(plan, axes, last.used, last.degree, last.expectation, c, missing)
+
+    final = solved(MOMENTUM_DEGREE)
+    change = np.abs(final.values - last.values)
+    if len(final.axes) == len(positions) or np.all(change <= LITTLE * final.values):
+        return final, change
+    found = [solved(MOMENTUM_DEGREE - MORE_MOMENTUM), final]
+    own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(final.axes) - len(positions)
+    for degree in range(MOMENTUM_DEGREE + MORE_MOMENTUM, max(DEGREES), MORE_MOMENTUM):
+        if own * (degree + 1) ** momenta > MOST_COEFFICIENTS or np.all(_gaps(found) <= LITTLE * found[-1].values):
+            break
+        found.append(solved(degree))
+    latest, ratio = _gaps(found), SLOWEST
+    if len(found) > 2:
+        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), 0.5, SLOWEST)
+    return found[-1], latest * ratio / (1 - ratio)
 
 
 def _transient(plan: Plan, h: Observable, level: Level) -> Number | None:
