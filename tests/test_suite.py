@@ -68,6 +68,7 @@ def test_flags_are_added_once_to_those_that_are_set(monkeypatch):
 def test_only_releases_that_know_the_flag_get_it_and_only_default_tests(version, marks, known, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jaxlib.__version__", version)
+    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
     compiling.with_the_older_generator(marks)
     assert (compiling.OLDER_GENERATOR in os.environ["XLA_FLAGS"]) == known
 

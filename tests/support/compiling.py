@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 import jaxlib
-from jax._src import lru_cache
+from jax._src import lru_cache, xla_bridge
 
 # XLA ends the process when it does not know a flag: this one is known to the releases of jaxlib that start with `KNOWN_TO`.
 KNOWN_TO = "0.10."
@@ -65,7 +65,8 @@ def share(add_cleanup) -> None:
 
 
 def with_the_older_generator(marks: str) -> None:
-    """Set the flags of XLA for default tests, here and in processes that tests start. JAX must not have compiled before."""
+    """Set the flags of XLA for default tests, here and in processes that tests start; XLA reads them when it starts."""
+    assert not xla_bridge.backends_are_initialized(), "a conftest.py has asked JAX for its devices: do it in a fixture"
     if "not slow" in marks and jaxlib.__version__.startswith(KNOWN_TO):
         os.environ["XLA_FLAGS"] = flags(OLDER_GENERATOR)
 
