@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, pa
 @pytest.mark.parametrize("engine", ["scan", "lanes"])
 def test_a_process_that_was_killed(engine, tmp_path):
     whole = gm.run(over(written(tmp_path)), engine, thin=10, progress=False)
-    more = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiled as here
+    more = {"PYTHONPATH": os.pathsep.join(sys.path)}
     where = {"cwd": Path(__file__).parent, "env": {**os.environ, **more}}
     command = [sys.executable, "-c", KILLED, str(tmp_path), engine, str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, text=True, **where)
