@@ -24,6 +24,15 @@ def test_size_of_a_block(chains, dim, size):
     assert blocks.block_size(of_size(chains, dim)) == size
 
 
+def test_chains_that_read_many_rows_are_in_small_blocks():
+    """So that several processes have some of them: what a block costs is small beside the rows."""
+    target = gm.targets.LogisticRegression(np.ones((900, 10)), np.ones(900))
+    given = plan(target, dim=10, dynamics=gm.dynamics.overdamped(10), num_chains=400)
+    assert blocks.block_size(given.replace(oracle=O.Exact())) == 31  # about 32
+    assert blocks.block_size(given.replace(oracle=O.Minibatch(10))) == 80  # about 81
+    assert blocks.block_size(given.replace(oracle=O.Gaussian(1.0))) == 31
+
+
 class Own(O.Gaussian):
     """An oracle of a user."""
 

@@ -27,7 +27,7 @@ from gyromc.results import EngineState
 
 __all__ = ["InBlocks", "block_size", "drawn", "in_blocks"]
 
-NUMBERS = 8192  # of the states in a block: with fewer, what a step costs for any number of chains would show
+NUMBERS = 8192  # that a step of a block works on: with fewer, what a step costs for any number of chains would show
 LEAST = 32  # chains that read a matrix together, at least
 LARGE = 4096  # numbers of a state, from which on one chain is a block
 MOST = 64  # blocks: each is a call of the program
@@ -50,7 +50,8 @@ def block_size(plan: Plan) -> int:
     numbers, chains = plan.state_size, plan.num_chains
     if type(plan.oracle).draw not in DRAWN:
         return chains
-    wanted = 1 if numbers >= LARGE else max(LEAST, NUMBERS // numbers)
+    read = plan.oracle.evaluations(plan.flat_target) * plan.dim  # numbers in the rows of a gradient
+    wanted = 1 if numbers >= LARGE else max(LEAST, NUMBERS // max(numbers, read))
     count = -(-chains // max(wanted, -(-chains // MOST)))
     return -(-chains // count)
 
