@@ -78,7 +78,7 @@ def reproduce(
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
       one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
       and processes beside it compute the predictions and the pieces whose chains are too few for a GPU.
-    - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a third of its time.
+    - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
     - `cluster`: compute on a Dask cluster instead: its address, such as `"tcp://host:8786"`, or `"local"`.
 
     **Returns:** a `Reproduction`.
