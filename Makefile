@@ -4,6 +4,8 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Python keeps what it compiled, also where the environment says otherwise: each process would compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve dist dist-test lock notebooks sizes clean help
 
