@@ -16,7 +16,7 @@ def of_size(chains, dim):
     return plan(gm.targets.Quadratic(np.ones(dim)), dim=dim, dynamics=gm.dynamics.overdamped(dim), num_chains=chains)
 
 
-SIZES = [(1, 3, 1), (1000, 2, 1000), (10**4, 2, 3334), (10**4, 10, 770), (64, 1000, 32), (33, 1000, 17), (3, 5000, 1)]
+SIZES = [(1, 3, 1), (1000, 2, 1000), (10**4, 2, 5000), (10**4, 10, 1429), (64, 1000, 32), (33, 1000, 17), (3, 5000, 1)]
 
 
 @pytest.mark.parametrize(("chains", "dim", "size"), [*SIZES, (10**6, 2, 15625)])
@@ -26,11 +26,12 @@ def test_size_of_a_block(chains, dim, size):
 
 def test_chains_that_read_many_rows_are_in_small_blocks():
     """So that several processes have some of them: what a block costs is small beside the rows."""
-    target = gm.targets.LogisticRegression(np.ones((900, 10)), np.ones(900))
+    target = gm.targets.LogisticRegression(np.ones((9000, 10), np.float32), np.ones(9000))
     given = plan(target, dim=10, dynamics=gm.dynamics.overdamped(10), num_chains=400)
     assert blocks.block_size(given.replace(oracle=O.Exact())) == 31  # about 32
-    assert blocks.block_size(given.replace(oracle=O.Minibatch(10))) == 80  # about 81
     assert blocks.block_size(given.replace(oracle=O.Gaussian(1.0))) == 31
+    assert blocks.block_size(given.replace(oracle=O.Minibatch(1000))) == 200  # about 209
+    assert blocks.block_size(given.replace(oracle=O.Minibatch(10))) == 400
 
 
 class Own(O.Gaussian):

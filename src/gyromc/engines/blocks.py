@@ -27,7 +27,8 @@ from gyromc.results import EngineState
 
 __all__ = ["InBlocks", "block_size", "drawn", "in_blocks"]
 
-NUMBERS = 8192  # that a step of a block works on: with fewer, what a step costs for any number of chains would show
+NUMBERS = 2**14  # of the states in a block: with fewer, what a step costs for any number of chains would show
+READ = 2**21  # numbers that the gradients of a block read: a step that takes longer may as well be shared by processes
 LEAST = 32  # chains that read a matrix together, at least
 LARGE = 4096  # numbers of a state, from which on one chain is a block
 MOST = 64  # blocks: each is a call of the program
@@ -50,8 +51,8 @@ def block_size(plan: Plan) -> int:
     numbers, chains = plan.state_size, plan.num_chains
     if type(plan.oracle).draw not in DRAWN:
         return chains
-    read = plan.oracle.evaluations(plan.flat_target) * plan.dim  # numbers in the rows of a gradient
-    wanted = 1 if numbers >= LARGE else max(LEAST, NUMBERS // max(numbers, read))
+    read = plan.oracle.evaluations(plan.flat_target) * plan.dim
+    wanted = 1 if numbers >= LARGE else max(LEAST, min(NUMBERS // numbers, READ // read))
     count = -(-chains // max(wanted, -(-chains // MOST)))
     return -(-chains // count)
 
