@@ -233,7 +233,7 @@ class _File:
     def map(self) -> np.ndarray:
         if self.mapped is None:
             with self.lock:  # of the open file: another one may have its name by now
-                self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]
+                self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]  # NumPy takes open files too
         return self.mapped.view(np.ndarray)
 
     def release(self) -> None:

@@ -85,7 +85,7 @@ class WithOrbax:
             shutil.rmtree(folder, ignore_errors=True)
             text = str(error).partition("\n")[0]
             raise InvalidInput(f"Orbax cannot write {folder} ({type(error).__name__}: {text}).") from None
-        rest = dataclasses.replace(state, **dict.fromkeys(ARRAYS), snapshots={})  # type: ignore[arg-type]
+        rest = dataclasses.replace(state, **dict.fromkeys(ARRAYS), snapshots={})  # type: ignore[arg-type]  # in a file, no array
         return StateFolder(folder.name, sums, tuple(arrays), rest)
 
     def keep_only(self, stored: Collection[Any]) -> None:

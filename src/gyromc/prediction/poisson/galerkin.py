@@ -45,7 +45,10 @@ FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few c
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9, but with little friction
 MORE_MOMENTUM = 4  # degrees at a time, where it leaves more
 LITTLE = 1e-6  # of V: fewer functions of the momentum that change so much are followed by more
-SLOWEST = 0.95  # a ratio of successive changes that is believed
+RATIOS = (
+    0.5,
+    0.95,
+)  # of successive changes: less is not counted on, so that the error is at least the latest; more is taken as this
 GRIDS = 8  # with random shifts
 COVERAGE = 0.975
 SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
@@ -298,10 +301,10 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
         if own * (degree + 1) ** momenta > MOST_COEFFICIENTS or np.all(_gaps(found) <= LITTLE * found[-1].values):
             break
         found.append(solved(degree))
-    latest, ratio = _gaps(found), SLOWEST
+    latest, ratio = _gaps(found), RATIOS[1]
     if len(found) > 2:
-        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), 0.5, SLOWEST)
-    return found[-1], latest * ratio / (1 - ratio)
+        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), *RATIOS)
+    return found[-1], latest * ratio / (1 - ratio)  # a geometric series
 
 
 def _transient(plan: Plan, h: Observable, level: Level) -> Number | None:
