@@ -23,8 +23,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from gyromc.checks import require, require_memory
+from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.memory import require_memory
 from gyromc.show.files import json_text, write_atomically
 
 __all__ = ["VERSION", "Archive", "Functions", "digest", "pack", "read_archive", "unpack", "write_archive"]

@@ -1,24 +1,13 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
-import contextlib
-import ctypes
-import gc
 import math
-import os
-import sys
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from gyromc.errors import InvalidInput
 
-GROUP_FILES = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
-"""Files of a control group of Linux, version 2 and version 1: limit, use, and what of it is cache of files."""
 MOST_SHOWN = 80  # letters of a value in a message
 LARGEST = 2**63 - 1
 EXTREME = 1e150  # positive numbers beyond it, or below its inverse, have squares that float64 does not hold
@@ -168,57 +157,3 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
         raise InvalidInput(f"`{name}` must be a whole number from {least}{upto}: got {shown(value)}.")
     require(found <= LARGEST, f"`{name}` must be below 2⁶³: got {shown(value)}.")
     return found
-
-
-def free_memory() -> int:
-    """Bytes that can be taken without swapping, as far as the system says, and no more than the job or container may have."""
-    return min(_free_on_machine(), _free_in_group())
-
-
-def _free_on_machine() -> int:
-    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return sys.maxsize
-
-
-def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the control groups of this process leave of their limits: those of a SLURM job, a container, a service.
-
-    Limits of every group above it count too. The cache of files is taken back where memory is short, and counts as free.
-    """
-    free = sys.maxsize
-    try:
-        groups = [line.split(":", 2)[1:] for line in proc.read_text().splitlines()]
-    except (OSError, ValueError):  # not Linux
-        return free
-    for controllers, path in groups:
-        if controllers not in ("", "memory"):
-            continue
-        names = GROUP_FILES[controllers]
-        root, inside = (mounted / controllers, PurePosixPath(path.lstrip("/")))
-        for folder in (root / inside, *(root / above for above in inside.parents)):
-            with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
-                limit, used = (int((folder / name).read_text()) for name in names[:2])
-                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))
-    return free
-
-
-def release_memory() -> None:
-    """Give memory that is free in this process back to the system; the C library of Linux keeps it otherwise."""
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def require_memory(size: int, what: str, remedy: str) -> None:
-    """Raise unless `size` bytes fit into four fifths of the free memory."""
-    free = free_memory()
-    require(
-        size < 0.8 * free,
-        f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
-    )

@@ -10,8 +10,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import leaves, numbers, positive, require, require_memory, shown, whole
+from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
+from gyromc.memory import require_memory
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
 __all__ = ["Dynamics", "gaul", "general", "hfhr", "nonreversible", "overdamped", "rotations"]

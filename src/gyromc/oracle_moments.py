@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import require, require_memory
+from gyromc.checks import require
 from gyromc.evaluation import doubled, over_rows
+from gyromc.memory import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
 

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import LARGEST, cause, flag, one_of, require, require_memory, shown, whole
+from gyromc.checks import LARGEST, cause, flag, one_of, require, shown, whole
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import unraveler
+from gyromc.memory import require_memory
 from gyromc.model import Model
 from gyromc.observables import Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle

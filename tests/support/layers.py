@@ -31,6 +31,7 @@ LAYERS = [
     Part("errors", "the exceptions and warnings"),
     Part("extras", "packages that only an extra installs, and the message where they are missing"),
     Part("checks", "reading and validating arguments"),
+    Part("memory", "free memory of the machine, and whether something fits into it"),
     Part("csvfile", "the only parser of CSV: cells with their lines"),
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
     Part("processes", "several processes that compute one run: start, count, agreement, gathered arrays"),

@@ -17,7 +17,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from gyromc.checks import require_memory
 from gyromc.dynamics import Dynamics
 from gyromc.engines import parts as in_parts
 from gyromc.engines import threefry
@@ -29,6 +28,7 @@ from gyromc.engines.placement import Carry, OnMesh, cast, on_mesh, spread_over
 from gyromc.engines.shards import Shards, on_devices
 from gyromc.engines.state import initial_state, keys, two_sum
 from gyromc.martingale import Martingale, martingale
+from gyromc.memory import require_memory
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan

@@ -5,7 +5,8 @@ Input: a plan. Output: bytes, and `InvalidInput` where they are not free.
 
 import numpy as np
 
-from gyromc.checks import free_memory, require, require_memory
+from gyromc.checks import require
+from gyromc.memory import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.show.progress import say
 

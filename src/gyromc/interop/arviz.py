@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import __version__
-from gyromc.checks import require, require_memory
+from gyromc.checks import require
 from gyromc.extras import needs
+from gyromc.memory import require_memory
 from gyromc.precision import private
 from gyromc.records import plain_attributes
 from gyromc.results import Run, flat_draws

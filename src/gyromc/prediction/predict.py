@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyromc.checks import require, require_memory, whole
+from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.memory import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import leaves
 from gyromc.prediction.assumptions import Verdict, verdicts

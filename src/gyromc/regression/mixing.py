@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gyromc.checks import require, require_memory
+from gyromc.checks import require
+from gyromc.memory import require_memory
 from gyromc.regression.chains import run_plan, tuned_plan
 from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.marginal import MOST_SIZE, ROUNDS, Marginal

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gyromc.checks import require_memory, whole
+from gyromc.checks import whole
+from gyromc.memory import require_memory
 from gyromc.regression.chains import run_plan, tuned_plan
 from gyromc.regression.conjugate import integrate
 from gyromc.regression.draws import Draws

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import numbers, positive, require, require_memory, whole
+from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
+from gyromc.memory import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.likelihoods import Bernoulli, Canonical, Categorical, Normal, Poisson
 

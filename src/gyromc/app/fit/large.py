@@ -16,9 +16,10 @@ from typing import Any
 from gyromc.app.fit.datatable import split_names
 from gyromc.app.fit.findings import COEFFICIENT_COLUMNS
 from gyromc.app.fit.request import Request
-from gyromc.checks import free_memory, release_memory, require
+from gyromc.checks import require
 from gyromc.data import Parquet
 from gyromc.data.parquet import pyarrow
+from gyromc.memory import free_memory, release_memory
 from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
 from gyromc.show.numbers import number
 from gyromc.show.tables import Table

@@ -22,8 +22,8 @@ from gyromc.app.fit.robustness import robust_findings, with_robust
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.saved import FittedModel
 from gyromc.app.saving import require_file
-from gyromc.checks import release_memory
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.memory import release_memory
 from gyromc.show.files import results_folder
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, listed
