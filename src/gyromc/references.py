@@ -5,23 +5,19 @@ imported only where that was allowed, because importing runs its code. Digests o
 code are stored beside its name, so that a function that would compute something else is noticed.
 """
 
-import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib
 import sys
-import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from gyromc.archive import digest
 from gyromc.checks import require, shown
+from gyromc.codes import code_digest
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.precision import Owned, owned
 
@@ -95,7 +91,7 @@ class References:
         function = value.function if isinstance(value, Owned) else value
         stored = {"function": reference(function)}
         if stored["function"] not in BUILT_IN:
-            stored["code"] = f"{PYTHON} {_code(function)}"
+            stored["code"] = f"{PYTHON} {code_digest(function)}"
         return {**stored, "reads": _digest(value.arrays)} if isinstance(value, Owned) else stored
 
     def unpack(self, entry: Any) -> Any:
@@ -117,7 +113,9 @@ class References:
             f"The function `{name}` reads other arrays than when it was saved: it would compute something else. Restore them.",
         )
         python, _, code = entry.get("code", "").partition(" ")
-        if python == PYTHON and code != _code(function):  # other versions of Python compile the same text to other code
+        if python == PYTHON and code != code_digest(
+            function
+        ):  # other versions of Python compile the same text to other code
             warnings.warn(
                 f"The function `{name}`, or what it calls and reads, is not what it was when the file was saved: a continuation "
                 "would mix both. Restore it, or run the plan anew.",
@@ -134,17 +132,17 @@ class Descriptions:
         """The name of a function or class and a digest of its code, and of what it reads and calls in a user's modules."""
         name = getattr(value, "__qualname__", type(value).__name__)
         if isinstance(value, type):
-            return {"type": f"{value.__module__}:{name}, code {_code(value)}"}
+            return {"type": f"{value.__module__}:{name}, code {code_digest(value)}"}
         require(callable(value), f"A {type(value).__name__} cannot be described.")
         if own := _own_name(value):
             return {"function": own}  # its code belongs to the version of gyromc
         if isinstance(value, Owned):
             return {
                 "function": value.function.__qualname__,
-                "code": _code(value.function),
+                "code": code_digest(value.function),
                 "reads": _digest(value.arrays),
             }
-        return {"function": name, "code": _code(value)}
+        return {"function": name, "code": code_digest(value)}
 
     def unpack(self, entry: Any) -> Any:
         """Not possible: descriptions are compared only."""
@@ -159,109 +157,3 @@ def _own_name(value: Any) -> str | None:
 
 def _digest(arrays: tuple[np.ndarray, ...]) -> str:
     return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
-
-
-def _code(function: Any) -> str:
-    """A digest of what a function or class computes with: its code, plain values, and what it refers to in a user's modules."""
-    found = hashlib.sha256()
-    for line in _lines(function, {}, outermost=True):
-        found.update(f"{line}\n".encode())
-    return found.hexdigest()
-
-
-def _lines(value: Any, seen: dict[int, Any], outermost: bool = False) -> Iterator[str]:
-    """Texts that change when the value does. `seen` holds what was visited, by identity; installed packages are not entered."""
-    if isinstance(value, bool | int | float | complex | str | bytes | types.NoneType):
-        yield repr(value)
-        return
-    if id(value) in seen:
-        yield f"number {list(seen).index(id(value))}"
-        return
-    seen[id(value)] = value
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    yield name
-    if isinstance(value, types.FunctionType):
-        if outermost or _users(value):
-            yield _text(value.__code__)
-            for inner in _referred(value):
-                yield from _lines(inner, seen)
-    elif isinstance(value, np.ndarray | jax.Array):
-        numeric = getattr(value.dtype, "kind", "") in "fiub"
-        yield digest(np.asarray(value)) if numeric else str(value.dtype)
-    elif isinstance(value, types.ModuleType):
-        yield value.__name__
-    else:
-        for inner in _parts(value, outermost):
-            yield from _lines(inner, seen)
-
-
-def _parts(value: Any, outermost: bool) -> Iterator[Any]:
-    """What a value that is no function, array or module consists of."""
-    if isinstance(value, Mapping):
-        yield from (entry for pair in value.items() for entry in pair)
-    elif isinstance(value, tuple | list):
-        yield from value
-    elif isinstance(value, set | frozenset):
-        yield repr(sorted(map(repr, value)))
-    elif isinstance(value, functools.partial):
-        yield from (value.func, value.args, value.keywords)
-    elif isinstance(value, types.MethodType):
-        yield from (value.__func__, value.__self__)
-    elif isinstance(value, type):
-        if outermost or _users(value):
-            yield from (
-                part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member)
-            )
-            yield from (base for base in value.__bases__ if _users(base))
-    elif _users(type(value)):
-        yield from (type(value), getattr(value, "__dict__", None))
-    else:
-        yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
-
-
-INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
-"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
-
-
-def _written(name: str) -> bool:
-    """Whether an entry of a class was written there: not its documentation, and not what `dataclass` makes."""
-    return not name.startswith(("__", "_abc_")) or name == "__call__"
-
-
-def _users(value: Any) -> bool:
-    """Whether a function or class is the user's own: of no installed package, of Python or of gyromc."""
-    root = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
-    if root in sys.stdlib_module_names or root == __name__.partition(".")[0]:
-        return root == "__main__"
-    file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
-
-
-def _referred(function: types.FunctionType) -> Iterator[Any]:
-    """Default values, what a function closes over, and the names that it uses of its module and of modules named there."""
-    yield from (function.__defaults__, function.__kwdefaults__)
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not assigned yet
-            yield cell.cell_contents
-    names = sorted(_names(function.__code__))
-    for name in names:
-        value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and _users(types.SimpleNamespace(__module__=value.__name__)):
-            yield from (vars(value)[inner] for inner in names if inner in vars(value))
-        elif value is not None:
-            yield value
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The names that code uses and does not define, and the code inside it."""
-    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*inside)
-
-
-def _text(code: types.CodeType) -> str:
-    """Instructions, names and constants; no lines of the file, so that a comment above changes nothing."""
-    constants = [
-        _text(c) if isinstance(c, types.CodeType) else repr(sorted(c, key=repr) if isinstance(c, frozenset) else c)
-        for c in code.co_consts
-    ]
-    return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))

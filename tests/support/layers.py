@@ -41,6 +41,7 @@ LAYERS = [
     Part("extensions", "functions of higher parts that a method of a lower part calls, by name"),
     Part("dependence", "which entries of a vector a function reads"),
     Part("precision", "functions and arrays that JAX reads in both precisions"),
+    Part("codes", "a digest of what a function computes"),
     Part("references", "functions in files, by the name `module:function`"),
     Part("evaluation", "evaluating a function over many rows in chunks"),
     Part("data", "rows of data that stay on disk: mapped files, Parquet, batches; passes over them"),
