@@ -1,9 +1,10 @@
-"""The posteriors of the race: densities against the models that have exact answers, transforms against the densities they come from."""
+"""The posteriors of the race: densities against the models whose exact answers are used, moments against sampling."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from accuracy import hierarchies
 from accuracy.models import shapes
 from accuracy.posteriors import KINDS, POSTERIORS, posterior

@@ -37,6 +37,7 @@ class Posterior:
     - `density(**blocks)`: the log density, a function of the blocks of θ by name.
     - `derived(**blocks)`: further observables by name, scalars or arrays.
     - `with_parameters`: whether every element of θ is an observable too; not where θ has symmetric modes.
+    - `easier(phi)`: θ as an increasing function of φ, element by element, where chains mix better over φ; only references use it.
     - `exact()`: the moments of all observables by a formula or by quadrature, where there is one.
     """
 
@@ -49,6 +50,7 @@ class Posterior:
     start: np.ndarray | None = None
     with_parameters: bool = True
     exact: Callable[[], Moments] | None = None
+    easier: Callable[[Any], Any] | None = None
 
     @functools.cached_property
     def dim(self) -> int:

@@ -169,6 +169,12 @@ def horseshoe() -> Posterior:
     def derived(alpha, log_sigma, log_tau, log_lambda, z):
         return {"sigma": jnp.exp(log_sigma), "beta": coefficients(z, log_lambda, log_tau)}
 
+    def easier(phi):
+        # a half-Cauchy x has log x = log tan(π/2 Φ(u)) for a normal u; an odd function of u, exact in both tails by Φ(-|u|)
+        u = phi[2 : 3 + p]
+        logs = -jnp.sign(u) * jnp.log(jnp.tan(0.5 * jnp.pi * jax.scipy.stats.norm.cdf(-jnp.abs(u))))
+        return jnp.concatenate([phi[:2], logs, phi[3 + p :]])
+
     blocks = {"alpha": (), "log_sigma": (), "log_tau": (), "log_lambda": (p,), "z": (p,)}
     about = f"horseshoe regression, {n} rows, {p} columns, non-centred"
-    return Posterior("horseshoe", "hierarchy", about, blocks, density, derived)
+    return Posterior("horseshoe", "hierarchy", about, blocks, density, derived, easier=easier)
