@@ -2,19 +2,21 @@
 
 y ~ N((X₀ + τX₁)w, noise²) with w ~ N(0, prior²); τ, σ or both are unknown, with sampled coordinates (log τ, log σ, w). Given the
 scales, w is Gaussian, so an expectation is an integral over one or two scales of Gaussian expectations. Input: the matrices and
-priors. Output: a target, observables, and their means and variances with the error of the quadrature.
+priors. Output: a target, observables, and their means and variances with the error of the quadrature. gyromc is imported when
+a target is built: the race builds these models for other packages too.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 from scipy import special
 
-import gyromc as gm
+if TYPE_CHECKING:
+    import gyromc as gm
 
 __all__ = ["Hierarchy", "Predicted", "autoregression", "eight_schools", "radon"]
 
@@ -58,8 +60,10 @@ class Hierarchy:
         """Unknown scales and w."""
         return len(self.scales) + len(self.prior)
 
-    def target(self) -> gm.targets.Target:
+    def target(self) -> "gm.targets.Target":
         """The posterior of (log scales, w)."""
+        import gyromc as gm
+
         known = np.ones_like(self.y) if self.noise is None else self.noise
 
         def log_likelihood(theta, datum):
@@ -82,8 +86,9 @@ class Hierarchy:
         found = {name: jnp.exp(theta[k]) for k, name in enumerate(self.scales)}
         return found.get("tau", 0.0), found.get("sigma", 1.0), theta[len(self.scales) :]
 
-    def observables(self) -> dict[str, dict[str, gm.observables.Observable]]:
+    def observables(self) -> "dict[str, dict[str, gm.observables.Observable]]":
         """Means, squares and predictive probabilities, by kind and name."""
+        import gyromc as gm
 
         def reported(theta):
             tau, _, w = self._split(theta)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from accuracy.models.record import Posterior, half_cauchy, half_normal, logistic, normal
-from gyromc.datasets import heart_split
 
 __all__ = ["classes", "counts", "heart", "horseshoe", "nes", "ordered", "poisson", "softmax", "votes", "weibull"]
 
@@ -14,6 +13,8 @@ PREDICTED = 8  # rows whose predictive quantities are observables
 
 def heart() -> Posterior:
     """Logistic regression on the heart data, the paper's split."""
+    from gyromc.datasets import heart_split
+
     split = heart_split(0)
     X, y, rows = split.X_train, split.y_train, split.X_test[:PREDICTED]
     return _logistic("heart", f"logistic regression, heart data, {len(y)} rows", X, y, 1.0, rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from accuracy.models.record import Moments, Posterior, normal
 
@@ -151,6 +151,8 @@ def student(d: int = 5, degrees: float = 4.0) -> Posterior:
         return {"distance": jnp.abs(x - center), "p": jax.nn.sigmoid(x)}
 
     def exact() -> Moments:
+        from scipy import stats
+
         # the diagonal of `shape` is 1: every coordinate is a standard t around its center; u in (0, 1) becomes a quantile
         u = (np.arange(2_000_000) + 0.5) / 2_000_000
         t = stats.t(degrees).ppf(u)
