@@ -255,18 +255,19 @@ def _corrected(draws: np.ndarray, gradients: np.ndarray, values: np.ndarray) -> 
 
     every = max(1, chains * count // SETTINGS.fitted_draws)
     mean = values.mean(axis=(0, 1))
-    grams, crossed = [], []
+    fits = []
     for half in (0, 1):
-        gram, cross = 0.0, 0.0
+        gram, cross, total, rest, rows = 0.0, 0.0, 0.0, 0.0, 0
         for chain in range(half, chains, 2):
-            F = features(chain, slice(None, None, every))
-            gram, cross = gram + F.T @ F, cross + F.T @ (values[chain, ::every] - mean)
-        grams.append(gram)
-        crossed.append(cross)
+            F, h = features(chain, slice(None, None, every)), values[chain, ::every] - mean
+            gram, cross, rows = gram + F.T @ F, cross + F.T @ h, rows + len(F)
+            total, rest = total + F.sum(axis=0), rest + h.sum(axis=0)
+        # with an intercept: what a linear function of the control variates leaves has no slope on them
+        fits.append(_solve(gram - np.outer(total, total) / rows, cross - np.outer(total, rest) / rows))
     means = values.reshape(chains, SETTINGS.batches, length, -1).mean(axis=2)
     corrected = means.copy()
     for half in (0, 1):
-        coefficients = _solve(grams[1 - half], crossed[1 - half])
+        coefficients = fits[1 - half]
         for chain in range(half, chains, 2):
             for k in range(SETTINGS.batches):
                 F = features(chain, slice(k * length, (k + 1) * length))

@@ -33,9 +33,23 @@ from accuracy.contestants import BEGAN, METHODS  # noqa: E402
 from accuracy.make_references import REFERENCES, read_reference  # noqa: E402
 from accuracy.posteriors import KINDS, POSTERIORS, posterior  # noqa: E402
 
-__all__ = ["RACE", "calibration", "judged", "main", "means", "race", "run_one", "standing", "summary", "write_pages"]
+__all__ = [
+    "RACE",
+    "calibration",
+    "judged",
+    "main",
+    "means",
+    "race",
+    "race_of",
+    "run_one",
+    "standing",
+    "summary",
+    "text",
+    "write_pages",
+]
 
 RACE = ROOT / "docs" / "measured" / "race.json"
+ERROR, SEEDS = 0.01, 3  # asked of gyromc, in posterior standard deviations; repetitions
 LIMIT = 300.0  # seconds of wall time after which a competitor is stopped
 FAR = 4.0  # standard errors: an estimate this far off should have been warned of
 ROWS = 8  # of warnings that are stored
@@ -144,14 +158,32 @@ def race(
         finally:
             slots.put(cores)
 
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(processes)
+    try:
         for done in concurrent.futures.as_completed([pool.submit(task, asked) for asked in missing]):
             row = done.result()
             known[_key(row)] = row
             say(_line(row))
             if path is not None:
                 _write(path, known.values())
+    finally:
+        # after Ctrl-C, what has not begun does not begin
+        pool.shutdown(cancel_futures=True)
     return [known[task] for task in wanted]
+
+
+def race_of(
+    names: Sequence[str], quick: bool, path: Path | None, processes: int, say: Callable[[str], None]
+) -> list[Row]:
+    """The race as `gyromc bench accuracy --race` runs it; `quick`: gyromc and NUTS, one seed."""
+    methods = ["gyromc", "nuts"] if quick else list(METHODS)
+    return race(names or _with_reference(), methods, 1 if quick else SEEDS, [ERROR], path, processes, say)
+
+
+def _with_reference() -> list[str]:
+    """The posteriors whose answers are known."""
+    known = json.loads(REFERENCES.read_text(encoding="utf-8"))["posteriors"] if REFERENCES.exists() else {}
+    return [name for name in POSTERIORS if name in known]
 
 
 def _shares(processes: int) -> list[list[int] | None]:
@@ -307,6 +339,14 @@ def calibration(rows: Sequence[Row]) -> str:
     return markdown(columns, [*lines, total])
 
 
+def text(rows: Sequence[Row], error: float = ERROR) -> str:
+    """The tables that the rows are enough for."""
+    parts = [table([row for row in rows if row["method"] != "gyromc" or row["asked"] == error], error)]
+    if not any(row["method"] == "nuts" for row in rows):
+        parts = []
+    return "\n\n".join([*parts, calibration(rows)] if any(row["method"] == "gyromc" for row in rows) else parts)
+
+
 def short_table(rows: Sequence[Row], error: float) -> str:
     """Geometric means by kind, for the README."""
     from pages import markdown
@@ -338,8 +378,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--errors", nargs="+", type=float, default=[0.01], help="asked of gyromc; the first is raced")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--errors", nargs="+", type=float, default=[ERROR], help="asked of gyromc; the first is raced")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which a competitor is stopped")
     parser.add_argument("--out", type=Path)
@@ -348,13 +388,16 @@ def main(given: Sequence[str] | None = None) -> None:
     wrong = [name for name in asked.names if name not in POSTERIORS]
     if wrong:
         parser.error(f"no posterior is named {', '.join(wrong)}. There is: {', '.join(POSTERIORS)}.")
-    known = json.loads(REFERENCES.read_text(encoding="utf-8"))["posteriors"] if REFERENCES.exists() else {}
-    names = asked.names or [name for name in POSTERIORS if name in known]
-    rows = race(names, asked.methods, asked.seeds, asked.errors, asked.out, asked.processes, limit=asked.limit)
-    if asked.methods != ["gyromc"]:
-        print(f"\n{table(rows, asked.errors[0])}")
-    if "gyromc" in asked.methods:
-        print(f"\n{calibration(rows)}")
+    rows = race(
+        asked.names or _with_reference(),
+        asked.methods,
+        asked.seeds,
+        asked.errors,
+        asked.out,
+        asked.processes,
+        limit=asked.limit,
+    )
+    print(f"\n{text(rows, asked.errors[0])}")
     if asked.pages:
         write_pages(stored(asked.out), asked.errors[0], ROOT / "docs", ROOT / "README.md")
 
