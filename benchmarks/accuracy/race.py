@@ -5,7 +5,8 @@ python benchmarks/accuracy/race.py [NAME ...] [--methods gyromc nuts mclmc nuts-
 
 Every competitor runs on every posterior in a new process (`accuracy.contestants`) without a compilation cache. Its estimates are
 compared with the references of `accuracy.make_references`. The score is processor seconds × mean squared error in posterior
-variances: what a method needs for an error of one standard deviation if its error falls like a square root. Ratios are to NUTS.
+variances, its geometric mean over seeds: what a method needs for an error of one standard deviation if its error falls like a
+square root. Ratios are to NUTS; † and a number say how many runs warned of their own answer.
 With several errors, or many seeds, the same command is the study of calibration: z = (estimate - truth) / claimed error.
 Output: a table; rows in the JSON file, from which a second run resumes; with `--pages`, tables in docs/accuracy.md and README.
 """
@@ -50,6 +51,7 @@ __all__ = [
 
 RACE = ROOT / "docs" / "measured" / "race.json"
 ERROR, SEEDS = 0.01, 3  # asked of gyromc, in posterior standard deviations; repetitions
+TINY = 1e-24  # a squared error of zero has no logarithm
 LIMIT = 300.0  # seconds of wall time after which a competitor is stopped
 FAR = 4.0  # standard errors: an estimate this far off should have been warned of
 ROWS = 8  # of warnings that are stored
@@ -94,6 +96,8 @@ def run_one(
 
 def judged(mean: np.ndarray, error: np.ndarray, truth: dict, warnings: list[str]) -> Row:
     """How wrong the estimates are, in posterior standard deviations, and how far beyond their claimed errors."""
+    if len(mean) != len(truth["mean"]):
+        return {"failed": "the reference is of other observables: make it again"}
     if not np.isfinite(mean).all():
         return {"failed": f"{int(np.sum(~np.isfinite(mean)))} estimates are not finite"}
     off, doubt = (mean - truth["mean"]) / truth["sd"], truth["error"] / truth["sd"]
@@ -121,7 +125,7 @@ def judged(mean: np.ndarray, error: np.ndarray, truth: dict, warnings: list[str]
 
 def _without_doubt(square: float, doubt: float) -> float:
     """The mean squared error without the part that the reference's own error explains; never less than half of what was seen."""
-    return max(square - doubt, square / 2)
+    return max(square - doubt, square / 2, TINY)
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -252,7 +256,8 @@ def summary(rows: Sequence[Row], name: str, method: str, error: float | None = N
         "largest_z": max((row["largest_z"] for row in good if row["largest_z"] is not None), default=math.nan),
         "silent": sum(row["silent"] for row in good),
         "warned": sum(bool(row["warnings"]) for row in good),
-        "score": average("processor") * average("mean_square"),
+        # The geometric mean: one stuck chain, of whichever method, does not decide a ratio alone.
+        "score": math.exp(float(np.mean([math.log(row["processor"] * row["mean_square"]) for row in good]))),
     }
 
 
@@ -284,7 +289,8 @@ def _seconds_cell(found: Row | None) -> list[str]:
         return ["–", "–"]
     if "score" not in found:
         return [found["failed"].split(":")[0][:40], "–"]
-    return [f"{found['processor']:.1f}", f"{found['median']:.4f} / {found['worst']:.3f}"]
+    mark = "" if found["warned"] == 0 else f" †{found['warned']}"
+    return [f"{found['processor']:.1f}", f"{found['median']:.4f} / {found['worst']:.3f}{mark}"]
 
 
 def table(rows: Sequence[Row], error: float) -> str:

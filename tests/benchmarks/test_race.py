@@ -47,7 +47,7 @@ def test_the_error_of_the_reference_is_subtracted_and_counts_in_z():
     found = race.judged(TRUTH["mean"] + 0.1 * TRUTH["sd"], 0.0 * TRUTH["sd"], doubtful, [])
     assert found["mean_square"] == pytest.approx(0.01 - 0.0025)
     assert found["largest_z"] == pytest.approx(2.0)
-    assert race.judged(TRUTH["mean"], TRUTH["sd"], doubtful, [])["mean_square"] == 0.0
+    assert race.judged(TRUTH["mean"], TRUTH["sd"], doubtful, [])["mean_square"] == race.TINY
 
 
 def test_a_missing_claim_is_no_excuse():
@@ -67,6 +67,16 @@ def test_ratios_and_their_geometric_means():
         race.standing([{"posterior": "heart", "method": "gyromc", "seed": 0, "asked": 0.01, "failed": "x"}], "gyromc")
         == {}
     )
+
+
+def test_one_stuck_run_does_not_decide_a_ratio():
+    stuck = [
+        row | {"seed": 1, "mean_square": 10_000 * row["mean_square"]} for row in rows(0.001) if row["method"] == "nuts"
+    ]
+    good = [row | {"seed": 1} for row in rows(0.001)]
+    # scores of NUTS 0.1 and 1000: their geometric mean is 10
+    assert race.standing(rows(0.001) + stuck, "gyromc", 0.01)["heart"] == pytest.approx(1e4)
+    assert race.standing(rows(0.001) + good, "gyromc", 0.01)["heart"] == pytest.approx(100.0)
 
 
 def test_pages_have_the_tables(tmp_path):
