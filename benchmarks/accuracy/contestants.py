@@ -60,8 +60,8 @@ def gyromc(one: Any, seed: int, error: float) -> Answer:
     import gyromc as gm
 
     target = gm.targets.LogDensity(one.log_density)
-    found = gm.expect(target, _functions(one), error=error, start=one.first, seed=seed, progress=False)
-    return _answer(one, found, _gradients(found))
+    found = gm.expect(target, {"q": one.quantities}, error=error, start=one.first, seed=seed, progress=False)
+    return _answer(one, found, float(found.gradient_evaluations))
 
 
 def nuts(one: Any, seed: int, error: float) -> Answer:
@@ -98,7 +98,7 @@ def sharpened(one: Any, seed: int, error: float) -> Answer:
 
     draws, gradients, _ = _nuts_draws(one, seed)
     target = gm.targets.LogDensity(one.log_density)
-    found = gm.sharpen(np.asarray(draws), target, _functions(one))
+    found = gm.sharpen(np.asarray(draws), target, {"q": one.quantities})
     return _answer(one, found, gradients)
 
 
@@ -153,29 +153,11 @@ def _starts(one: Any, seed: int):
     return jnp.asarray(one.first + SETTINGS.noise * noise)
 
 
-def _functions(one: Any) -> dict[str, Callable]:
-    """The observables one by one, by name."""
-    first = one.dim if one.with_parameters else 0
-    functions = {name: lambda theta, k=k: theta[k] for k, name in enumerate(one.names[:first])}
-    return functions | {
-        name: lambda theta, k=k: one.observables(theta)[k] for k, name in enumerate(one.names[first:], start=first)
-    }
-
-
 def _answer(one: Any, found: Any, gradients: float | None) -> Answer:
-    """What gyromc's estimates say, in the order of the observables."""
-    rows = [found[name] for name in one.names]
+    """What gyromc's estimates of the function `q` say, in the order of the observables."""
+    rows = [found[f"q.{name}"] for name in one.names]
     mean, error = np.array([row.mean for row in rows]), np.array([row.total_error for row in rows])
     return Answer(mean, error, [str(warning) for warning in found.warnings], gradients)
-
-
-def _gradients(found: Any) -> float | None:
-    """The gradients that gyromc says it made, where it says so."""
-    for holder in (found, getattr(found, "run", None)):
-        count = getattr(holder, "gradient_evaluations", None)
-        if count is not None:
-            return float(count)
-    return None
 
 
 def main() -> None:

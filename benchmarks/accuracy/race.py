@@ -325,7 +325,7 @@ def calibration(rows: Sequence[Row]) -> str:
     errors = sorted({row["asked"] for row in ours}, reverse=True)
     columns, lines = ["posterior"], []
     for error in errors:
-        columns += [f"{error:g}: z²", "largest |z|", f"|z| > {FAR:g} unwarned", "warned", "claimed, sd", "failed"]
+        columns += [f"{error:g}: z²", "largest z", f"z > {FAR:g} unwarned", "warned", "claimed, sd", "failed"]
     for name in (name for name in POSTERIORS if any(row["posterior"] == name for row in ours)):
         line = [name]
         for error in errors:

@@ -60,11 +60,11 @@ class Posterior:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The observables, in the order of `observables(theta)`."""
-        shapes = dict(self.blocks) if self.with_parameters else {}
+        shapes = {}
 
         def record(theta):
             # noted inside: JAX would return a dictionary sorted by its keys
-            shapes.update({name: jnp.shape(value) for name, value in self.derived(**self.unpacked(theta)).items()})
+            shapes.update({name: jnp.shape(value) for name, value in self.quantities(theta).items()})
 
         jax.eval_shape(record, np.zeros(self.dim))
         return tuple(label for name, shape in shapes.items() for label in _labels(name, shape))
@@ -87,10 +87,14 @@ class Posterior:
         """log p(θ | data), up to a constant."""
         return self.density(**self.unpacked(theta))
 
+    def quantities(self, theta) -> dict[str, Any]:
+        """All observables at one θ, arrays by name."""
+        blocks = self.unpacked(theta)
+        return (blocks if self.with_parameters else {}) | dict(self.derived(**blocks))
+
     def observables(self, theta):
         """All observables at one θ as a vector."""
-        values = [jnp.ravel(value) for value in self.derived(**self.unpacked(theta)).values()]
-        return jnp.concatenate(([theta] if self.with_parameters else []) + values)
+        return jnp.concatenate([jnp.ravel(value) for value in self.quantities(theta).values()])
 
 
 def _labels(name: str, shape: tuple[int, ...]) -> list[str]:
