@@ -38,7 +38,8 @@ class ChainSettings:
       banana never entered its tails, and E y² was wrong by seven stated errors.
     - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
     - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
-    - `fewest`, `most`: warm-up rounds.
+    - `fewest`, `most`: warm-up rounds. With 8, eight schools began 0.1 % of its chains' distance off the law, and sharpened errors
+      of 0.0005 standard deviations saw it (mean z² 2.1; 1.5 with 24).
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the median, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
@@ -53,7 +54,7 @@ class ChainSettings:
     start_width: float = 2.0
     first_rate: float = 0.3
     later_rate: float = 0.1
-    fewest: int = 8
+    fewest: int = 16
     most: int = 60
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
