@@ -379,9 +379,11 @@ def store(path: Path, entries: dict[str, dict]) -> None:
     """Write entries into the file; the others in it stay."""
     known = json.loads(path.read_text(encoding="utf-8"))["posteriors"] if path.exists() else {}
     known |= {name: _rounded(entry) for name, entry in entries.items()}
-    command = "PYTHONPATH=src:benchmarks python -m accuracy.make_references"
+    from gyromc.show.pages import machine
+
+    head = {"environment": machine(), "command": "PYTHONPATH=src:benchmarks python -m accuracy.make_references"}
     lines = [f" {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in sorted(known.items())]
-    text = f'{{"command": {json.dumps(command)},\n"posteriors": {{\n' + ",\n".join(lines) + "\n}}\n"
+    text = json.dumps(head, ensure_ascii=False)[:-1] + ',\n"posteriors": {\n' + ",\n".join(lines) + "\n}}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
