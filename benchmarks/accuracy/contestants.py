@@ -98,7 +98,7 @@ def sharpened(one: Any, seed: int, error: float) -> Answer:
 
     draws, gradients, _ = _nuts_draws(one, seed)
     target = gm.targets.LogDensity(one.log_density)
-    found = gm.sharpen(np.asarray(draws), target, {"q": one.quantities})
+    found = gm.sharpen(np.asarray(draws), target, {"q": one.quantities}, start=one.first)
     return _answer(one, found, gradients)
 
 

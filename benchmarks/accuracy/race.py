@@ -141,7 +141,7 @@ def race(
     say: Callable[[str], None] = print,
     limit: float = LIMIT,
 ) -> list[Row]:
-    """All rows; those that the file has are not measured again. Only gyromc is asked for several errors."""
+    """All rows; those that the file has are not measured again, unless they failed. Only gyromc is asked for several errors."""
     known = {_key(row): row for row in stored(path)}
     wanted = [
         (method, name, seed, error)
@@ -150,7 +150,7 @@ def race(
         for method in methods
         for error in (errors if method == "gyromc" else errors[:1])
     ]
-    missing = [task for task in wanted if task not in known]
+    missing = [task for task in wanted if task not in known or "failed" in known[task]]
     slots: queue.SimpleQueue = queue.SimpleQueue()
     for cores in _shares(processes):
         slots.put(cores)
