@@ -10,7 +10,8 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
     import numpyro as _numpyro  # noqa: F401  # only to see whether it is installed
 
 from gyromc.interop.numpyro.planning import plan, tune
-from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior, target
+from gyromc.interop.numpyro.posing import target
+from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
 from gyromc.interop.numpyro.sites import draws, observables, predictive
 from gyromc.interop.numpyro.summaries import Summary, summary
 

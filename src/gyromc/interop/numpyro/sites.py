@@ -14,9 +14,9 @@ from numpyro import handlers
 from numpyro.infer import Predictive
 
 from gyromc.checks import require, whole
-from gyromc.interop.numpyro.handlers import DrivePlates
+from gyromc.interop.models import Sites
 from gyromc.interop.numpyro.posterior import Posterior
-from gyromc.interop.numpyro.reading import on_device
+from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
 from gyromc.precision import private
 from gyromc.results import Run
@@ -74,13 +74,14 @@ def observables(
     assert list(gnp.observables(gnp.target(model, 0.3), squares=True)) == ["scale", "variance", "scale^2", "variance^2"]
     ```
     """
-    names = _chosen(target, sites)
+    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
+    values = Sites(target, sites)
+    everything = jax.jit(values)  # for elements that need the whole model
     with jax.enable_x64(True):  # shapes only
-        shapes = jax.eval_shape(target.constrained, {k: jnp.asarray(v) for k, v in target.start.items()})
-    everything = jax.jit(lambda params: target.constrained(params))  # for elements that need the whole model
+        shapes = jax.eval_shape(everything, {k: jnp.asarray(v) for k, v in target.start.items()})
     found = {}
     for power in (1, 2) if squares else (1,):
-        for site in names:
+        for site in values.names:
             transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
             how = (transform, None if transform else everything, target.unravel, shape)
             for index in np.ndindex(shapes[site].shape):
@@ -106,7 +107,7 @@ def draws(run: Run, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]
     """
     target = _posterior(run)
     require(run.draws is not None, "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth.")
-    return target.reported(run.draws, _chosen(target, sites))
+    return target.reported(run.draws, sites)
 
 
 def predictive(
@@ -144,17 +145,3 @@ def _posterior(run: Run) -> Posterior:
         f"This run's target is not a NumPyro model ({type(run.plan.target).__name__}): use `gyromc.interop.numpyro.target`.",
     )
     return run.plan.target  # type: ignore[return-value]  # checked above
-
-
-def _chosen(target: Posterior, sites: Sequence[str] | None) -> tuple[str, ...]:
-    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
-    usual = (*target.sites, *target.structure.deterministic)
-    known = (*usual, *target.structure.on_rows)
-    wanted = usual if sites is None else ((sites,) if isinstance(sites, str) else tuple(sites))
-    unknown = [name for name in wanted if name not in known]
-    require(
-        wanted and not unknown,
-        f"No site {', '.join(map(repr, unknown)) or 'given'} in the model: its latent and deterministic sites are "
-        f"{', '.join(known)}.",
-    )
-    return wanted
