@@ -159,5 +159,6 @@ def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:
     """The derivative of gradients (rows in, rows out) by central differences, made symmetric."""
     steps = DIFFERENCE * np.maximum(1.0, np.abs(theta))
     either = gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
-    K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
+    with np.errstate(invalid="ignore"):  # not finite where U is not
+        K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
     return (K + K.T) / 2

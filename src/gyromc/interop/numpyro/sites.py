@@ -76,15 +76,13 @@ def observables(
     """
     require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
     values = Sites(target, sites)
-    everything = jax.jit(values)  # for elements that need the whole model
-    with jax.enable_x64(True):  # shapes only
-        shapes = jax.eval_shape(everything, {k: jnp.asarray(v) for k, v in target.start.items()})
+    everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
     found = {}
     for power in (1, 2) if squares else (1,):
         for site in values.names:
             transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
             how = (transform, None if transform else everything, target.unravel, shape)
-            for index in np.ndindex(shapes[site].shape):
+            for index in np.ndindex(target.shape_of(site)):
                 found[element_name(site, index, power)] = SiteElement(site, index, power, *how)
     return found
 
