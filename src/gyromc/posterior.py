@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gyromc import extensions
 from gyromc.checks import coverage, require
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
@@ -202,9 +203,7 @@ class Posterior(Records[PosteriorMean], Shown):
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""
-        from gyromc.extensions import extension
-
-        return extension("posterior_datatree")(self)
+        return extensions.load("posterior_datatree")(self)
 
     def shown(self) -> Sequence[Table | str]:
         """A table of means, errors and quantiles; the account and the warnings below it."""

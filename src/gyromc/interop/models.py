@@ -5,6 +5,7 @@ values; its output is a target over {name: unconstrained array}, or over one vec
 """
 
 import abc
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,8 +113,7 @@ class ModelPosterior(Target):
         """Draws (chains × draws) by site, in constrained space; default: the latent and the deterministic sites."""
         values = Sites(self, sites)
         with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
-            found = jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws))
-        return {name: found[name] for name in values.names}
+            return dict(jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws)))
 
     def by_site(self, params) -> dict[str, Any]:
         """The parameters by name; raises `InvalidInput` for names or shapes that are not the model's."""
@@ -152,7 +152,8 @@ class Sites(eqx.Module):
 
     def __call__(self, params):
         """The values at parameters by name, or at a vector."""
-        return self.target.values(self.target.by_site(params), self.names)
+        found = self.target.values(self.target.by_site(params), self.names)
+        return OrderedDict((name, found[name]) for name in self.names)  # a pytree in the model's order
 
 
 def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:

@@ -12,8 +12,7 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
 from gyromc.interop.numpyro.planning import plan, tune
 from gyromc.interop.numpyro.posing import target
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
-from gyromc.interop.numpyro.sites import draws, observables, predictive
-from gyromc.interop.numpyro.summaries import Summary, summary
+from gyromc.interop.numpyro.results import Summary, draws, observables, predictive, summary
 
 __all__ = [
     "Posterior",

@@ -11,7 +11,7 @@ from typing import Any
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
-from gyromc.interop.numpyro.sites import observables as site_observables
+from gyromc.interop.numpyro.results import observables as site_observables
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
