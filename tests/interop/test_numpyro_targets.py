@@ -286,8 +286,7 @@ def test_plates_name_the_axes_of_sites():
     def crossed(y):
         with numpyro.plate("rows", 3, dim=-2), numpyro.plate("columns", 2, dim=-1):
             cell = numpyro.sample("cell", dist.Normal(0.0, jnp.ones(4)).to_event(1))
-        with numpyro.plate("slope", 2):  # also the name of a site
-            slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
         numpyro.sample("y", dist.Normal(cell.sum() + slope.sum(), 1.0), obs=y)
 
     dims = gnp.target(crossed, 0.3).dims

@@ -193,7 +193,7 @@ def _structure(sites: dict, plates: dict[str, int]) -> Structure:
         sites=tuple(latent),
         shapes={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
         transforms={},
-        dims={name: _dims(name, site, named) for name, site in named.items()},
+        dims={name: _dims(name, site) for name, site in named.items()},
         values={name: np.shape(site["value"]) for name, site in named.items()},
         hierarchical={
             name: LOCATION_SCALE[type(unwrapped(s["fn"]))] for name, s in latent.items() if _location_scale(s["fn"])
@@ -272,15 +272,14 @@ def _fixed_transform(support, other):
     return biject_to(support) if same else None
 
 
-def _dims(name: str, site: dict, named: Mapping[str, Any]) -> tuple[str, ...]:
+def _dims(name: str, site: dict) -> tuple[str, ...]:
     """The names of a value's axes: plates where it lies in them, else `beta_dim_0`, as ArviZ calls them."""
     shape = np.shape(site["value"])
     found = [f"{name}_dim_{axis}" for axis in range(len(shape))]
     event = site["fn"].event_dim if site["type"] == "sample" else 0
     for frame in site["cond_indep_stack"]:
         axis = len(shape) - event + frame.dim
-        # a plate with the name of a site would be two things under one name
-        if 0 <= axis < len(shape) and shape[axis] == frame.size and frame.name not in named:
+        if 0 <= axis < len(shape) and shape[axis] == frame.size:
             found[axis] = frame.name
     return tuple(found)
 
