@@ -44,7 +44,7 @@ with needs("pymc", "`gyromc.interop.pymc`"), _settings_kept():
     from pytensor.graph.replace import graph_replace
     from pytensor.graph.traversal import ancestors
 
-__all__ = ["Posterior", "target"]
+__all__ = ["PyMCPosterior", "target"]
 
 LARGE = 10_000  # numbers of an array of data that is an argument of the compiled functions, not a constant in them
 
@@ -94,7 +94,7 @@ class Graphs:
         return list(given.values()), graph_replace(forward, given, strict=False)
 
 
-class Posterior(ModelPosterior):
+class PyMCPosterior(ModelPosterior):
     """A model's posterior; parameters are {value variable: array}, such as `tau_log__`, or one vector in alphabetical order."""
 
     graphs: Graphs = eqx.field(static=True)
@@ -169,14 +169,14 @@ class Posterior(ModelPosterior):
         return self.graphs.call(what, [params[name] for name, _ in self.shapes], self.data)
 
 
-def target(model: "pymc.Model | None" = None) -> Posterior:
+def target(model: "pymc.Model | None" = None) -> PyMCPosterior:
     """A PyMC model's posterior as a target: `gm.expect(target(model))` has the mean of every variable.
 
     **Arguments:**
 
     - `model`: a `pymc.Model`; left out: the one of the surrounding `with` block. All free variables continuous.
 
-    **Returns:** a `Posterior`; its parameters are the model's value variables, what it reports are random variables and
+    **Returns:** a `PyMCPosterior`; its parameters are the model's value variables, what it reports are random variables and
     deterministics, with the model's `dims`.
 
     ```python
@@ -204,7 +204,7 @@ def target(model: "pymc.Model | None" = None) -> Posterior:
         model.free_RVs, f"The model has no free variable to sample: it has {', '.join(model.named_vars) or 'none'}."
     )
     with _translated("log density"):
-        found = Posterior(Graphs(model))
+        found = PyMCPosterior(Graphs(model))
         value, slope = _at_initial_point(found)
     require(
         np.isfinite(value) and np.all(np.isfinite(slope)),
@@ -214,7 +214,7 @@ def target(model: "pymc.Model | None" = None) -> Posterior:
     return found
 
 
-def _at_initial_point(found: Posterior) -> tuple[float, np.ndarray]:
+def _at_initial_point(found: PyMCPosterior) -> tuple[float, np.ndarray]:
     """U and ∇U where PyMC would start."""
     first = found.graphs.model.initial_point()
     with jax.enable_x64(True):

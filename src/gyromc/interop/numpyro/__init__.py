@@ -11,7 +11,8 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
 
 from gyromc.interop.numpyro.planning import plan, tune
 from gyromc.interop.numpyro.posing import target
-from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
+from gyromc.interop.numpyro.posterior import NumPyroPosterior as Posterior
+from gyromc.interop.numpyro.posterior import SubsampledPosterior
 from gyromc.interop.numpyro.results import Summary, draws, observables, predictive, summary
 
 __all__ = [

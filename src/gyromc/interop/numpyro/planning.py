@@ -10,7 +10,7 @@ from typing import Any
 
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior
+from gyromc.interop.numpyro.posterior import NumPyroPosterior, SubsampledPosterior
 from gyromc.interop.numpyro.results import observables as site_observables
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate, Oracle
@@ -25,7 +25,7 @@ BUDGETS = ("gradients", "error", "seconds")
 TUNED = (*BUDGETS, "oracle", "num_chains", "seed", "start")  # what `gyromc.tune` takes, beside the observables
 
 
-def plan(target: Posterior, *, num_steps: int | None = None, **asked: Any) -> Plan:
+def plan(target: NumPyroPosterior, *, num_steps: int | None = None, **asked: Any) -> Plan:
     """A plan for a posterior, ready to run: the one with the smallest expected error for a budget, by `gyromc.tune`.
 
     A warning says where the tuner could not know enough.
@@ -72,7 +72,7 @@ def plan(target: Posterior, *, num_steps: int | None = None, **asked: Any) -> Pl
 
 
 def tune(
-    target: Posterior,
+    target: NumPyroPosterior,
     *,
     sites: Sequence[str] | None = None,
     squares: bool = True,
@@ -122,7 +122,7 @@ def tune(
     return tune_any(target, observables=chosen, **budget)
 
 
-def _anchored(target: Posterior, size: int) -> Oracle:
+def _anchored(target: NumPyroPosterior, size: int) -> Oracle:
     """A control variate of so many rows, anchored at the mode."""
     require(
         isinstance(target, SubsampledPosterior),
@@ -142,7 +142,7 @@ def _anchored(target: Posterior, size: int) -> Oracle:
     return ControlVariate(size, center=center, replace=size > target.num_data)
 
 
-def _share(target: Posterior, asked: Mapping[str, Any]) -> float:
+def _share(target: NumPyroPosterior, asked: Mapping[str, Any]) -> float:
     """What one gradient costs in gradients over all the data."""
     if not isinstance(target, SubsampledPosterior):
         return 1.0

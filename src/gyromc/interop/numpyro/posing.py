@@ -24,7 +24,7 @@ from scipy import optimize
 from gyromc.checks import require, require_finite
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
-from gyromc.interop.numpyro.posterior import Posterior, SubsampledPosterior, value_and_slope
+from gyromc.interop.numpyro.posterior import NumPyroPosterior, SubsampledPosterior, value_and_slope
 from gyromc.interop.numpyro.reading import arguments, place, read
 
 __all__ = ["target"]
@@ -47,7 +47,7 @@ class Centring:
 CENTRING = Centring()
 
 
-def target(model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any) -> Posterior:
+def target(model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any) -> NumPyroPosterior:
     """A NumPyro model's posterior as a target: `gm.expect(gnp.target(model, …))` has the mean of every site.
 
     Constrained sites are transformed to unconstrained space; the log-Jacobian is part of U. A plate with a
@@ -82,7 +82,7 @@ def target(model: Callable, *args: Any, noncentre: bool | Sequence[str] | None =
     require(callable(model), f"`model` must be a NumPyro model, a function: got {type(model).__name__}.")
     args, kwargs = arguments(args, kwargs)
     structure = read(model, args, kwargs)
-    kind = Posterior if structure.plate is None else SubsampledPosterior
+    kind = NumPyroPosterior if structure.plate is None else SubsampledPosterior
     written = kind(model, args, kwargs, structure)  # type: ignore[call-arg]  # the base class's `__init__`
     sites = _to_move(noncentre, structure)
     found = written.recentred(dict.fromkeys(sites, 0.0))
@@ -108,7 +108,7 @@ def _to_move(noncentre: bool | Sequence[str] | None, structure) -> tuple[str, ..
     return wanted
 
 
-def _centredness(found: Posterior, start: np.ndarray) -> dict[str, Any]:
+def _centredness(found: NumPyroPosterior, start: np.ndarray) -> dict[str, Any]:
     """For every non-centred site how far its elements are centred, 0 where the data are worth no more than the prior."""
     chosen = {}
     for site, worth in _worths(found, start).items():
@@ -119,7 +119,7 @@ def _centredness(found: Posterior, start: np.ndarray) -> dict[str, Any]:
     return chosen
 
 
-def _worths(found: Posterior, start: np.ndarray) -> dict[str, np.ndarray]:
+def _worths(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.ndarray]:
     """What the data are worth over the prior, for every element of the non-centred sites.
 
     With z = (theta - loc)/scale the Hessian has 1 + scale²·I for an element, I the information of the data about it, and the
@@ -143,7 +143,7 @@ def _worths(found: Posterior, start: np.ndarray) -> dict[str, np.ndarray]:
     return {site: (curvature[name] - 1) * np.mean(np.square(noise[name])) for site, name in names.items()}
 
 
-def check(target: Posterior) -> np.ndarray:
+def check(target: NumPyroPosterior) -> np.ndarray:
     """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled."""
     with jax.enable_x64(True):
         halves = _halves(target)

@@ -25,7 +25,7 @@ from gyromc.interop.numpyro.reading import DrivePlates, OnlyPart, Structure, on_
 from gyromc.precision import private
 from gyromc.targets import SumOverData
 
-__all__ = ["Posterior", "SubsampledPosterior", "value_and_slope"]
+__all__ = ["NumPyroPosterior", "SubsampledPosterior", "value_and_slope"]
 
 BLOCK = (
     8192  # rows of a plate at once: with 50 columns 3 MB, which stay in a processor's cache; measured, 3 times faster
@@ -35,18 +35,18 @@ DIRECTIONS = 64  # in which gradients over blocks are differentiated at once
 
 
 @eqx.filter_jit
-def _slope(part: Callable, target: "Posterior", params):
+def _slope(part: Callable, target: "NumPyroPosterior", params):
     """The gradient of a part of U. Always compiled: a model consists of many small operations."""
     return jax.grad(lambda p: part(target, p))(params)
 
 
 @eqx.filter_jit
-def value_and_slope(target: "Posterior", theta):
+def value_and_slope(target: "NumPyroPosterior", theta):
     """U and ∇U at a vector."""
     return target.potential(theta), target.gradient(theta)
 
 
-class Posterior(ModelPosterior):
+class NumPyroPosterior(ModelPosterior):
     """A model's posterior; parameters are {name: unconstrained array}, or one vector of them all, names in alphabetical order.
 
     A parameter has the name of its latent site, or `theta_decentered` where site `theta` is not sampled as it is written.
@@ -89,7 +89,7 @@ class Posterior(ModelPosterior):
         return potential_energy(self.on(None), *self.given(), self.by_site(params))
 
     def gradient(self, params):
-        return _slope(Posterior.potential, on_device(self), params)
+        return _slope(NumPyroPosterior.potential, on_device(self), params)
 
     def values(self, params, names):
         transforms = self.structure.transforms
@@ -128,7 +128,7 @@ class Posterior(ModelPosterior):
             model = handlers.reparam(model, config=config)
         return DrivePlates(model, None if index is None else self.structure.plate, index)
 
-    def recentred(self, centred: Mapping[str, Any]) -> "Posterior":
+    def recentred(self, centred: Mapping[str, Any]) -> "NumPyroPosterior":
         """The same posterior in other coordinates: how far each site is centred, 1 as written, 0 as loc + scale · noise.
 
         A value is a number or an array of the site's shape. Sites that are not named stay as they are written.
@@ -137,7 +137,7 @@ class Posterior(ModelPosterior):
         return type(self)(self.model, self.args, self.kwargs, self.structure.recentred(moved))
 
 
-class SubsampledPosterior(Posterior, SumOverData):
+class SubsampledPosterior(NumPyroPosterior, SumOverData):
     """A posterior whose subsampled plate is a sum over data. The oracle chooses the rows, not the model.
 
     A plate of many rows is computed in blocks: no array over all rows and all directions is ever made.
@@ -234,7 +234,7 @@ def _prior_gradient(target, theta):
 
 
 @eqx.filter_jit
-def _inverted(target: Posterior, values):
+def _inverted(target: NumPyroPosterior, values):
     """The vector of parameters at every draw of constrained values, chains × draws."""
     users = DrivePlates(private(target.model))
     args, kwargs = target.given()

@@ -22,7 +22,7 @@ from gyromc.errors import GyromcWarning
 from gyromc.estimation.bias import predicted_or_not
 from gyromc.estimation.estimate import Estimate, Estimates, estimate
 from gyromc.interop.models import Sites
-from gyromc.interop.numpyro.posterior import Posterior
+from gyromc.interop.numpyro.posterior import NumPyroPosterior
 from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
 from gyromc.posterior import Posterior as Found
@@ -60,7 +60,7 @@ class SiteElement(Observable):
 
 
 def observables(
-    target: Posterior, sites: Sequence[str] | None = None, *, squares: bool = False
+    target: NumPyroPosterior, sites: Sequence[str] | None = None, *, squares: bool = False
 ) -> dict[str, Observable]:
     """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1,2]"`.
 
@@ -85,7 +85,7 @@ def observables(
     assert list(gnp.observables(gnp.target(model, 0.3), squares=True)) == ["scale", "variance", "scale^2", "variance^2"]
     ```
     """
-    require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
+    require(isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
     values = Sites(target, sites)
     everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
     found = {}
@@ -154,14 +154,14 @@ def predictive(
     return {name: np.asarray(value) for name, value in generate(jax.random.key(seed), *args, **kwargs).items()}
 
 
-def _posterior(result: Run | Found) -> Posterior:
+def _posterior(result: Run | Found) -> NumPyroPosterior:
     require(
         isinstance(result, Run | Found),
         f"What `gm.expect` or `gm.run` returned is needed: got {type(result).__name__}.",
     )
     target = result.plan.target if isinstance(result, Run) else getattr(result.model, "target", None)
     require(
-        isinstance(target, Posterior),
+        isinstance(target, NumPyroPosterior),
         f"This result's target is not a NumPyro model ({type(target).__name__}): use `gyromc.interop.numpyro.target`.",
     )
     return target  # type: ignore[return-value]  # checked above
