@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gyromc import extensions
 from gyromc.checks import coverage, require
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
@@ -203,7 +202,9 @@ class Posterior(Records[PosteriorMean], Shown):
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""
-        return extensions.load("posterior_datatree")(self)
+        from gyromc.extensions import load
+
+        return load("posterior_datatree")(self)
 
     def shown(self) -> Sequence[Table | str]:
         """A table of means, errors and quantiles; the account and the warnings below it."""

@@ -47,7 +47,9 @@ class Centring:
 CENTRING = Centring()
 
 
-def target(model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any) -> NumPyroPosterior:
+def target(
+    model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any
+) -> NumPyroPosterior:
     """A NumPyro model's posterior as a target: `gm.expect(gnp.target(model, …))` has the mean of every site.
 
     Constrained sites are transformed to unconstrained space; the log-Jacobian is part of U. A plate with a

@@ -85,7 +85,9 @@ def observables(
     assert list(gnp.observables(gnp.target(model, 0.3), squares=True)) == ["scale", "variance", "scale^2", "variance^2"]
     ```
     """
-    require(isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
+    require(
+        isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}."
+    )
     values = Sites(target, sites)
     everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
     found = {}
