@@ -20,7 +20,7 @@ from gyromc.data import RowSource, over_blocks, prefetched, store
 from gyromc.data.passes import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
-from gyromc.expectation.expect import expect
+from gyromc.solve.expect import expect
 from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
