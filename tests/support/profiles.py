@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from gyromc.paper.profiles import Profile
+from gyromc.paper.catalogue import Profile
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 TINY = Profile(

@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gyromc
-from gyromc.paper.cache import Cache, fingerprint
-from gyromc.paper.experiment import Experiment
-from gyromc.paper.jobs import Job
-from gyromc.paper.sending import SentPlan
+from gyromc.paper.cache import Cache, Job, SentPlan, fingerprint
+from gyromc.paper.catalogue import Experiment
 from gyromc.plan import Plan, paper_steps
-from gyromc.workers import WorkerTask
-from gyromc.workers.tasks import Advance
+from gyromc.workers import Advance, WorkerTask
 
 __all__ = ["error_job", "forecast", "forecast_jobs"]
 

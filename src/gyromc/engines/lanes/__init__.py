@@ -20,7 +20,7 @@ from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.state import initial_state as shared_state
-from gyromc.engines.threads import num_threads
+from gyromc.memory import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
