@@ -111,7 +111,7 @@ class Files:
         self.options = {**options_of("lanes", self.STEPS), "every": self.EVERY}
         self.expected = digest(gm.run(plan_of(self.STEPS), **options_of("lanes", self.STEPS)))
         with stopped_at(6 * self.EVERY):
-            gm.run(plan_of(self.STEPS), checkpoint=self.made, chunk_size=self.EVERY, **self.options)
+            gm.run(plan_of(self.STEPS), checkpoint=self.made, **self.options)
 
     def copy(self) -> Path:
         """A fresh copy of the directory."""
@@ -306,7 +306,7 @@ def removed(files: Files, rng: np.random.Generator) -> bool:
     whole = gm.run(plan, "lanes", progress=False)
     with stopped_at(int(rng.integers(1, 600))):
         (folder / "X.npy").rename(folder / "gone.npy")
-        gm.run(plan, "lanes", progress=False, checkpoint=directory, every=50, chunk_size=50)
+        gm.run(plan, "lanes", progress=False, checkpoint=directory, every=50)
     before, said = content(directory), ""
     try:
         planfiles.load(folder / "plan.toml")

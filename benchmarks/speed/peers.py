@@ -244,7 +244,7 @@ def _posteriors_sgld(work: Work):
 def _engine(name: str):
     def prepare(work: Work):
         plan = work.plan
-        session = ENGINES[name].Session(plan, ENGINES[name].initial_state(plan), 1e8, None, 0)
+        session = ENGINES[name].open_session(plan, ENGINES[name].initial_state(plan), 1e8, None, 0)
         return session.advance
 
     return Competitor(prepare, lambda work: ENGINES[name].why_not(work.plan) is None)

@@ -68,12 +68,10 @@ class RunOptions:
 
     engine: str
     reason: str  # for this engine
-    chunk_size: int | None
     progress: bool | Callable[[int], object] | None
     on_divergence: Literal["raise", "report"]
     thin: int | None
     sane_range: float
-    keep_blocks: int
     mesh: Any = None  # of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices
 
     def __getstate__(self) -> dict[str, Any]:

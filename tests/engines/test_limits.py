@@ -13,9 +13,10 @@ import pytest
 
 import gyromc as gm
 from gyromc import memory
-from gyromc.engines import loop, sizes
+from gyromc.engines import limits, loop
 from gyromc.engines.lanes import gradients, loops, num_threads, storage
 from gyromc.prediction.predict import _check_size
+from support.values import in_chunks
 
 CHILD = """
 import sys
@@ -30,7 +31,7 @@ print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", p
 
 AGAIN = """
 import gyromc as gm
-from gyromc.engines import loop, sizes
+from gyromc.engines import limits, loop
 from gyromc.engines.lanes import gradients, loops
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
@@ -62,7 +63,7 @@ import sys
 import tracemalloc
 import numpy as np
 import gyromc as gm
-from gyromc.engines import loop, sizes
+from gyromc.engines import limits, loop
 from gyromc.engines.lanes import gradients, loops
 target = gm.targets.StreamedRegression(gm.data.Mapped("X.npy", "y.npy"), "logistic")
 more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.balanced([10.0, 10.0]), "martingale": True}
@@ -300,11 +301,11 @@ def test_draws_are_in_memory_twice_at_most(monkeypatch):
         return found
 
     monkeypatch.setattr(loop._Loop, "draws", measured)
-    run = gm.run(plan, "lanes", progress=False, thin=1, chunk_size=100)
+    run = in_chunks(100, plan, "lanes", progress=False, thin=1)
     assert run.draws.shape == (50, 4000, 8)
     ((peak, size),) = peaks
     assert size == run.draws.nbytes
     assert peak < 1.1 * size  # besides what was kept
-    monkeypatch.setattr(sizes, "free_memory", lambda: int(2.4 * size))
+    monkeypatch.setattr(limits, "free_memory", lambda: int(2.4 * size))
     with pytest.raises(gm.InvalidInput, match=r"twice at the end, does not fit .* Pass `thin=2` or more"):
         gm.run(plan, "lanes", progress=False, thin=1)

@@ -163,7 +163,6 @@ def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Pi
             engine,
             on_divergence="report",
             progress=lambda count: advance(count / total),
-            keep_blocks=2,  # a piece stores none: fewer stops of the engine
         )
     if run.partial:
         raise KeyboardInterrupt
@@ -180,7 +179,7 @@ def prepares(task: WorkerTask) -> tuple[Hashable, Callable[[], object]]:
     pieces = plan.target, plan.oracle, dict(plan.observables)
     shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(pieces))
     name = engine, plan.dynamics.name, plan.dynamics.size, plan.num_chains, jax.tree.structure(pieces), shapes
-    return name, lambda: module.Session(plan, module.initial_state(plan), 1e8, None, 0)
+    return name, lambda: module.open_session(plan, module.initial_state(plan), 1e8, None, 0)
 
 
 def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:

@@ -10,23 +10,24 @@ chain has its own stream of random numbers, so the result is the same for any nu
 import concurrent.futures
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
+from gyromc.engines import base as protocol
+from gyromc.engines.base import initial_state as shared_state
 from gyromc.engines.lanes import gradients, loops, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
-from gyromc.engines.state import initial_state as shared_state
+from gyromc.engines.slices import sliced
 from gyromc.memory import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-__all__ = ["Session", "initial_state", "num_threads", "why_not"]
-
-SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+__all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
 
 TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 
@@ -40,7 +41,14 @@ def initial_state(plan: Plan) -> EngineState:
     return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
 
 
-class LanesSession:
+def open_session(
+    plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
+) -> protocol.Session:
+    """A session of the chains that this process moves, of all where there is one process; each chain has its own stream."""
+    return sliced(lambda part, rows, _: Session(part, rows, sane_range, thin, slots), plan, state)
+
+
+class Session:
     """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
@@ -153,6 +161,3 @@ class LanesSession:
             self._to_rows(c.failed_at)[:, 0],
         )
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
-
-
-Session = LanesSession  # the name in `protocol.Engine`

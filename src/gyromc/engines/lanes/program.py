@@ -4,7 +4,7 @@
 target's gradient is one of the parts of `gradients`. Everything is computed in float64 and rounded once, to the run's precision.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,15 @@ import numpy as np
 
 from gyromc import targets
 from gyromc.dynamics import augment
+from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import Program
-from gyromc.engines.lanes.mapped import mapped_rows, no_rows, why_not_mapped
+from gyromc.engines.lanes.mapped import mapped_rows, no_rows
 from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
-from gyromc.engines.suitable import PROFILES, why_not_plan
+from gyromc.engines.suitability import PROFILES
 from gyromc.evaluation import doubled
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate, Gaussian
@@ -58,15 +59,12 @@ class Form(NamedTuple):
     batch: int = 0
 
 
-def why_not(plan: Plan) -> str | None:
-    """Why this engine cannot run the plan, by its first piece that does not fit, or None."""
-    target, reason = plan.flat_target, why_not_plan(plan)
-    if reason is not None:
+def why_not(plan: Plan, mesh: Any = None) -> str | None:
+    """Why this engine cannot run the plan: its first piece that does not fit, or an operation that cannot be compiled."""
+    target, reason = plan.flat_target, suitability.lanes(plan, mesh)
+    known = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, targets.StreamedRegression)
+    if reason is not None or type(target) in (*known, *KNOWN):
         return reason
-    if isinstance(target, targets.StreamedRegression):
-        return why_not_mapped(target, plan.oracle)
-    if type(target) in (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, *KNOWN):
-        return None
     try:
         user_function(target)
     except Untranslatable as error:

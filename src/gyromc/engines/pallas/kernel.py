@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.engines.base import two_sum
 from gyromc.engines.pallas import philox
 from gyromc.engines.pallas.lowering import instructions
 from gyromc.engines.pallas.reader import UNROLLED_LOADS, Reader
 from gyromc.engines.pallas.recipe import Recipe, Row
 from gyromc.engines.pallas.team import Layout, Team
 from gyromc.engines.pallas.unrolled import entries
-from gyromc.engines.state import two_sum
 from gyromc.observables import PROFILES
 
 NEVER = 2**31 - 1

@@ -20,11 +20,10 @@ from gyromc.engines.pallas.unrolled import entries, unroll
 from gyromc.flat import FlatSum
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
-from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear
 
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 MOST_LOADS = (
     256  # numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory
 )

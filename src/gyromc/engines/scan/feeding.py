@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.data import Mapped, prefetched
-from gyromc.engines.blocks import InBlocks
-from gyromc.engines.placement import OnMesh
+from gyromc.engines.scan.layout import InBlocks, OnMesh
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
