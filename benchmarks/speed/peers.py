@@ -255,9 +255,9 @@ def _limit(work: Work):
     from numba import njit
 
     from gyromc.engines.lanes import Session, initial_state
+    from gyromc.engines.lanes.compiled import OPTIONS
     from gyromc.engines.lanes.gradients import WIDTH, draw_rows
     from gyromc.engines.lanes.kernel import LANES, draw_normals
-    from gyromc.engines.lanes.storage import OPTIONS
 
     @njit(**OPTIONS)
     def random_numbers(p, c, task, workspace):

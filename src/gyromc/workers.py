@@ -42,7 +42,7 @@ Preparation = tuple[Hashable, Callable[[], object]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class PoolSettings:
     """The numbers of `Processes`, by experience: each costs little and none changes a result."""
 
     tries: int = 3
@@ -55,7 +55,7 @@ class Settings:
     """Seconds of work for which no processes are started: that alone takes some."""
 
 
-SETTINGS = Settings()
+SETTINGS = PoolSettings()
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
 LENGTH = struct.Struct("<Q")
 

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -34,22 +34,24 @@ from gyromc.engines.limits import (
     run_bytes,
 )
 from gyromc.engines.meshes import read_mesh
-from gyromc.engines.multiprocess import SharedCheckpoints, heard, require_same, same_start
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
 from gyromc.plan import Plan
-from gyromc.results import EngineState, Failure, Run, RunOptions
-from gyromc.show.interruption import delayed, interruptible, unhurried
+from gyromc.results import EngineState, Run, RunOptions
+from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
 
+if TYPE_CHECKING:
+    from gyromc.engines.multiprocess import SharedCheckpoints
+
 __all__ = ["draws_bytes", "resume", "run", "run_bytes"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ChunkSettings:
     """How the steps of a run are cut into chunks; none of it changes a number."""
 
     seconds: float = 0.25
@@ -66,7 +68,7 @@ class Settings:
     """Seconds of a run, at least, from which on they are said beforehand."""
 
 
-SETTINGS = Settings()
+SETTINGS = ChunkSettings()
 SANE_RANGE = 1e8  # times the start's own size
 
 
@@ -125,11 +127,12 @@ def run(
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
     check_length(plan)
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
-    require_same(plan, options)
+    if processes.count() > 1:
+        _together().require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
+    with delayed() as ended, _together().SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -143,7 +146,8 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
         choose(plan, options.engine, options.mesh)
     check_length(plan)
-    require_same(plan, options, before.state.step)
+    if processes.count() > 1:
+        _together().require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
 
 
@@ -170,10 +174,14 @@ def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh
     )
 
 
-def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: SharedCheckpoints | None = None) -> Run:
+def _execute(
+    plan: Plan, before: Run | None, options: RunOptions, checkpoints: "SharedCheckpoints | None" = None
+) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     _require_unchanged(plan)
-    began, plan = time.perf_counter(), same_start(plan)
+    began = time.perf_counter()
+    if processes.count() > 1:
+        plan = _together().same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
     least = least_seconds(plan, before.state.step if before else 0)
@@ -195,12 +203,11 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
         signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := heard(*signals)):
+        while loop.step < loop.total and not any(stopped := _heard(*signals)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
-            if options.on_divergence == "raise" and loop.failed():
-                raise DivergenceError(explanation(plan, loop.failures(), options))
+            loop.raise_failures()
             if checkpoints is not None and checkpoints.due(loop.step):
                 checkpoints.save(result(), loop.kept)
         if checkpoints is not None and checkpoints.last != loop.step:
@@ -208,10 +215,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
                 checkpoints.save(result(), loop.kept)
         if stopped[0]:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
-            if options.on_divergence == "raise" and loop.failed():
-                raise DivergenceError(explanation(plan, loop.failures(), options))
-    run = result()
-    run = dataclasses.replace(run, draws=loop.draws())
+            loop.raise_failures()
+    run = dataclasses.replace(result(), draws=loop.draws())
     if run.partial:
         warnings.warn(
             f"Interrupted: averages over {run.steps_done} of {plan.num_steps} steps. `run.continue_()` does the rest.",
@@ -228,6 +233,18 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
     if run.failures:  # otherwise raised above
         warnings.warn(explanation(plan, run.failures, options), GyromcWarning, stacklevel=3)
     return run
+
+
+def _together() -> Any:
+    """What several processes must do alike, and checkpoints: imported when a run has either."""
+    from gyromc.engines import multiprocess
+
+    return multiprocess
+
+
+def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
+    """Whether each of the signals came, to any of the processes."""
+    return _together().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
 
 
 def _written(plan: Plan) -> str:
@@ -319,8 +336,11 @@ class _Loop:
         failed = self.session.failed()  # asked on every process
         return failed or bool(self.density.outside)
 
-    def failures(self) -> tuple[Failure, ...]:
-        return failures_of(self.plan, self.state(), self.density.outside)
+    def raise_failures(self) -> None:
+        """Raise `DivergenceError` where chains have failed and the run does not go on without them."""
+        if self.options.on_divergence == "raise" and self.failed():
+            failures = failures_of(self.plan, self.state(), self.density.outside)
+            raise DivergenceError(explanation(self.plan, failures, self.options))
 
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""

@@ -29,19 +29,16 @@ KIND = "message"
 
 def heard(*signals: Interruption | None) -> tuple[bool, ...]:
     """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
-    if processes.count() > 1:
-        own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
-        for theirs in processes.everyone(own):
-            for signal, found in zip(signals, theirs, strict=True):
-                if signal is not None and found is not None and found[0]:
-                    signal.pressed, signal.number = True, signal.number or found[1]
+    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
+    for theirs in processes.everyone(own):
+        for signal, found in zip(signals, theirs, strict=True):
+            if signal is not None and found is not None and found[0]:
+                signal.pressed, signal.number = True, signal.number or found[1]
     return tuple(bool(signal) for signal in signals)
 
 
 def same_start(plan: Plan) -> Plan:
     """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
-    if processes.count() == 1:
-        return plan
     plan = plan.replace()
     found = _sent(prepared(plan, functions=False) if processes.index() == 0 else None)
     if processes.index() > 0:
@@ -116,8 +113,6 @@ def _sent(content: Any) -> Any:
 
 def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
     """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
-    if processes.count() == 1:
-        return
     known = {"steps done": str(done), **description(plan, {name: getattr(options, name) for name in NUMBERS})}
     own = {**known, **{f"version of {name}": str(version) for name, version in versions().items()}}
     if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:

@@ -19,7 +19,7 @@ from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Or
 from gyromc.plan import Plan
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["KNOWN_ORACLES", "LIMITS", "PROFILES", "Limits", "interpreting", "lanes", "pallas", "scan"]
+__all__ = ["KNOWN_ORACLES", "LIMITS", "PROFILES", "EngineLimits", "interpreting", "lanes", "pallas", "scan"]
 
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 """The oracles of the fused engines."""
@@ -30,7 +30,7 @@ KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separabl
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class EngineLimits:
     """The largest plans that the engines take."""
 
     steps: int = 2**31 - 1
@@ -47,7 +47,7 @@ class Limits:
     """Entries of z: a thread has so many registers to spare."""
 
 
-LIMITS = Limits()
+LIMITS = EngineLimits()
 
 
 def scan(plan: Plan, mesh: Any = None) -> str | None:

@@ -3,8 +3,8 @@
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `random`, `functions`,
-`rows` and `vectors` are the parts they are made of.
+`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target, `compiled` compiles
+them; `random`, `functions` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ import numpy as np
 
 from gyromc.engines import base as protocol
 from gyromc.engines.base import initial_state as shared_state
-from gyromc.engines.lanes import gradients, loops, program, random
+from gyromc.engines.lanes import compiled, gradients, program, random
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
@@ -45,10 +45,10 @@ def open_session(
     plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
 ) -> protocol.Session:
     """A session of the chains that this process moves, of all where there is one process; each chain has its own stream."""
-    return sliced(lambda part, rows, _: Session(part, rows, sane_range, thin, slots), plan, state)
+    return sliced(lambda part, rows, _: LanesSession(part, rows, sane_range, thin, slots), plan, state)
 
 
-class Session:
+class LanesSession:
     """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
@@ -59,11 +59,11 @@ class Session:
         pairs = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair))
         variant = pairs, plan.martingale, self.program.window > 0
         if own:
-            self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
+            self.loop = compiled.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
             types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
             names = [str(np.dtype(one)) for one in types]  # mapped rows can have a type of their own
-            self.loop = loops.loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
+            self.loop = compiled.loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
         self.threads = min(num_threads(), self.blocks)
         self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
         self.chains = self._chains(state, slots)
@@ -161,3 +161,6 @@ class Session:
             self._to_rows(c.failed_at)[:, 0],
         )
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
+
+
+Session = LanesSession

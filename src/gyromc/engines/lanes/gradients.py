@@ -18,8 +18,21 @@ from numba import njit
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import exp
 from gyromc.engines.lanes.random import next_index
-from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
-from gyromc.engines.lanes.vectors import LANES, fma, load, maximum, number, store, where_equal, zeros_like
+from gyromc.engines.lanes.vectors import (
+    LANES,
+    add_rows,
+    add_weighted_rows,
+    column_of_rows,
+    dot_rows,
+    fma,
+    load,
+    maximum,
+    number,
+    store,
+    transpose,
+    where_equal,
+    zeros_like,
+)
 from gyromc.engines.suitability import LIMITS
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)

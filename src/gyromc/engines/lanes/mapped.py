@@ -21,15 +21,19 @@ from gyromc.engines.lanes.gradients import (
     kernel,
     rows_to_chains,
 )
-from gyromc.engines.lanes.rows import (
+from gyromc.engines.lanes.vectors import (
+    LANES,
     add_weighted_rows,
     column_of_rows,
     copy_lanes,
     dot_rows,
+    load,
+    number,
     prefetch,
     read_bytes,
+    store,
+    zeros_like,
 )
-from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression

@@ -21,7 +21,7 @@ from gyromc import processes
 from gyromc.engines import base as protocol
 from gyromc.engines import suitability
 from gyromc.engines.base import initial_state
-from gyromc.engines.pallas import lowering
+from gyromc.engines.pallas import lowering as lowerings
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.lowering import Lowering, instructions
 from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
@@ -42,11 +42,11 @@ LARGEST_TEAM = 8
 
 def why_not(plan: Plan, mesh: Any = None) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    reason = suitability.pallas(plan, mesh) or (None if interpreting() else lowering.why_none())
+    reason = suitability.pallas(plan, mesh) or (None if interpreting() else lowerings.why_none())
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False), instructions(lowering.choose(), interpreting()).refusing():
+        with jax.enable_x64(False), instructions(lowerings.choose(), interpreting()).refusing():
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
@@ -59,7 +59,7 @@ def open_session(
     """A session of the chains that this process moves, in a slice for each of its devices on the mesh."""
 
     def make(part: Plan, rows: EngineState, first: int) -> protocol.Session:
-        return Session(part, rows, sane_range, thin, slots, first_chain=first)
+        return PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
 
     own = processes.index()
     devices = [None] if mesh is None else [device for device in mesh.devices.flat if device.process_index == own]
@@ -78,7 +78,7 @@ def team_size(plan: Plan) -> int:
 
 def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
     """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
-    chosen = lowering.choose(asked)
+    chosen = lowerings.choose(asked)
     warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
     return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
 
@@ -100,7 +100,7 @@ class LateSums:
         return np.array(self.read(), dtype, copy=copy)
 
 
-class Session:
+class PallasSession:
     """The chains of one plan on the device."""
 
     def __init__(
@@ -171,6 +171,9 @@ class Session:
         clock = self._time(), 0.0
         failed_at = _failures(host.failed_at, self.recipe.team, R)
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
+
+
+Session = PallasSession
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:

@@ -116,7 +116,7 @@ def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> 
     return OnMesh(plan, spread), make_pieces(plan, bound, thin, spread)
 
 
-class Session:
+class ScanSession:
     """The chains of one plan on the devices of a mesh, one of `read_mesh`; left out: `default_mesh`."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Session:
         return self.layout.to_host(self.carries)
 
 
-open_session = Session
+open_session = Session = ScanSession
 
 
 def _check_randomness(pieces: Pieces, plan: Plan) -> None:
