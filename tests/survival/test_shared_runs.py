@@ -90,7 +90,7 @@ def test_scan_in_two_processes():
     Each sum then differs by at most 60 roundings of 10⁻¹⁶; 200 steps of a contracting chain add up less than 200 of them.
     """
     found = found_together(
-        ("scan", "minibatch", blocks.NUMBERS), ("scan", "minibatch", 1)
+        ("scan", "minibatch", blocks.SETTINGS.numbers), ("scan", "minibatch", 1)
     )  # in one block, and in three
     alone = gm.run(balanced(dtype="float64"), "scan", progress=False)
     for name, averages in found["averages"].items():

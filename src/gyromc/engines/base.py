@@ -16,8 +16,6 @@ from gyromc.flat import ravel
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-__all__ = ["Engine", "Keys", "Session", "batch_length", "initial_state", "keys", "two_sum"]
-
 
 class Session(Protocol):
     """The chains of one plan while they run."""

@@ -15,8 +15,6 @@ from gyromc.extras import needs
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-__all__ = ["ENGINES", "choose"]
-
 
 class _OnDemand:
     """An engine that is imported when a plan suits it; where a package is missing for it, it runs no plan and says so."""

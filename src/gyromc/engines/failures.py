@@ -16,8 +16,6 @@ from gyromc.targets import CosinePerturbed, Quadratic
 from gyromc.targets.regressions import KnownLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["DensityCheck", "explanation", "failures_of"]
-
 FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)
 """Targets whose U is finite wherever θ is; where eᵗ overflows, the gradient tells."""
 GRADIENTS_A_CHECK = 100  # the cost of a check, less than a hundredth of a run, in gradients of each chain

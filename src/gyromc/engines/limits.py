@@ -10,19 +10,6 @@ from gyromc.memory import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.show.progress import say
 
-__all__ = [
-    "STEPS_A_SECOND",
-    "announce",
-    "check_length",
-    "check_memory",
-    "draws_bytes",
-    "kept_blocks",
-    "least_seconds",
-    "num_draws",
-    "row_bytes",
-    "run_bytes",
-]
-
 WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
 STEPS_A_SECOND = 10**9  # of all chains together, at best: a large GPU
 MOST_CHAIN_STEPS = 10**17  # three years at that pace

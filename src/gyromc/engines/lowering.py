@@ -19,8 +19,6 @@ from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.targets import GeneralizedLinear
 
-__all__ = ["AtCenter", "LinearStep", "at_center", "linear_step"]
-
 
 class LinearStep(NamedTuple):
     """The matrices of a step."""

@@ -22,8 +22,6 @@ from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.interruption import Interruption
 
-__all__ = ["SharedCheckpoints", "heard", "require_same", "same_start"]
-
 KIND = "message"
 
 

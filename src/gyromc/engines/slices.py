@@ -19,8 +19,6 @@ from gyromc.engines.base import Session
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-__all__ = ["Slices", "sliced"]
-
 ROWS = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
 Make = Callable[[Plan, EngineState, int], Session]
 """A session of a plan's chains in a state, whose first one has this number among all."""

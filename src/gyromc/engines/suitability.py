@@ -19,8 +19,6 @@ from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Or
 from gyromc.plan import Plan
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["KNOWN_ORACLES", "LIMITS", "PROFILES", "EngineLimits", "interpreting", "lanes", "pallas", "scan"]
-
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 """The oracles of the fused engines."""
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")

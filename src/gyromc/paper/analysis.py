@@ -21,8 +21,6 @@ from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse,
 from gyromc.shape.importance import Expectation, expectation
 from gyromc.targets import LogisticRegression
 
-__all__ = ["ABOUT", "Measured", "Varied", "analyse", "headlines", "predictive_reference", "variants"]
-
 
 def predictive_reference(
     target: LogisticRegression, points: np.ndarray, num_draws: int = 2**17, seed: int = 0

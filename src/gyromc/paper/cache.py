@@ -33,8 +33,6 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
 from gyromc.workers import Place, WorkerTask
 
-__all__ = ["Cache", "Interrupted", "Job", "Obtained", "Piece", "SentPlan", "fingerprint", "obtain"]
-
 FORMAT = 2
 LOOK_AGAIN = 0.5  # seconds between two looks at whether another process still computes
 

@@ -21,26 +21,6 @@ from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan, paper_steps
 
-__all__ = [
-    "CATALOGUE",
-    "PROFILES",
-    "ROLES",
-    "ROLE_NAMES",
-    "Bowl",
-    "Experiment",
-    "HeartDisease",
-    "PaperProblem",
-    "Profile",
-    "Sampler",
-    "SyntheticRegression",
-    "gradient_adjusted",
-    "high_resolution",
-    "rotation",
-    "seconds",
-    "select",
-    "with_choices",
-]
-
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 """u of the paper's §6."""
 

@@ -17,28 +17,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import special
 
-__all__ = [
-    "CONFIRMED",
-    "HOLDS_HERE",
-    "REFUTED",
-    "UNRESOLVED",
-    "Bootstrap",
-    "Claim",
-    "Item",
-    "Judgement",
-    "Normality",
-    "Reach",
-    "anderson_darling",
-    "interval",
-    "judged_at",
-    "normal_scores",
-    "normality",
-    "quantile_band",
-    "rmse",
-    "rmse_ratio",
-    "slope",
-]
-
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
     """Return √mean(e²) and its standard error, by the delta method."""

@@ -27,8 +27,6 @@ from gyromc.plan import Plan
 from gyromc.show.progress import Progress
 from gyromc.workers import Advance, Here, Place, Processes, WorkerTask, fastest
 
-__all__ = ["Cell", "Computation", "Outcome", "Work", "cells", "compute", "execute", "prepares"]
-
 FEW_CHAINS = 256  # too few to fill a GPU: so many are left to the processors beside it
 OWN_NUMBERS = ("lanes", "pallas")
 """Engines that compute a chain the same, bit for bit, whatever other chains there are."""

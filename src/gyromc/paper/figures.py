@@ -18,8 +18,6 @@ from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.claims import normal_scores, quantile_band
 from gyromc.show.pages import FIGURE_STYLE, lay_out
 
-__all__ = ["Panel", "panels"]
-
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}

@@ -15,8 +15,6 @@ from gyromc.paper.catalogue import Experiment
 from gyromc.plan import Plan, paper_steps
 from gyromc.workers import Advance, WorkerTask
 
-__all__ = ["error_job", "forecast", "forecast_jobs"]
-
 CONSTANTS = ("variance", "reversible_variance", "method", "strict")
 ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
 SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}

@@ -23,8 +23,6 @@ from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
 from gyromc.workers import Advance, Here, Place, Processes, WorkerTask
 
-__all__ = ["RESULTS", "drawing_place", "drawn", "judged", "markdown", "render", "took", "write_report"]
-
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
 COLUMNS = {

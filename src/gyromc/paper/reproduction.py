@@ -25,8 +25,6 @@ from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
 
-__all__ = ["Reproduction", "reproduce"]
-
 SECONDS_PER_ANALYSIS = 2.0
 SUMS = ("sampling", "sensitivity", "compiling", "predicting")
 """Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions beside them."""

@@ -34,8 +34,6 @@ from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState
 
-__all__ = ["Carry", "InBlocks", "OnMesh", "block_size", "cast", "drawn", "in_blocks", "on_mesh", "spread_over"]
-
 
 class Carry(NamedTuple):
     """What one step changes."""
@@ -190,11 +188,23 @@ def _to_host(carry: Carry, spread: ChainMesh, parts: Parts | None) -> EngineStat
     return EngineState(int(step), joined(whole(carry.z)), *sums, clock, failed_at, anchors=anchors)
 
 
-NUMBERS = 2**14  # of the states in a block: with fewer, what a step costs for any number of chains would show
-READ = 2**21  # numbers that the gradients of a block read: a step that takes longer may as well be shared by processes
-LEAST = 32  # chains that read a matrix together, at least
-LARGE = 4096  # numbers of a state, from which on one chain is a block
-MOST = 64  # blocks: each is a call of the program
+@dataclasses.dataclass(frozen=True)
+class BlockSettings:
+    """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json)."""
+
+    numbers: int = 2**14
+    """Of the states in a block: with fewer, what a step costs for any number of chains would show."""
+    read: int = 2**21
+    """Numbers that the gradients of a block read: a step that takes longer may as well be shared by processes."""
+    least: int = 32
+    """Chains that read a matrix together, at least."""
+    large: int = 4096
+    """Numbers of a state, from which on one chain is a block."""
+    most: int = 64
+    """Blocks: each is a call of the program."""
+
+
+SETTINGS = BlockSettings()
 DRAWN = (Exact.draw, Gaussian.draw, Batch.draw)  # what `drawn` knows
 
 
@@ -215,8 +225,10 @@ def block_size(plan: Plan) -> int:
     if type(plan.oracle).draw not in DRAWN:
         return chains
     read = plan.oracle.evaluations(plan.flat_target) * plan.dim
-    wanted = 1 if numbers >= LARGE else max(LEAST, min(NUMBERS // numbers, READ // read))
-    count = -(-chains // max(wanted, -(-chains // MOST)))
+    wanted = max(SETTINGS.least, min(SETTINGS.numbers // numbers, SETTINGS.read // read))
+    if numbers >= SETTINGS.large:
+        wanted = 1
+    count = -(-chains // max(wanted, -(-chains // SETTINGS.most)))
     return -(-chains // count)
 
 

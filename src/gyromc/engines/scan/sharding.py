@@ -46,20 +46,6 @@ from gyromc.targets import (
 )
 from gyromc.targets.regressions import Regression
 
-__all__ = [
-    "ByPart",
-    "Parts",
-    "Shards",
-    "anchors",
-    "by_part",
-    "moved",
-    "normal",
-    "on_devices",
-    "require_shared",
-    "shared",
-    "why_not_shared",
-]
-
 KNOWN = (GeneralizedLinear, SoftmaxRegression, MixedRegression, FiniteSum, StreamedRegression)
 SPARE = 4  # standard deviations of the number of drawn rows that a device holds, that are summed in the first round
 
