@@ -18,9 +18,9 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.paper import computation, reproduce, reproduction
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import cells, execute
+from gyromc.paper.computation import cells
 from gyromc.paper.report import RESULTS
-from support.profiles import TINY
+from support.profiles import TINY, execute
 
 
 def test_every_cell_is_kept_and_found_again(tmp_path):

@@ -18,11 +18,11 @@ from gyromc.paper import cache as module
 from gyromc.paper import reproduce
 from gyromc.paper.cache import Cache, Job, Obtained, Piece, SentPlan, fingerprint, obtain
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import Computation, Work, cells, compute, execute, prepares
+from gyromc.paper.computation import Computation, Work, cells, compute, prepares
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Processes, WorkerTask
 from support import chores
-from support.profiles import FAMILIES, TINY, VARIED
+from support.profiles import FAMILIES, TINY, VARIED, execute
 
 FEWER = dataclasses.replace(
     VARIED.sensitivity, num_chains=dict.fromkeys(FAMILIES, 24), num_step_sizes=TINY.num_step_sizes

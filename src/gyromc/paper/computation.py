@@ -129,23 +129,6 @@ class Work:
         return Outcome(pieces, computed, len(mine) - computed, tuple(self.notes))
 
 
-def execute(
-    todo: Sequence[Cell],
-    cache: Cache,
-    engine: str = "auto",
-    fresh: bool = False,
-    shown: Progress | None = None,
-    place: Place | None = None,
-) -> Outcome:
-    """Compute what is not in the cache, or everything if `fresh`; return everything. Cells with equal plans are computed once.
-
-    `place` is where pieces are computed; left out: in this process. Ctrl-C raises `Interrupted`; every finished piece is stored.
-    """
-    work, place, shown = Work(todo, cache, engine, fresh), place or Here(), shown or Progress()
-    found = obtain(work.jobs, cache, place, shown)
-    return work.outcome(found, obtain(work.failed(found), cache, place, shown))
-
-
 def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Piece, list[str]]:
     """Run one plan; return its piece and the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
     plan = sent.plan
