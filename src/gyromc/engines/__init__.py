@@ -6,6 +6,7 @@ Numba) and `pallas` (GPU).
 """
 
 from gyromc.engines.choice import ENGINES, choose
-from gyromc.engines.loop import draws_bytes, run
+from gyromc.engines.limits import draws_bytes
+from gyromc.engines.loop import run
 
 __all__ = ["ENGINES", "choose", "draws_bytes", "run"]

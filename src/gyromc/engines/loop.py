@@ -18,21 +18,10 @@ import numpy as np
 
 from gyromc import processes
 from gyromc.checks import one_of, positive, require, shown, whole
+from gyromc.engines import limits
 from gyromc.engines.base import batch_length
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import DensityCheck, explanation, failures_of
-from gyromc.engines.limits import (
-    STEPS_A_SECOND,
-    announce,
-    check_length,
-    check_memory,
-    draws_bytes,
-    kept_blocks,
-    least_seconds,
-    num_draws,
-    row_bytes,
-    run_bytes,
-)
 from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
@@ -47,7 +36,7 @@ from gyromc.targets import StreamedRegression
 if TYPE_CHECKING:
     from gyromc.engines.multiprocess import SharedCheckpoints
 
-__all__ = ["draws_bytes", "resume", "run", "run_bytes"]
+__all__ = ["resume", "run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +114,7 @@ def run(
     ```
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
-    check_length(plan)
+    limits.check_length(plan)
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
     if processes.count() > 1:
         _together().require_same(plan, options)
@@ -145,7 +134,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
         choose(plan, options.engine, options.mesh)
-    check_length(plan)
+    limits.check_length(plan)
     if processes.count() > 1:
         _together().require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
@@ -159,7 +148,7 @@ def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh
         progress is None or isinstance(progress, bool) or callable(progress),
         f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
-    check_memory(plan)
+    limits.check_memory(plan)
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
@@ -184,11 +173,13 @@ def _execute(
         plan = _together().same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
-    least = least_seconds(plan, before.state.step if before else 0)
+    least = limits.least_seconds(plan, before.state.step if before else 0)
     if least > SETTINGS.worth_saying and options.progress is not False:
-        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
+        say(
+            f"this takes at least {duration(least)}: {limits.STEPS_A_SECOND:.0e} steps a second are the most that is reached"
+        )
     if options.thin is not None:
-        announce(plan, options.thin, quiet=options.progress is False)
+        limits.announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -284,12 +275,12 @@ class _Loop:
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
-        self.length = batch_length(plan.num_steps, kept_blocks(plan))
+        self.length = batch_length(plan.num_steps, limits.kept_blocks(plan))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(num_draws(plan, options.thin), SETTINGS.on_device // row_bytes(plan)))
+            self.slots = max(1, min(limits.num_draws(plan, options.thin), SETTINGS.on_device // limits.row_bytes(plan)))
         self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
         self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)

@@ -26,7 +26,6 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Program
 from gyromc.engines.lanes.mapped import mapped_rows, no_rows
-from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.lowering import at_center, linear_step
 from gyromc.engines.suitability import PROFILES
@@ -73,6 +72,8 @@ def why_not(plan: Plan, mesh: Any = None) -> str | None:
     known = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, targets.StreamedRegression)
     if reason is not None or type(target) in (*known, *KNOWN):
         return reason
+    from gyromc.engines.lanes.translate import Untranslatable
+
     try:
         user_function(target)
     except Untranslatable as error:
@@ -82,6 +83,8 @@ def why_not(plan: Plan, mesh: Any = None) -> str | None:
 
 def user_function(target):
     """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
+    from gyromc.engines.lanes.translate import on_vectors, translated
+
     if isinstance(target, targets.Separable):
         if target.slope is not None:
             return on_vectors(target.slope, 1)
