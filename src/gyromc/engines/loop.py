@@ -208,22 +208,27 @@ def _execute(
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
             loop.raise_failures()
     run = dataclasses.replace(result(), draws=loop.draws())
+    _warn(run, options)
+    return run
+
+
+def _warn(run: Run, options: RunOptions) -> None:
+    """Warn about a run that was interrupted, whose rows were written to, or whose chains failed."""
     if run.partial:
         warnings.warn(
-            f"Interrupted: averages over {run.steps_done} of {plan.num_steps} steps. `run.continue_()` does the rest.",
+            f"Interrupted: averages over {run.steps_done} of {run.plan.num_steps} steps. `run.continue_()` does the rest.",
             GyromcWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    if written := _written(plan):
+    if written := _written(run.plan):
         warnings.warn(
             f"{written} was written to while the run read rows from it: its averages mix what was there before and after. "
             "Run it again.",
             GyromcWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if run.failures:  # otherwise raised above
-        warnings.warn(explanation(plan, run.failures, options), GyromcWarning, stacklevel=3)
-    return run
+        warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
 
 
 def _together() -> Any:
