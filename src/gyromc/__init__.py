@@ -25,6 +25,9 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
+    "check": "gyromc.solve.draws",
+    "sharpen": "gyromc.solve.draws",
+    "Posterior": "gyromc.posterior",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
+    from gyromc.posterior import Posterior
+    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
