@@ -17,8 +17,7 @@ from gyromc.paper.analysis import Measured, Varied, analyse, predictive_referenc
 from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
 from gyromc.paper.claims import Bootstrap
-from gyromc.paper.computation import Computation, Outcome
-from gyromc.paper.forecast import forecast
+from gyromc.paper.computation import Computation, Outcome, forecast
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
 from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine

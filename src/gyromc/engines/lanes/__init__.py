@@ -4,7 +4,7 @@
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
 `program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target, `compiled` compiles
-them; `random`, `functions` and `vectors` are the parts they are made of.
+them; `functions` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ import numpy as np
 
 from gyromc.engines import base as protocol
 from gyromc.engines.base import initial_state as shared_state
-from gyromc.engines.lanes import compiled, gradients, program, random
+from gyromc.engines.lanes import compiled, functions, gradients, program
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
@@ -36,7 +36,7 @@ def initial_state(plan: Plan) -> EngineState:
     """The state of all chains before the first step, each with its own stream of random numbers."""
     state = shared_state(plan)
     generator = np.zeros((plan.num_chains, 6), np.uint32)  # four words of state, then the bits of a spare normal
-    generator[:, :4] = random.streams(plan.seed, plan.num_chains)
+    generator[:, :4] = functions.streams(plan.seed, plan.num_chains)
     high, low, failed_at = state.high.astype(float), state.low.astype(float), state.failed_at.astype(np.int64)
     return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
 

@@ -16,8 +16,7 @@ import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp
-from gyromc.engines.lanes.random import next_index
+from gyromc.engines.lanes.functions import exp, next_index
 from gyromc.engines.lanes.vectors import (
     LANES,
     add_rows,
