@@ -52,6 +52,6 @@ def test_the_old_name_of_a_family_warns():
     assert heard[0].filename == __file__
 
 
-@pytest.mark.parametrize("old", ["theory", "keep_draws", "step sizes", "model", "dynamics", "bias"])
+@pytest.mark.parametrize("old", ["theory", "step sizes", "model", "dynamics", "bias"])
 def test_the_changelog_lists_old_arguments(old):
     assert row_of(old)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.engines.threads import num_threads
+from gyromc.memory import num_threads
 from gyromc.targets.families import BetaBinomial, Binomial, Ordinal
 from gyromc.targets.likelihoods import Bernoulli, Likelihood, Poisson
 
