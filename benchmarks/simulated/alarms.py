@@ -10,7 +10,7 @@ import numpy as np
 from gyromc.regression.adequacy.assess import assess, cut, held_out_coverage
 from gyromc.regression.adequacy.checks import ModelVerdict
 from gyromc.regression.fit import fit
-from gyromc.regression.terms import GroupTerm
+from gyromc.regression.problem import GroupTerm
 from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, Ordinal, StudentT
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
 from simulated.quickdraws import quick_draws

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gyromc.regression.draws import Draws, GroupDraws
-from gyromc.regression.terms import GroupTerm
-from gyromc.regression.units import Units
+from gyromc.regression.problem import GroupTerm
+from gyromc.regression.standardised import Units
 from gyromc.targets.families import BetaBinomial, Binomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
 from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
 

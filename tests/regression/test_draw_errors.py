@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gyromc.regression.draw_errors import quantile_errors, spread_errors
+from gyromc.regression.draws import quantile_errors, spread_errors
 from gyromc.regression.fit import fit
-from gyromc.regression.sampled import Sampled
+from gyromc.regression.sampling import Sampled
 
 ENDS = (0.025, 0.975)
 

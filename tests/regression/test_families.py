@@ -210,8 +210,8 @@ def test_large_counts_of_few_rows():
 @pytest.mark.slow  # tuning compiles
 def test_a_model_without_a_sampler_is_refused(monkeypatch):
     x, _, index, t, rng = grouped()
-    monkeypatch.setattr("gyromc.regression.mixing.Nested.possible", False)
-    monkeypatch.setattr("gyromc.regression.mixing.MOST_STEPS", 10)
+    monkeypatch.setattr("gyromc.regression.sampling.Nested.possible", False)
+    monkeypatch.setattr("gyromc.regression.sampling.MOST_STEPS", 10)
     term = GroupTerm("who", ("intercept",), np.ones((ROWS, 1)), index, [f"p{i}" for i in range(8)])
     with pytest.raises(gm.InvalidInput, match="No sampler was found that suits this model"):
         fit(x[:, None], rng.poisson(np.exp(t)), "poisson", groups=[term], effort="quick")

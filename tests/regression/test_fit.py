@@ -8,9 +8,9 @@ from scipy import special
 
 import gyromc as gm
 from gyromc.datasets import heart
-from gyromc.regression import chains
+from gyromc.regression import sampling as chains
 from gyromc.regression.fit import fit
-from gyromc.regression.units import Units
+from gyromc.regression.standardised import Units
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets.likelihoods import contrasts
 

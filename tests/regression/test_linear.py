@@ -6,7 +6,7 @@ from scipy import stats
 
 from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate, noise_scale
 from gyromc.regression.fit import fit
-from gyromc.regression.sums import RowSums
+from gyromc.regression.standardised import RowSums
 from simulated.coverage import coverage
 
 
@@ -102,13 +102,13 @@ def test_rows_summed_up_are_the_same_regression():
     sums = RowSums.empty(3)
     for first in range(0, 40, 8):
         sums = sums.add(X[first : first + 8], y[first : first + 8])
-    posed = sums.pose(2.5, True)
+    standard = sums.standardised(2.5, True)
     direct = fit(X, y)
-    np.testing.assert_allclose(posed.units.scale, direct.posterior.units.scale)
-    assert posed.units.scale[2] == 0.5
-    T = posed.units.coefficients(np.eye(1))[0]
-    noise = posed.units.noise
-    found = integrate(noise * posed.target.X, noise * posed.target.y, 2.5, T, posed.count)
+    np.testing.assert_allclose(standard.units.scale, direct.posterior.units.scale)
+    assert standard.units.scale[2] == 0.5
+    T = standard.units.coefficients(np.eye(1))[0]
+    noise = standard.units.noise
+    found = integrate(noise * standard.target.X, noise * standard.target.y, 2.5, T, standard.count)
     np.testing.assert_allclose(found.moments()[1], [c.sd for c in direct.coefficients], rtol=1e-6)
 
 

@@ -15,10 +15,9 @@ from gyromc.checks import positive, require
 from gyromc.records import Renamed
 from gyromc.regression.draws import Draws, Predictions
 from gyromc.regression.fit import check_dynamics, relative_error
-from gyromc.regression.posing import Posed, pose_problem
-from gyromc.regression.reading import read
-from gyromc.regression.sampled import Sampled
-from gyromc.regression.sampling import sample
+from gyromc.regression.problem import read
+from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.standardised import Standardised, standardise
 from gyromc.regression.stored import POSTERIOR_CLASSES
 
 __all__ = ["KIND", "STACKED", "BayesianEstimator", "dense"]
@@ -66,14 +65,14 @@ class BayesianEstimator(BaseEstimator):
         self.dynamics = dynamics
         self.random_state = random_state
 
-    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> Sampled:
+    def _sample(self, standard: Standardised, shape: tuple[int, ...]) -> Sampled:
         """Sample the posterior, store it as arrays with `coef_` and the like, and return it; `shape` is that of the outputs."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
+        names = [f"{i}" for i in range(len(standard.units.coefficients(standard.target.likelihood.basis)[0]))]
         check_dynamics(self.dynamics, stacklevel=5)  # the caller of `fit`
-        found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
+        found = sample(standard, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
         self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, found.warnings
         self.n_iter_ = 1 if found.run is None else found.run.steps_done + found.run.plan.burn_in
         spreads = found.posterior.spreads() if found.exact is None else found.exact.moments()[1]
@@ -139,4 +138,4 @@ class BayesianEstimator(BaseEstimator):
         beside = {"groups": (), "offset": None, "weights": weights, "trials": None, "priors": None}
         scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
         problem = read(X, y, family, names=None, classes=None, intercept=intercept, prior_scale=scale, **beside)
-        return self._sample(pose_problem(problem), shape)
+        return self._sample(standardise(problem), shape)

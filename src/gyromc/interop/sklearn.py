@@ -14,9 +14,9 @@ from gyromc.archive import Archive, unpack
 from gyromc.checks import positive, require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.regression.sampled import Sampled
+from gyromc.regression.sampling import Sampled
+from gyromc.regression.standardised import RowSums
 from gyromc.regression.stored import POSTERIOR_CLASSES
-from gyromc.regression.sums import RowSums
 
 with needs("sklearn", "`gyromc.interop.sklearn`"):
     from sklearn.base import ClassifierMixin, RegressorMixin
@@ -95,7 +95,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
         scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
         found = []
         for sums in self.sums_:
-            noise = self._sample(sums.pose(scale, intercept), ()).noise_scale
+            noise = self._sample(sums.standardised(scale, intercept), ()).noise_scale
             found.append({"noise_scale_": noise, **{n: getattr(self, n) for n in (*STACKED, "posterior_")}})
         self.noise_scale_ = found[0]["noise_scale_"]
         if np.ndim(y) == 2:

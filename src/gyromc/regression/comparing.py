@@ -15,9 +15,9 @@ import numpy as np
 from gyromc.checks import numbers, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
-from gyromc.regression.adequacy.loo import Loo, loo, loo_difference
+from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.predictive import Predictive
+from gyromc.regression.scores import Loo, loo, loo_difference
 from gyromc.show.numbers import plus_minus
 
 __all__ = ["CLEAR", "LEAST", "Candidate", "Comparison", "compare"]

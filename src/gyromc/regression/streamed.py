@@ -25,8 +25,8 @@ from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.conjugate import integrate
-from gyromc.regression.fitted import Coefficient
-from gyromc.regression.units import INTERCEPT_SCALE, Units
+from gyromc.regression.fit import Coefficient
+from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.targets import StreamedRegression
 from gyromc.targets.streamed import FAMILIES
 

@@ -103,11 +103,13 @@ def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(chains, tmp_pa
 
 def _mode_and_spread():
     """Of the same model in memory, in the user's units."""
-    from gyromc.regression.posing import pose
+    from gyromc.regression.problem import Problem
+    from gyromc.regression.standardised import standardise
     from gyromc.targets.likelihoods import Bernoulli
 
-    posed = pose(X, Y["logistic"].astype(float), Bernoulli(), 2.5, True)
-    model, (T, offset) = gm.Model(posed.target), posed.units.coefficients(np.eye(1))
+    names = tuple(NAMES)
+    standard = standardise(Problem("logistic", Bernoulli(), X, Y["logistic"].astype(float), names, None, True, 2.5, {}))
+    model, (T, offset) = gm.Model(standard.target), standard.units.coefficients(np.eye(1))
     return T @ model.mode + offset, np.sqrt(np.diag(T @ np.linalg.inv(model.precision) @ T.T))
 
 

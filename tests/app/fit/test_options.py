@@ -13,8 +13,8 @@ from gyromc.app.fit.priors import asked_priors
 from gyromc.app.fit.request import FAMILIES, Request
 from gyromc.app.fit.study import study
 from gyromc.errors import InvalidInput
+from gyromc.regression.effects import robust_spreads
 from gyromc.regression.fit import Prior, fit
-from gyromc.regression.robust import robust_spreads
 from support.commands import gyromc
 
 ROWS = 90

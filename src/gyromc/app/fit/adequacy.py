@@ -11,10 +11,9 @@ import numpy as np
 from gyromc.app.fit.advice import NAMES, Setting, advise, headline
 from gyromc.app.fit.datatable import DataTable
 from gyromc.app.fit.encoding import Encoding
-from gyromc.regression.adequacy.assess import Adequacy, assess, held_out_coverage
+from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers, held_out_coverage
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
-from gyromc.regression.adequacy.plots import figure_numbers
-from gyromc.regression.fitted import Fit
+from gyromc.regression.fit import Fit
 from gyromc.show.numbers import plain
 
 __all__ = ["adequacy", "coverage"]

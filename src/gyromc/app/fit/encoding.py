@@ -16,7 +16,7 @@ from gyromc.app.fit.roles import NO_ROLES, Roles
 from gyromc.app.fit.rows import DesignRows
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.regression.terms import GroupTerm
+from gyromc.regression.problem import GroupTerm
 from gyromc.show.numbers import counted, listed
 
 __all__ = ["CategoricalColumn", "Encoding", "GroupFactor", "NumericColumn", "Response"]

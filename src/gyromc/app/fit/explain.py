@@ -10,8 +10,8 @@ import numpy as np
 
 from gyromc.app.fit.encoding import CategoricalColumn, Encoding
 from gyromc.app.fit.preparation import Prepared
-from gyromc.regression.terms import Prior
-from gyromc.regression.units import INTERCEPT_SCALE, Units
+from gyromc.regression.problem import Prior
+from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
 

@@ -19,8 +19,8 @@ from gyromc.app.fit.response import COUNTS
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.wording import model_words
 from gyromc.regression.adequacy.laws import averaged, distribution
+from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Coefficient, Fit
-from gyromc.regression.predictive import Predictive
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted
 from gyromc.show.pages import machine

@@ -24,8 +24,8 @@ from gyromc.app.fit.roles import Roles
 from gyromc.app.fit.rows import DesignRows
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
+from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
-from gyromc.regression.terms import Prior
 from gyromc.show.numbers import counted
 
 __all__ = ["Prepared", "prepare", "read_new_rows"]

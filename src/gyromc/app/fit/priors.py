@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from gyromc.checks import require
 from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
-from gyromc.regression.terms import Prior
+from gyromc.regression.problem import Prior
 from gyromc.show.numbers import listed
 
 __all__ = ["asked_priors"]

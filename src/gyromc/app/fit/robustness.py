@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.app.fit.rows import DesignRows
-from gyromc.regression.fitted import Fit
+from gyromc.regression.fit import Fit
 from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Table
 
@@ -19,7 +19,7 @@ NAMES = ["robust_spread", "robust_low_95", "robust_high_95"]
 
 def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | None) -> dict[str, Any]:
     """Return the robust spread and interval of each coefficient, with a sentence on how to read them."""
-    from gyromc.regression.robust import robust_spreads
+    from gyromc.regression.effects import robust_spreads
 
     spreads = robust_spreads(fit, rows.X, y, rows.clusters, rows.weights, **rows.beside())
     found = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.regression.terms import GroupTerm
+from gyromc.regression.problem import GroupTerm
 
 __all__ = ["DesignRows"]
 

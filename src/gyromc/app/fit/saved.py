@@ -19,7 +19,7 @@ from gyromc.app.fit.roles import Roles
 from gyromc.archive import Archive, unpack, write_archive
 from gyromc.errors import InvalidInput
 from gyromc.regression.draws import Predictions
-from gyromc.regression.fitted import Coefficient, Fit
+from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.stored import POSTERIOR_CLASSES
 
 __all__ = ["KIND", "FittedModel", "restored"]

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import optimize
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
-from gyromc.regression.predictive import ResponseKind
+from gyromc.regression.draws import ResponseKind
 
 __all__ = ["collinearity", "separation"]
 

@@ -12,9 +12,9 @@ import numpy as np
 from scipy import special
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
-from gyromc.regression.adequacy.loo import Loo
 from gyromc.regression.adequacy.residuals import ModelResiduals
-from gyromc.regression.predictive import Predictive, ResponseKind
+from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.regression.scores import Loo
 
 __all__ = [
     "averaged",
