@@ -6,8 +6,7 @@ from gyromc.regression.draws import Draws
 from gyromc.regression.fit import fit
 from gyromc.regression.problem import Problem
 from gyromc.regression.standardised import standardise
-from gyromc.targets.families import Ordinal
-from gyromc.targets.likelihoods import Normal
+from gyromc.targets.families import Normal, Ordinal
 from gyromc.targets.mixed import MixedRegression
 
 

@@ -14,8 +14,16 @@ from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate
 from gyromc.regression.fit import fit
 from gyromc.regression.marginal import Marginal
 from gyromc.regression.nested import Nested
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Poisson
+from gyromc.targets.families import (
+    Bernoulli,
+    BetaBinomial,
+    Gamma,
+    NegativeBinomial,
+    NormalNoise,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
 from gyromc.targets.mixed import Group, MixedRegression
 
 __all__ = [

@@ -25,6 +25,7 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.expectation.expect",
+    "fit": "gyromc.tables.study",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned
 

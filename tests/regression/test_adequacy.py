@@ -10,7 +10,7 @@ from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_o
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import chance, residuals
 from gyromc.regression.draws import Predictive, ResponseKind
-from gyromc.targets.likelihoods import Normal, Poisson
+from gyromc.targets.families import Normal, Poisson
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gyromc.regression.draws import quantile_errors, spread_errors
+from gyromc.regression.draws import quantile_errors, sd_errors
 from gyromc.regression.fit import fit
 from gyromc.regression.sampling import Sampled
 
@@ -26,7 +26,7 @@ def test_errors_are_as_large_as_stated(correlation):
     """200 sets of 32 chains: the mean square of (found - exact)/stated is 1, within 5 of its standard errors √(2/200)."""
     draws = chains(np.random.default_rng(0), 200, correlation)
     columns = np.moveaxis(draws, 0, -1)  # chains × draws × repetitions
-    z = (columns.std(axis=(0, 1)) - 1) / spread_errors(columns)
+    z = (columns.std(axis=(0, 1)) - 1) / sd_errors(columns)
     assert abs(np.mean(z**2) - 1) < 0.5
     found = np.quantile(columns.reshape(-1, 200), ENDS, axis=0, method="hazen")
     for end, q, error in zip(ENDS, found, quantile_errors(columns, ENDS), strict=True):

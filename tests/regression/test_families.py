@@ -191,7 +191,7 @@ def test_groups(family):
     assert np.all(who.sd < 3 * found["sd(intercept | who)"].mean)
     new = GroupTerm("who", ("intercept",), np.ones((2, 1)), [0, 1], ["p3", "stranger"])
     prediction = found.predict([[0.0], [0.0]], groups=[new])
-    assert prediction.spread[1] > prediction.spread[0]  # nothing is known of a stranger
+    assert prediction.sd[1] > prediction.sd[0]  # nothing is known of a stranger
     with pytest.raises(gm.InvalidInput, match="no term for the group 'who'"):
         found.predict([[0.0]])
 
@@ -327,7 +327,6 @@ def test_narrow_priors_decide(family):
         ({"weights": [1, -1, 1]}, "`weights` must not be negative"),
         ({"priors": {"x9": 1.0}}, "no column or group 'x9'"),
         ({"priors": {"x0": 0.0}}, "must be positive"),
-        ({"family": "poisson", "model": "poisson"}, "older name of `family`"),
         ({"family": "softmax", "y": [0, 1, 2], "offset": [0, 0, 0]}, "not available for the family softmax"),
         ({"groups": [3]}, "values of `GroupTerm`"),
     ],

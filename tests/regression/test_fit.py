@@ -78,7 +78,7 @@ def test_skewed_posteriors_against_quadrature(name):
     row = found.posterior.units.rows(np.array([[2.5]]))
     rate = {"logistic": special.expit, "poisson": np.exp}[model](theta @ row[0])
     assert abs(prediction.mean[0] - w @ rate) < 4 * prediction.std_error[0] + 0.01 * np.sqrt(w @ (rate - w @ rate) ** 2)
-    assert abs(prediction.spread[0] / np.sqrt(w @ (rate - w @ rate) ** 2) - 1) < 0.05
+    assert abs(prediction.sd[0] / np.sqrt(w @ (rate - w @ rate) ** 2) - 1) < 0.05
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -143,15 +143,6 @@ def test_a_run_with_large_errors_is_continued():
     assert chains._long_enough(T, unseen, 0.2, run) is run
     small = max(c.std_error / c.sd for c in found.coefficients) / 100
     assert chains._long_enough(T, unseen, small, run).steps_done == 16 * run.steps_done
-
-
-@pytest.mark.parametrize("dynamics", ["reversible", "rotating"])
-def test_old_names(dynamics):
-    x, y = np.arange(8.0)[:, None], np.arange(8.0)
-    with pytest.warns(DeprecationWarning, match="the sampler is chosen by `gyromc.tune`"):
-        found = fit(x, y, dynamics=dynamics)
-    with pytest.warns(DeprecationWarning, match="`choice` is now called `tuned`"):
-        assert found.choice is found.tuned
 
 
 def test_softmax_against_quadrature():
@@ -252,17 +243,16 @@ def test_mini_batches_of_many_rows():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"model": "probit"}, "must be one of linear, student-t, logistic, softmax"),
+        ({"family": "probit"}, "must be one of linear, student-t, gamma, logistic"),
         ({"X": [[1.0], [np.nan]]}, "`X` must be finite"),
         ({"X": [1.0, 2.0]}, "matrix with one row per observation"),
         ({"y": [1.0]}, "one entry per row"),
-        ({"model": "logistic", "y": [1, 1]}, "at least two classes: every row is 1"),
-        ({"model": "logistic", "y": [1, 2]}, "must be 0 or 1"),
-        ({"model": "poisson", "y": [0.5, 1]}, "must hold counts"),
+        ({"family": "logistic", "y": [1, 1]}, "at least two classes: every row is 1"),
+        ({"family": "logistic", "y": [1, 2]}, "must hold 0 or 1"),
+        ({"family": "poisson", "y": [0.5, 1]}, "must hold counts"),
         ({"names": ["a", "b"]}, "one entry per column"),
         ({"level": 95}, "95 % is 0.95"),
         ({"effort": "huge"}, "`effort` must be one positive number"),
-        ({"dynamics": "fast"}, "must be one of reversible, rotating"),
         ({"prior_scale": 0}, "`prior_scale` must be positive"),
         ({"classes": ["a", "b"]}, "`classes` is for"),
     ],
@@ -300,9 +290,9 @@ def test_the_heart_data_against_importance_sampling():
     assert np.all(np.abs(np.array([c.sd for c in found.coefficients]) / sd - 1) < 0.03)
     p = special.expit(found.posterior.units.rows(X[:10]) @ theta.T)
     prediction = found.predict(X[:10])
-    assert np.all(np.abs(prediction.mean - p @ w) < 4 * np.hypot(prediction.std_error, 0.01 * prediction.spread))
+    assert np.all(np.abs(prediction.mean - p @ w) < 4 * np.hypot(prediction.std_error, 0.01 * prediction.sd))
     middle = np.abs(prediction.mean - 0.5) < 0.4  # near 0 and 1 the spread has heavy tails and larger errors
-    assert np.allclose(prediction.spread[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
+    assert np.allclose(prediction.sd[middle], np.sqrt((p - (p @ w)[:, None]) ** 2 @ w)[middle], rtol=0.04)
 
 
 def test_an_interrupt_before_the_first_draw_is_one(sigint):

@@ -79,7 +79,7 @@ def test_predictions_are_mixtures_over_sigma():
     assert np.sum(density) * (at[1] - at[0]) == pytest.approx(1, abs=1e-3)
     prediction = found.predict(X[:1])
     sd = np.sqrt(np.sum(density * (at - prediction.mean) ** 2) * (at[1] - at[0]))
-    assert sd == pytest.approx(prediction.sd[0], rel=0.02)
+    assert sd == pytest.approx(prediction.predictive_sd[0], rel=0.02)
     kurtosis = np.sum(density * (at - prediction.mean) ** 4) * (at[1] - at[0]) / sd**4
     assert kurtosis > 3.3
 

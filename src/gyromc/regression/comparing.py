@@ -26,7 +26,7 @@ CLEAR = 2.0  # standard errors
 LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
 MOST_ROWS = 1000
 NUM_DRAWS = 512
-EFFORT = 0.1  # error of means, in posterior spreads
+EFFORT = 0.1  # error of means, in posterior standard deviations
 TINY = 1e-8  # probability below which a density stands for that of a whole number
 
 

@@ -7,7 +7,6 @@ arrays, so that they can be pickled.
 """
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.records import Renamed
 from gyromc.regression.averages import (
     Averages,
     against_first,
@@ -29,8 +27,7 @@ from gyromc.regression.averages import (
 )
 from gyromc.regression.problem import GroupTerm
 from gyromc.regression.standardised import Units
-from gyromc.targets.families import StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 __all__ = [
     "MOST_DRAWS",
@@ -40,7 +37,7 @@ __all__ = [
     "Predictive",
     "ResponseKind",
     "quantile_errors",
-    "spread_errors",
+    "sd_errors",
 ]
 
 REACH = 3.0  # errors of the share, up and down: over fewer draws the slope would be mostly noise
@@ -53,14 +50,14 @@ def _between(values: np.ndarray) -> np.ndarray:
     return by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
 
 
-def spread_errors(draws: np.ndarray) -> np.ndarray:
+def sd_errors(draws: np.ndarray) -> np.ndarray:
     """The standard error of the standard deviation of draws, chains × draws × …
 
     ```python
     import numpy as np
-    from gyromc.regression.draws import spread_errors
+    from gyromc.regression.draws import sd_errors
     draws = np.random.default_rng(0).normal(size=(64, 32))
-    assert 0.5 < spread_errors(draws) * np.sqrt(2 * 64 * 32) < 2  # σ/√(2n) for independent draws of a normal law
+    assert 0.5 < sd_errors(draws) * np.sqrt(2 * 64 * 32) < 2  # σ/√(2n) for independent draws of a normal law
     ```
     """
     squares = (draws - draws.mean(axis=(0, 1))) ** 2
@@ -102,21 +99,19 @@ class Predictions:
 
     - `mean`: E[y | x], for classes their probabilities.
     - `std_error`: the Monte Carlo standard error of `mean`; more effort makes it smaller.
-    - `spread`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
+    - `sd`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
     - `noise`: the standard deviation of y about E[y | x, θ]; nothing makes it smaller.
     """
 
     mean: np.ndarray
     std_error: np.ndarray
-    spread: np.ndarray
+    sd: np.ndarray
     noise: np.ndarray
 
-    mc_error = Renamed("std_error")
-
     @property
-    def sd(self) -> np.ndarray:
-        """The predictive standard deviation of one observation: spread and noise together."""
-        return np.hypot(self.spread, self.noise)
+    def predictive_sd(self) -> np.ndarray:
+        """The predictive standard deviation of one observation: of its mean and noise together."""
+        return np.hypot(self.sd, self.noise)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +141,7 @@ class GroupDraws:
         """Posterior standard deviations: levels × columns."""
         return self.deviations.std(axis=(0, 1))
 
-    def spreads(self) -> np.ndarray:
+    def parameters(self) -> np.ndarray:
         """Standard deviations, then correlations, as in `GroupTerm.names`: chains × draws × numbers."""
         covariance = self.root @ np.swapaxes(self.root, -1, -2)
         sd = np.sqrt(np.einsum("...ii->...i", covariance))
@@ -208,11 +203,6 @@ class Draws:
         return self.theta.shape[0] * self.theta.shape[1]
 
     @property
-    def weights(self) -> np.ndarray:
-        """Ones, chains × draws: earlier versions weighted draws."""
-        return np.ones(self.theta.shape[:2])
-
-    @property
     def num_columns(self) -> int:
         """How many columns a row has, the intercept's not counted."""
         return len(self.units.scale)
@@ -223,12 +213,12 @@ class Draws:
         return self.theta @ T.T + offset
 
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The mean over draws of values, chains × draws × …, and its standard error from the spread between chains."""
+        """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""
         mean = np.mean(values, axis=(0, 1))
         by_chain = np.mean(values - mean, axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
 
-    def spreads(self) -> np.ndarray:
+    def sd(self) -> np.ndarray:
         """The posterior standard deviation of each coefficient."""
         draws = self.coefficients()
         return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
@@ -251,11 +241,11 @@ class Draws:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
         X = self._columns(X)
         beside = self._read(len(X), **beside)
-        measured = isinstance(self.likelihood, Normal | StudentT)
+        measured = self.likelihood.measured
         if measured and not self.groups:
             return Predictions(*self._linear(X, **beside))
-        draws = self if measured else self.single()  # a mean of 10⁶ with a spread of 1 needs double precision
-        if isinstance(self.likelihood, Categorical):
+        draws = self if measured else self.single()  # a mean of 10⁶ with an sd of 1 needs double precision
+        if self.likelihood.vector:
             odds, chains = against_first(self.theta, self.likelihood.basis), len(self.theta)
             part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
         else:
@@ -377,14 +367,6 @@ def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> Gr
 MOST_DRAWS = 1000
 
 
-class ResponseKind(enum.Enum):
-    """What a response is."""
-
-    NUMBERS = "numbers"
-    COUNTS = "counts"
-    CLASSES = "classes"
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictive:
     """The law of y at n rows under each of S draws.
@@ -438,9 +420,7 @@ class Predictive:
     @property
     def kind(self) -> ResponseKind:
         """Whether y is a number, a count or a class."""
-        if self.mean.ndim == 3 or isinstance(self.likelihood, Bernoulli):
-            return ResponseKind.CLASSES
-        return ResponseKind.COUNTS if self.likelihood.discrete else ResponseKind.NUMBERS
+        return self.likelihood.response
 
     @functools.cached_property
     def mean(self) -> np.ndarray:

@@ -3,7 +3,7 @@
 Input: a fit, its rows and the column of the file that each column of X comes from. Output: a list of `Effect`. A ratio is exp of
 a coefficient, or of a difference of two; a change is E[y | x'] - E[y | x], averaged over rows, x' with one thing changed.
 
-`robust_spreads` are standard deviations of coefficients that hold where the model's own variance of y is wrong: the sandwich
+`robust_sd` are standard deviations of coefficients that hold where the model's own variance of y is wrong: the sandwich
 H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log p(y | t) times the
 standardised row, summed over the rows of a cluster. Further parameters are held at their posterior means.
 """
@@ -20,20 +20,8 @@ from gyromc.checks import require
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Fit
 
-__all__ = ["RATIOS", "Effect", "changeable", "effects", "robust_spreads"]
+__all__ = ["Effect", "changeable", "effects", "robust_sd"]
 
-RATIOS = {
-    "logistic": "odds ratio",
-    "binomial": "odds ratio",
-    "beta-binomial": "odds ratio",
-    "ordinal": "odds ratio of a higher class",
-    "poisson": "rate ratio",
-    "negative-binomial": "rate ratio",
-    "gamma": "ratio of means",
-}
-"""What exp of a coefficient is, by model; the others have no such ratio."""
-CHANGES = {"logistic", "binomial", "beta-binomial", "poisson", "negative-binomial", "gamma"}  # E[y] is not linear in x
-DIFFERENCES = {"linear", "student-t"}  # E[y] is: a coefficient is the change
 MOST_ROWS, MOST_DRAWS = 500, 500  # of averages over rows
 MOST_CONTRASTS = 15  # between the levels of one column
 
@@ -79,7 +67,8 @@ def effects(
     assert [effect.name for effect in found] == ["dose + 1", "sex: m against f"]
     ```
     """
-    if fit.model not in {*RATIOS, *DIFFERENCES}:
+    likelihood = fit.posterior.likelihood
+    if likelihood.words.ratio is None and not likelihood.measured:
         return []
     place = {c.name: k for k, c in enumerate(fit.coefficients)}
     draws = fit.posterior.coefficients().reshape(-1, len(place))
@@ -89,8 +78,9 @@ def effects(
     for source, columns in changeable(fit.names, sources, X).items():
         moves = _moves(source, columns, fit.names, X, (references or {}).get(source, "the reference"))
         for name, to, start in moves:
-            if fit.model in DIFFERENCES and (to is None or start is None):
-                continue  # the coefficient says it
+            # of a mean that is linear in x, the coefficient is the change
+            if likelihood.measured and (to is None or start is None):
+                continue
             along = sum(s * draws[:, place[fit.names[j]]] for j, s in ((to, 1.0), (start, -1.0)) if j is not None)
             found.append(study.effect(name, along, columns, to, start))
     return found
@@ -104,13 +94,13 @@ class _Study:
 
     def effect(self, name: str, along: Any, columns: list[int], to: int | None, start: int | None) -> Effect:
         """The effect of a move with these draws of its coefficient; `columns` are all of its source."""
-        model = self.fit.model
+        likelihood = self.fit.posterior.likelihood
         tails = [(1 - self.fit.level) / 2, 0.5, (1 + self.fit.level) / 2]
         low, middle, high = np.quantile(along, tails, method="hazen")
-        if model in DIFFERENCES:
+        if likelihood.measured:
             return Effect(name, change=float(np.mean(along)), change_interval=(float(low), float(high)))
         ratio = Effect(name, float(np.exp(middle)), (float(np.exp(low)), float(np.exp(high))))
-        if model not in CHANGES:
+        if likelihood.cutpoints:
             return ratio
         change = (self._mean(columns, to) - self._mean(columns, start)).mean(axis=1)
         low, _, high = np.quantile(change, tails, method="hazen")
@@ -175,7 +165,7 @@ def _rows_of(beside: Mapping[str, Any], picked: np.ndarray) -> dict[str, Any]:
 STEP = 1e-4  # of the linear predictor, for differences
 
 
-def robust_spreads(
+def robust_sd(
     fit: Fit,
     X: np.ndarray,
     y: np.ndarray,
@@ -196,21 +186,22 @@ def robust_spreads(
     ```python
     import numpy as np
     from gyromc.regression.fit import fit
-    from gyromc.regression.effects import robust_spreads
+    from gyromc.regression.effects import robust_sd
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, 400)
     y = 1 + x + x * rng.standard_normal(400)
     found = fit(x[:, None], y, effort="quick")
-    assert robust_spreads(found, x[:, None], y)[0] < found.sd["intercept"]
+    assert robust_sd(found, x[:, None], y)[0] < found.sd["intercept"]
     ```
     """
     posterior, likelihood = fit.posterior, fit.posterior.likelihood
     require(
         not getattr(posterior, "groups", ()),
-        "Robust spreads are for models without groups. Fit without them and pass `clusters`.",
+        "Robust standard deviations are for models without groups. Fit without them and pass `clusters`.",
     )
     require(
-        likelihood.outputs == 1, "Robust spreads are for models with one linear predictor, not for several classes."
+        likelihood.outputs == 1,
+        "Robust standard deviations are for models with one linear predictor, not for several classes.",
     )
     mean = _at_mean(posterior)
     t, given = mean.predictors(X, **beside)
@@ -226,7 +217,7 @@ def robust_spreads(
     factor = n / max(n - k, 1)
     if clusters is not None:
         names, place = np.unique(clusters, return_inverse=True)
-        require(len(names) > 1, "Cluster-robust spreads need two clusters or more: there is one.")
+        require(len(names) > 1, "Cluster-robust standard deviations need two clusters or more: there is one.")
         summed = np.zeros((len(names), k))
         np.add.at(summed, place, scores)
         scores, factor = summed, len(names) / (len(names) - 1) * (n - 1) / max(n - k, 1)

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, one_of, positive, require, whole
+from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.engines.choice import ENGINES
 from gyromc.errors import GyromcWarning
-from gyromc.records import Column, Records, Renamed
-from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, spread_errors
-from gyromc.regression.problem import FAMILIES, GroupTerm, Prior, Problem, read
+from gyromc.records import Column, Records
+from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
+from gyromc.regression.problem import GroupTerm, Prior, Problem, read
 from gyromc.regression.sampling import Sampled, sample
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.results import Run
-from gyromc.targets.families import Ordinal
+from gyromc.targets.families import FAMILIES
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.regressions import WithLikelihood
 from gyromc.tuning.tuned import Tuned
@@ -29,7 +29,6 @@ from gyromc.tuning.tuned import Tuned
 __all__ = [
     "EFFORTS",
     "FAMILIES",
-    "MODELS",
     "Coefficient",
     "Fit",
     "GroupTerm",
@@ -68,9 +67,6 @@ class Coefficient:
     low_error: float = 0.0
     high_error: float = 0.0
 
-    mc_error = Renamed("std_error")
-    effective_size = Renamed("ess")
-
     @property
     def ess(self) -> float:
         """(sd / std_error)²."""
@@ -98,21 +94,21 @@ class Fit(Records[Coefficient]):
 
     **Attributes:**
 
-    - `model`: the family, one of `FAMILIES`; `names`: of the columns; `classes`: of the response, or None.
+    - `family`: one of `FAMILIES`; `names`: of the columns; `classes`: of the response, or None.
     - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
     - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
     - `auxiliary`: further parameters, as rows like those of coefficients: `sigma`, `shape`, `sd(time | subject)`, …
     - `groups`: by name, the deviations of each group's levels (`GroupDraws`).
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
-      chains × draws × coefficients; `weights`: ones.
+      chains × draws × coefficients.
     - `reason`: how it was computed; `tuned`: a `Tuned`, the plan, and `run`: what it gave. Both are None where no chain was run.
     - `partial`: whether Ctrl-C ended the run early.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
     """
 
-    model: str
+    family: str
     names: tuple[str, ...]
     classes: tuple[str, ...] | None
     coefficients: tuple[Coefficient, ...]
@@ -131,7 +127,6 @@ class Fit(Records[Coefficient]):
     interval = Column[tuple[float, float]]("The central credible interval.")
     bias = Column[float]("How large the discretisation bias of `mean` is, as estimated; it is not subtracted.")
     error = Column[float]("The root mean square error of `mean`, from `std_error` and `bias`.")
-    choice = Renamed("tuned")
     ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
 
     @property
@@ -139,14 +134,14 @@ class Fit(Records[Coefficient]):
         """The coefficients by name, then the further parameters."""
         found = {c.label: c for c in self.coefficients}
         for row in self.auxiliary:
-            found[row.label if row.label not in found else f"{row.label} (of the {self.model} model)"] = row
+            found[row.label if row.label not in found else f"{row.label} (of the {self.family} model)"] = row
         return found
 
     @property
     def noise_scale(self) -> float | None:
         """The posterior mean of σ of a linear model, in the units of y."""
         return (
-            next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.model == "linear" else None
+            next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.family == "linear" else None
         )
 
     @property
@@ -160,22 +155,12 @@ class Fit(Records[Coefficient]):
         return self.posterior.coefficients()
 
     @property
-    def weights(self) -> np.ndarray:
-        """Ones, chains × draws: all draws count alike. Kept for programs written when they did not."""
-        return self.posterior.weights
-
-    @property
     def groups(self) -> dict[str, GroupDraws]:
         """The deviations of the levels, by the name of their group."""
         return {group.name: group for group in self.posterior.groups}
 
-    @property
-    def family(self) -> str:
-        """The family, also called `model`."""
-        return self.model
-
     def predict(self, X, **beside) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior spread and noise apart.
+        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior sd and noise apart.
 
         `offset`, `trials` and `groups` of the rows are passed by name, as for `Draws.predictors`.
         """
@@ -197,13 +182,13 @@ def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficien
     """The table of coefficients."""
     posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
     if sampled.exact is None:
-        spreads, (low, high) = posterior.spreads(), posterior.quantiles(ends)
+        sd, (low, high) = posterior.sd(), posterior.quantiles(ends)
         errors = _errors(sampled, posterior.coefficients(), ends)
     else:
         offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
-        spreads, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
+        sd, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
         errors = np.zeros((3, len(rows)))
-    columns = sampled.mean, spreads, low, high, sampled.std_error, sampled.bias, *errors
+    columns = sampled.mean, sd, low, high, sampled.std_error, sampled.bias, *errors
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
@@ -211,8 +196,8 @@ def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficien
 
 
 def _errors(sampled: Sampled, draws: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
-    """The Monte Carlo errors of spread, low and high end of draws, chains × draws × numbers: 3 × numbers."""
-    return sampled.scarcity * np.concatenate([spread_errors(draws)[None], quantile_errors(draws, ends)])
+    """The Monte Carlo errors of sd, low and high end of draws, chains × draws × numbers: 3 × numbers."""
+    return sampled.scarcity * np.concatenate([sd_errors(draws)[None], quantile_errors(draws, ends)])
 
 
 def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coefficient, ...]:
@@ -225,7 +210,7 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
     found = []
     for i, (name, (draws, bias)) in enumerate(sampled.beside.items()):
         mean, error = sampled.averages.get(name) or sampled.posterior.average(draws)
-        if isinstance(problem.likelihood, Ordinal) and problem.classes is not None and i < len(problem.classes) - 1:
+        if problem.likelihood.cutpoints and problem.classes is not None and i < len(problem.classes) - 1:
             name = f"{problem.classes[i]} | {problem.classes[i + 1]}"
         sd, (low, high) = float(draws.std()), np.quantile(draws, ends, method="hazen")
         errors = _errors(sampled, draws[..., None], ends)[:, 0].tolist()
@@ -235,18 +220,15 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
     return tuple(found)
 
 
-MODELS = FAMILIES
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
-DYNAMICS = ("reversible", "rotating")  # what `dynamics` could be
 
 
 def fit(
     X,
     y,
-    family: str | None = None,
+    family: str = "linear",
     *,
-    model: str | None = None,
     groups: Sequence[GroupTerm] = (),
     offset=None,
     weights=None,
@@ -260,7 +242,6 @@ def fit(
     level: float = 0.95,
     num_chains: int = 64,
     num_draws: int = 2048,
-    dynamics: str | None = None,
     seed: int = 0,
     engine: str = "auto",
     progress: bool | Callable[[int], object] | None = False,
@@ -280,7 +261,7 @@ def fit(
     - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
       (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"binomial"` and
       `"beta-binomial"` with `trials`).
-    - `family`: one of `FAMILIES`, linear where it is left out; `model` is its older name.
+    - `family`: one of `FAMILIES`.
     - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
     - `trials`: of each row, for `"binomial"` and `"beta-binomial"`.
@@ -293,8 +274,7 @@ def fit(
       the posterior standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
     - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many nearly independent states to keep
-      at least, for spreads, intervals and predictions.
-    - `dynamics`: not used any more; the sampler is chosen by `gyromc.tune`.
+      at least, for standard deviations, intervals and predictions.
     - `seed`, `engine`, `progress`: as for `gyromc.run`.
 
     **Returns:** a `Fit`.
@@ -308,9 +288,6 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    require(family is None or model is None, "`model` is the older name of `family`: pass one of them.")
-    if model is not None:
-        warnings.warn("`model` is now called `family`.", DeprecationWarning, stacklevel=2)
     level, intercept = coverage(level), flag(intercept, "intercept")
     one_of(engine, ("auto", *ENGINES), "engine")
     options = {
@@ -318,11 +295,10 @@ def fit(
         "num_draws": num_draws,
         "seed": whole(seed, "seed", least=0),
     }
-    check_dynamics(dynamics)
     problem = read(
         X,
         y,
-        next((given for given in (family, model) if given is not None), "linear"),
+        family,
         names=names,
         classes=classes,
         intercept=intercept,
@@ -347,19 +323,10 @@ def relative_error(effort: str | float) -> float:
     return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
 
 
-def check_dynamics(dynamics: str | None, stacklevel: int = 3) -> None:
-    """Warn where a sampler is asked for: it is chosen by `gyromc.tune` now."""
-    if dynamics is None:
-        return
-    one_of(dynamics, DYNAMICS, "dynamics", " Leave it out.")
-    message = "`dynamics` is not used any more: the sampler is chosen by `gyromc.tune`. Leave it out."
-    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
-
-
 def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: float) -> Fit:
     """The `Fit` of a sampled posterior."""
     return Fit(
-        model=problem.family,
+        family=problem.family,
         names=problem.names,
         classes=problem.classes,
         coefficients=coefficients(sampled, labels(problem), level),

@@ -125,7 +125,7 @@ class Nested:
         parts, first = [np.broadcast_to(X, (len(phi), *X.shape))], len(target.likelihood.auxiliary)
         for group in target.groups:
             a, b = first + group.sizes[0], first + sum(group.sizes[:2])
-            root = group.spreads(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b])
+            root = group.sds(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b])
             block = np.zeros((len(phi), n, group.num_levels, root.shape[-1]))
             block[:, np.arange(n), group.index] = group.Z @ root
             parts.append(block.reshape(len(phi), n, -1))

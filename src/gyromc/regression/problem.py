@@ -12,8 +12,8 @@ import numpy as np
 
 from gyromc.checks import numbers, one_of, positive, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.targets.families import BetaBinomial, Binomial, Gamma, NegativeBinomial, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 __all__ = ["FAMILIES", "GroupTerm", "Prior", "Problem", "read", "read_groups", "read_priors"]
 
@@ -128,23 +128,6 @@ def read_priors(priors: Any, columns: Sequence[str], groups: Sequence[GroupTerm]
     return found
 
 
-FAMILIES = (
-    "linear",
-    "student-t",
-    "logistic",
-    "softmax",
-    "ordinal",
-    "poisson",
-    "negative-binomial",
-    "gamma",
-    "binomial",
-    "beta-binomial",
-)
-CLASSES = ("logistic", "softmax", "ordinal")  # families whose y is a class
-COUNTS = ("poisson", "negative-binomial", "binomial", "beta-binomial")
-OF_TRIALS = ("binomial", "beta-binomial")  # counts of successes
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
     """A regression as the user poses it, checked.
@@ -181,24 +164,32 @@ class Problem:
 
 def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: float, **beside: Any) -> Problem:
     """The problem that a user's arguments pose."""
-    one_of(family, FAMILIES, "family")
+    one_of(family, tuple(FAMILIES), "family")
     names, classes = _texts(names, "names"), _texts(classes, "classes")
     X, y = numbers(X, "X"), numbers(y, "y")
     require(X.ndim == 2 and X.shape[0] > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
     require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
     trials = _of_rows(beside["trials"], "trials", len(X))
-    _check_response(y, family, trials)
-    likelihood = _likelihood(y, family, None if classes is None else len(classes))
+    _require_responses(y, FAMILIES[family], trials)
+    seen = int(y.max()) + 1
+    count = seen if classes is None else len(classes)
+    likelihood = FAMILIES[family].made(count)
+    if hasattr(likelihood, "num_classes"):
+        require(count >= seen, f"`y` holds class {seen - 1}, but `classes` names {count}: classes are counted from 0.")
     columns, values = _labels(X, names, likelihood, classes)
     groups = read_groups(beside["groups"], len(X))
-    require(not groups or family != "softmax", "Groups are not available for the family softmax: leave `groups` out.")
+    require(
+        not groups or not likelihood.vector, f"Groups are not available for the family {family}: leave `groups` out."
+    )
     weights, offset = _of_rows(beside["weights"], "weights", len(X)), _of_rows(beside["offset"], "offset", len(X))
     if weights is not None:
         require(weights.min() >= 0 and weights.max() > 0, "`weights` must not be negative, and some must be positive.")
-    require(offset is None or family != "softmax", "`offset` is not available for the family softmax: leave it out.")
+    require(
+        offset is None or not likelihood.vector, f"`offset` is not available for the family {family}: leave it out."
+    )
     priors = read_priors(beside["priors"], columns, groups)
     located = any(prior.location for prior in priors.values())
-    require(not located or family != "softmax", "Priors of the family softmax have a scale only, no location.")
+    require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
     return Problem(
         family=family,
         likelihood=likelihood,
@@ -206,7 +197,7 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
         y=y,
         names=columns,
         classes=values,
-        intercept=intercept and family != "ordinal",  # the cutpoints of an ordinal model are its intercepts
+        intercept=intercept and not likelihood.cutpoints,
         prior_scale=prior_scale,
         priors=priors,
         offset=offset,
@@ -226,57 +217,28 @@ def _of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
     return values
 
 
-def _check_response(y: np.ndarray, family: str, trials: np.ndarray | None) -> None:
+def _require_responses(y: np.ndarray, family: type[Likelihood], trials: np.ndarray | None) -> None:
     """Refuse responses that the family cannot have."""
+    of_trials = " and ".join(name for name, known in FAMILIES.items() if known.known)
     require(
-        (trials is not None) == (family in OF_TRIALS),
-        f"The family {family} needs `trials`, the number of trials of each row."
-        if trials is None
-        else f"`trials` is for the families {' and '.join(OF_TRIALS)}: got it with {family}.",
+        trials is not None or not family.known, f"The family {family.name} needs `trials`, one number for each row."
     )
-    if family in COUNTS or family in ("ordinal", "softmax"):
-        what = "counts 0, 1, 2, …" if family in COUNTS else "classes 0, 1, 2, …"
-        _refuse((y < 0) | (y != np.round(y)), y, f"`y` must hold {what}", "Encode them as whole numbers.")
-    if family == "gamma":
-        remedy = "Leave these rows out, or take the family linear."
-        _refuse(~(y > 0), y, "`y` must be positive for the family gamma", remedy)
-    if family == "logistic":
-        _refuse((y != 0) & (y != 1), y, "`y` must be 0 or 1", "Encode the positive class as 1.")
+    require(
+        trials is None or bool(family.known), f"`trials` is for the families {of_trials}: got it with {family.name}."
+    )
+    family.require(y)
     if trials is not None:
-        odd = (trials < y) | (trials < 1) | (trials != np.round(trials))
-        _refuse(odd, trials, "`trials` must be whole numbers of at least 1 and at least `y`", "Correct these rows.")
-    if family in CLASSES:
+        odd = np.flatnonzero((trials < y) | (trials < 1) | (trials != np.round(trials)))
+        if odd.size:
+            raise InvalidInput(
+                f"`trials` must be whole numbers of at least 1 and at least `y`: row {odd[0]} has {trials[odd[0]]:g} "
+                f"({odd.size} rows differ). Correct these rows."
+            )
+    if family.response is ResponseKind.CLASSES:
         require(
             np.unique(y).size >= 2,
             f"`y` must hold at least two classes: every row is {y[0]:g}. There is nothing to tell apart.",
         )
-
-
-def _refuse(odd: np.ndarray, values: np.ndarray, rule: str, remedy: str) -> None:
-    """Raise where a rule is broken, naming the first row."""
-    places = np.flatnonzero(odd)
-    if places.size:
-        first = places[0]
-        raise InvalidInput(f"{rule}: row {first} has {values[first]:g} ({places.size} rows differ). {remedy}")
-
-
-def _likelihood(y: np.ndarray, family: str, num_classes: int | None) -> Likelihood:
-    if family in ("softmax", "ordinal"):
-        seen = int(y.max()) + 1
-        count = seen if num_classes is None else num_classes
-        require(count >= seen, f"`y` holds class {seen - 1}, but `classes` names {count}: classes are counted from 0.")
-        return Categorical(count) if family == "softmax" else Ordinal(count)
-    kinds = {
-        "linear": Normal,
-        "student-t": StudentT,
-        "logistic": Bernoulli,
-        "poisson": Poisson,
-        "negative-binomial": NegativeBinomial,
-        "gamma": Gamma,
-        "binomial": Binomial,
-        "beta-binomial": BetaBinomial,
-    }
-    return kinds[family]()
 
 
 def _texts(given, name: str) -> list[str] | None:
@@ -299,10 +261,10 @@ def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tupl
     require(
         len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
     )
-    if isinstance(likelihood, Categorical | Bernoulli | Ordinal):
-        count = 2 if isinstance(likelihood, Bernoulli) else likelihood.num_classes
+    if likelihood.response is ResponseKind.CLASSES:
+        count = getattr(likelihood, "num_classes", 2)
         classes = [str(c) for c in range(count)] if classes is None else classes
         require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
         return tuple(names), tuple(classes)
-    require(classes is None, "`classes` is for a logistic, softmax or ordinal model.")
+    require(classes is None, f"`classes` is for a response that is a class: got it with {likelihood.name}.")
     return tuple(names), None

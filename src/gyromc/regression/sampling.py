@@ -25,13 +25,12 @@ from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.marginal import MOST_SIZE, ROUNDS, Marginal
 from gyromc.regression.nested import Nested
 from gyromc.regression.problem import GroupTerm
-from gyromc.regression.standardised import Standardised, posterior
+from gyromc.regression.standardised import Standardised
 from gyromc.results import Run
 from gyromc.targets import Target
-from gyromc.targets.families import NormalNoise, Ordinal
-from gyromc.targets.likelihoods import Normal
+from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import WithLikelihood, regression
 from gyromc.tuning.tune import tune
 from gyromc.tuning.tuned import Expected, Tuned
 
@@ -46,7 +45,7 @@ class Sampled:
 
     - `posterior`: draws; `reason`: how they were computed; `tuned`, `run`: of the chains, None where there are none.
     - `mean`, `std_error`, `bias` (estimated, not subtracted): of each coefficient.
-    - `exact`: spreads and quantiles of the coefficients and of σ where they are known without draws.
+    - `exact`: standard deviations and quantiles of the coefficients and of σ where they are known without draws.
     - `beside`: the further parameters, by name, as draws and the size of their bias in standard deviations.
     - `worth`: how many independent draws the weighted ones are worth that these draws were picked from; None where none were.
     - `averages`: their means with standard errors where these are known better than from the draws.
@@ -81,7 +80,7 @@ class Sampled:
 
 
 MOST_LENGTHENING = 16.0
-MOST_SQUARES = 30  # coefficients whose squares are tuned for too: these see the bias of posterior spreads
+MOST_SQUARES = 30  # coefficients whose squares are tuned for too: these see the bias of posterior standard deviations
 APART = 2.0  # relaxation times between two kept states
 BURN_IN = 5.0  # relaxation times
 
@@ -209,7 +208,7 @@ def _linear_groups(
     for group in target.groups:
         k, correlations, size = group.sizes
         u, c = found.phi[:, at : at + k], found.phi[:, at + k : at + k + correlations]
-        root = group.spreads(u)[..., None] * group.correlation_root(c)
+        root = group.sds(u)[..., None] * group.correlation_root(c)
         b = found.v[:, first : first + size].reshape(-1, group.num_levels, k)
         pieces.append((b.reshape(*shape, group.num_levels, k), root.reshape(*shape, k, k)))
         at, first = at + k + correlations, first + size
@@ -315,7 +314,7 @@ def _of_theta(standard: Standardised, groups: Sequence[GroupTerm], theta: np.nda
     parts, pieces = target.parts(theta), []
     for i, (group, b) in enumerate(zip(target.groups, target.deviations(theta), strict=True)):
         u, c = parts[2 + 3 * i], parts[3 + 3 * i]
-        pieces.append((b, group.spreads(u)[..., None] * group.correlation_root(c)))
+        pieces.append((b, group.sds(u)[..., None] * group.correlation_root(c)))
     return _posterior(standard, groups, parts[0], target.given(theta), pieces)
 
 
@@ -333,13 +332,13 @@ def _beside(posterior: Draws, groups: Sequence[GroupTerm], bias: np.ndarray) -> 
     """Draws of the further parameters and of the groups' numbers by name, each with its bias in standard deviations."""
     likelihood, found, first = posterior.likelihood, {}, len(posterior.given)
     for i, (name, draws) in enumerate(zip(likelihood.auxiliary, posterior.given, strict=True)):
-        shifted = draws + _shift(posterior) if isinstance(likelihood, Ordinal) else draws
-        found[name] = shifted, float(bias[: i + 1].max() if isinstance(likelihood, Ordinal) else bias[i])
+        shifted = draws + _shift(posterior) if likelihood.cutpoints else draws
+        found[name] = shifted, float(bias[: i + 1].max() if likelihood.cutpoints else bias[i])
     for term, group in zip(groups, posterior.groups, strict=True):
-        spreads = group.spreads()
+        values = group.parameters()
         own = bias[first : first + len(term.names)]
         for i, name in enumerate(term.names):
-            found[name] = spreads[..., i], float(own[i] if i < len(term.columns) else own.max())
+            found[name] = values[..., i], float(own[i] if i < len(term.columns) else own.max())
         first += len(term.names)
     return found
 
@@ -374,7 +373,7 @@ def sample(
     V = _spanned(full.X)
     lift = np.kron(np.eye(likelihood.outputs), V)
     reduced = V.shape[0] != V.shape[1]
-    seen = posterior(likelihood, full.X @ V, full.y, prior_scale) if reduced else full
+    seen = regression(likelihood, full.X @ V, full.y, prior_scale) if reduced else full
     every, offset = standard.units.coefficients(likelihood.basis)
     T = every @ lift if reduced else every
     labels = [f"{i}: {name}" for i, name in enumerate(names)]
@@ -411,7 +410,7 @@ def _linear(standard: Standardised, num_chains: int, num_draws: int, seed: int) 
     nothing = np.zeros(len(T))
     return Sampled(
         posterior=Draws(target.likelihood, units, theta, (units.y_scale * sigma,)),
-        reason="Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, spreads and "
+        reason="Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, sds and "
         "intervals of the coefficients are integrals over σ, by quadrature; no chain was run.",
         mean=found.moments()[0] + offset,
         std_error=nothing,

@@ -19,13 +19,11 @@ import numpy as np
 
 from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.problem import GroupTerm, Prior, Problem
-from gyromc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
-from gyromc.targets.families import NormalNoise, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Likelihood, Normal, Poisson
+from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
-from gyromc.targets.regressions import WithLikelihood
+from gyromc.targets.regressions import WithLikelihood, regression
 
-__all__ = ["INTERCEPT_SCALE", "RowSums", "Standardised", "Units", "posterior", "standardise"]
+__all__ = ["INTERCEPT_SCALE", "RowSums", "Standardised", "Units", "standardise"]
 
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
@@ -108,8 +106,8 @@ def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarra
     )  # so that squares of huge entries do not overflow
     unit = columns / size
     center = unit.mean(axis=0) if centred else np.zeros(columns.shape[1])
-    spread = np.sqrt(np.mean((unit - center) ** 2, axis=0))
-    return size * center, np.where(spread > 1e-10, size * spread, 1.0)
+    sd = np.sqrt(np.mean((unit - center) ** 2, axis=0))
+    return size * center, np.where(sd > 1e-10, size * sd, 1.0)
 
 
 GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard deviation of its column (and of y)
@@ -135,23 +133,23 @@ def standardise(problem: Problem) -> Standardised:
     import numpy as np
     from gyromc.regression.problem import Problem
     from gyromc.regression.standardised import standardise
-    from gyromc.targets.likelihoods import Poisson
+    from gyromc.targets.families import Poisson
     problem = Problem("poisson", Poisson(), np.arange(6.0)[:, None], np.arange(6.0), ("x",), None, True, 2.5, {})
     assert standardise(problem).target.dim == 2
     ```
     """
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
-    measured = isinstance(likelihood, Normal | StudentT)
-    centred = problem.intercept or isinstance(likelihood, Ordinal)
+    measured = likelihood.measured
+    centred = problem.intercept or likelihood.cutpoints
     units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred)
     units = units.with_priors(problem.priors, problem.names, prior_scale)
     if isinstance(likelihood, Normal) and not problem.groups:
         return _linear(problem, units)
-    if isinstance(likelihood, Categorical):
+    if likelihood.vector:
         prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
     rows = units.rows(X)
     if problem.plain:
-        return Standardised(posterior(likelihood, rows, y, prior_scale), units)
+        return Standardised(regression(likelihood, rows, y, prior_scale), units)
     before = units.known(X) + (0.0 if problem.offset is None else problem.offset)
     if measured:
         y, before = (y - before) / units.y_scale, np.zeros(len(y))
@@ -176,23 +174,15 @@ def _linear(problem: Problem, units: Units) -> Standardised:
         root = np.sqrt(problem.weights)
         rows, y, count = rows * root[:, None], y * root, float(problem.weights.sum())
     units = dataclasses.replace(units, noise=noise_scale(rows, y, problem.prior_scale, count))
-    target = posterior(Normal(), rows / units.noise, y / units.noise, problem.prior_scale)
+    target = regression(Normal(), rows / units.noise, y / units.noise, problem.prior_scale)
     return Standardised(target, units, count)
 
 
 def _group(term: GroupTerm, prior: Prior | None, units: Units) -> Group:
     """A group with the prior means of its standard deviations."""
-    spread = Units.of(term.Z, None, 1.0, True).scale
-    scale = GROUP_SCALE / spread if prior is None else np.full(len(spread), prior.scale / units.y_scale)
+    sd = Units.of(term.Z, None, 1.0, True).scale
+    scale = GROUP_SCALE / sd if prior is None else np.full(len(sd), prior.scale / units.y_scale)
     return Group(term.Z, term.index, len(term.levels), scale)
-
-
-def posterior(likelihood: Likelihood, X: np.ndarray, y: np.ndarray, prior_scale: float) -> WithLikelihood:
-    """The target of a likelihood with data and the prior N(0, prior_scale² I)."""
-    if isinstance(likelihood, Categorical):
-        return SoftmaxRegression(X, y, prior_scale, likelihood.num_classes)
-    kinds = {Normal: LinearRegression, Bernoulli: LogisticRegression, Poisson: PoissonRegression}
-    return kinds[type(likelihood)](X, y, prior_scale)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,10 +223,8 @@ class RowSums:
         root = np.sqrt(self.count)
         center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
         left = columns - ones * center
-        size, spread = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
-        scale = np.where(
-            spread > 1e-10 * size, spread, 1.0
-        )  # as in `Units.of`: a column that never changes keeps its prior
+        size, sd = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
+        scale = np.where(sd > 1e-10 * size, sd, 1.0)  # as in `Units.of`: a column that never changes keeps its prior
         two = self.two & (self.ends[0] < self.ends[1])
         scale[:-1] = np.where(two, (self.ends[1] - self.ends[0]) / 2, scale[:-1])
         units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
@@ -244,5 +232,5 @@ class RowSums:
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
         units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
         return Standardised(
-            posterior(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count)
+            regression(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count)
         )

@@ -20,8 +20,7 @@ from scipy import special
 from gyromc.checks import numbers, positive, require
 from gyromc.evaluation import POTENTIAL, over_rows, spend
 from gyromc.targets.base import SumOverData
-from gyromc.targets.families import exponential
-from gyromc.targets.likelihoods import Likelihood, library
+from gyromc.targets.likelihoods import Likelihood, exponential, library
 
 __all__ = ["Group", "MixedRegression"]
 
@@ -71,7 +70,7 @@ class Group(eqx.Module):
         k = self.Z.shape[1]
         return k, k * (k - 1) // 2, k * self.num_levels
 
-    def spreads(self, u):
+    def sds(self, u):
         """The standard deviations: … × k."""
         return exponential(u) * self.scale
 
@@ -80,9 +79,9 @@ class Group(eqx.Module):
         xp, k = library(u), self.Z.shape[1]
         r, first = {}, 0
         for j in range(k - 1):  # the partial correlations given the first j columns
-            spread = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
+            scale = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
             for i in range(j + 1, k):
-                r[i, j] = xp.tanh(spread * u[..., first])
+                r[i, j] = xp.tanh(scale * u[..., first])
                 first += 1
         zero, rows = xp.zeros_like(u[..., 0]) if k > 1 else None, []
         for i in range(k):
@@ -94,11 +93,11 @@ class Group(eqx.Module):
             rows.append(xp.stack([*row, *[zero] * (k - 1 - i)], axis=-1) if k > 1 else None)
         return xp.stack(rows, axis=-2) if k > 1 else xp.ones((*u.shape[:-1], 1, 1), u.dtype)
 
-    def deviations(self, u_spread, u_correlation, z):
+    def deviations(self, u_sd, u_correlation, z):
         """b: … × levels × k."""
-        spreads, root = self.spreads(u_spread), self.correlation_root(u_correlation)
+        sds, root = self.sds(u_sd), self.correlation_root(u_correlation)
         z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
-        return z @ library(z).swapaxes(spreads[..., :, None] * root, -1, -2)
+        return z @ library(z).swapaxes(sds[..., :, None] * root, -1, -2)
 
 
 class MixedRegression(SumOverData):

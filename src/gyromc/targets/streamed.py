@@ -18,21 +18,11 @@ from gyromc.data import RowSource, over_blocks, random_access
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
-from gyromc.targets.regressions import (
-    KnownLikelihood,
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    WithLikelihood,
-)
+from gyromc.targets.regressions import BY_FAMILY as FAMILIES
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 __all__ = ["FAMILIES", "StreamedRegression"]
 
-FAMILIES: dict[str, type[WithLikelihood]] = {
-    "linear": LinearRegression,
-    "logistic": LogisticRegression,
-    "poisson": PoissonRegression,
-}
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
 IN_CACHE = 2**16  # and those of some of the points, so that the arrays between them stay in the processor's cache

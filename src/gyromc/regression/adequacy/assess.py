@@ -21,7 +21,7 @@ from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, 
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
 from gyromc.regression.scores import Loo, Waic, loo, waic
-from gyromc.targets.likelihoods import Normal
+from gyromc.targets.families import Normal
 
 __all__ = [
     "MOST_ROWS",
