@@ -17,17 +17,6 @@ import numpy as np
 from gyromc.engines.threads import num_threads
 from gyromc.targets.likelihoods import Likelihood, of_indicator
 
-__all__ = [
-    "AT_ONCE",
-    "Averages",
-    "against_first",
-    "averages",
-    "class_averages",
-    "finite",
-    "in_parts",
-    "linear_averages",
-]
-
 AT_ONCE = 2**18  # numbers of a part: 1 MiB in single precision
 MOST_EXPONENT = 80.0  # eᵗ is finite in single precision up to t = 88
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least

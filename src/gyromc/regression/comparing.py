@@ -17,6 +17,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
+from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, loo, loo_difference
 from gyromc.show.numbers import plus_minus
 
@@ -158,7 +159,7 @@ def compare(
     w = np.ones(len(y)) if weights is None else numbers(weights, "weights")
     counted_rows = np.flatnonzero(w > 0)
     rows = counted_rows[chosen_rows(len(counted_rows), np.random.default_rng([seed, 9]), MOST_ROWS)]
-    beside = _cut(rows, offset, trials, groups)
+    beside = cut({"offset": offset, "trials": trials, "groups": tuple(groups) or None}, rows)
     whole = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
@@ -172,18 +173,6 @@ def compare(
         raise InvalidInput(f"No family could be fitted. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     best = max(fitted.values(), key=lambda one: one.elpd)
     return Comparison(tuple(_candidate(name, one, best) for name, one in found.items()), len(rows), len(y))
-
-
-def _cut(rows: np.ndarray, offset, trials, groups) -> dict[str, Any]:
-    """Some of the rows of what stands beside X; what is None is left out."""
-    found: dict[str, Any] = {
-        name: numbers(values, name)[rows]
-        for name, values in (("offset", offset), ("trials", trials))
-        if values is not None
-    }
-    if groups:
-        found["groups"] = tuple(dataclasses.replace(g, Z=g.Z[rows], index=g.index[rows]) for g in groups)
-    return found
 
 
 def _left_out(

@@ -15,8 +15,6 @@ import functools
 import numpy as np
 from scipy import linalg, special
 
-__all__ = ["Evidence", "Integrated", "integrate", "noise_scale"]
-
 SMALLEST, LARGEST = 1e-3, 10.0  # ε and B of the prior of σ, in standard deviations of y
 GRID = 400  # values of σ
 FAR = 45.0  # logarithms of the density below its maximum, beyond which σ is left out

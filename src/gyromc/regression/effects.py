@@ -19,6 +19,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Fit
+from gyromc.regression.problem import cut
 
 __all__ = ["Effect", "changeable", "effects", "robust_sd"]
 
@@ -73,7 +74,7 @@ def effects(
     place = {c.name: k for k, c in enumerate(fit.coefficients)}
     draws = fit.posterior.coefficients().reshape(-1, len(place))
     picked = np.unique(np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(int))
-    study = _Study(fit, X[picked], {} if beside is None else _rows_of(beside, picked))
+    study = _Study(fit, X[picked], cut(beside, picked))
     found = []
     for source, columns in changeable(fit.names, sources, X).items():
         moves = _moves(source, columns, fit.names, X, (references or {}).get(source, "the reference"))
@@ -151,15 +152,6 @@ def _moves(
     ]
     pairs = list(itertools.combinations(columns, 2))[:MOST_CONTRASTS]
     return [*moves, *((f"{source}: {level[b]} against {level[a]}", b, a) for a, b in pairs)]
-
-
-def _rows_of(beside: Mapping[str, Any], picked: np.ndarray) -> dict[str, Any]:
-    """What stands beside X, at some of the rows."""
-    cut = lambda group: dataclasses.replace(group, Z=group.Z[picked], index=group.index[picked])
-    return {
-        name: tuple(map(cut, value)) if name == "groups" else np.asarray(value)[picked]
-        for name, value in beside.items()
-    }
 
 
 STEP = 1e-4  # of the linear predictor, for differences

@@ -14,8 +14,6 @@ from scipy import linalg, optimize, special
 
 from gyromc.targets.mixed import MixedRegression
 
-__all__ = ["FREEDOM", "ROUNDS", "WIDER", "Marginal", "Weighted", "proposed"]
-
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
 ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept
 STEP = 1e-2  # of difference quotients of log p(φ | y)

@@ -17,8 +17,6 @@ from gyromc.regression.marginal import proposed
 from gyromc.shape.importance import Sample
 from gyromc.targets.mixed import MixedRegression
 
-__all__ = ["Nested", "NestedDraws"]
-
 ROUNDS = (200, 400)  # draws of φ that the proposal is fitted to
 PAIRS = (1000, 20_000)  # fewest and most pairs of draws
 INNER = 40.0  # degrees of freedom of the proposal of v: nearly Gaussian, with tails

@@ -15,8 +15,6 @@ from gyromc.errors import InvalidInput
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
-__all__ = ["FAMILIES", "GroupTerm", "Prior", "Problem", "read", "read_groups", "read_priors"]
-
 MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
 
 
@@ -94,6 +92,17 @@ class GroupTerm:
         """The level of each row as a place in other levels; -1 where it is not among them."""
         known = {level: i for i, level in enumerate(levels)}
         return np.array([known.get(level, -1) for level in self.levels] + [-1])[self.index]
+
+
+def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
+    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
+    found = {}
+    for name, value in (beside or {}).items():
+        if value is not None and name == "groups":
+            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
+        elif value is not None:
+            found[name] = np.asarray(value)[rows]
+    return found
 
 
 def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:

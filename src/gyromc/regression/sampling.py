@@ -34,8 +34,6 @@ from gyromc.targets.regressions import WithLikelihood, regression
 from gyromc.tuning.tune import tune
 from gyromc.tuning.tuned import Expected, Tuned
 
-__all__ = ["Sampled", "run_plan", "sample", "sample_mixed", "tuned_plan"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampled:

@@ -16,20 +16,6 @@ from scipy import special
 from gyromc.checks import require
 from gyromc.shape.pareto import HEAVY, smoothed
 
-__all__ = [
-    "Loo",
-    "Score",
-    "Waic",
-    "calibration_of_classes",
-    "calibration_of_intervals",
-    "class_scores",
-    "held_out_rows",
-    "loo",
-    "loo_difference",
-    "number_scores",
-    "waic",
-]
-
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST_ROWS = 10
 """With fewer rows than this, none is held out."""

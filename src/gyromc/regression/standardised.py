@@ -23,8 +23,6 @@ from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
 from gyromc.targets.regressions import WithLikelihood, regression
 
-__all__ = ["INTERCEPT_SCALE", "RowSums", "Standardised", "Units", "standardise"]
-
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
 

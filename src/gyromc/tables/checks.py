@@ -21,24 +21,8 @@ from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = ["NAMES", "Advice", "Setting", "adequacy", "advise", "coverage", "headline", "option_added"]
-
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
-NAMES = {
-    Aspect.WEIGHTS: "weights",
-    Aspect.SEPARATION: "separation",
-    Aspect.DISPERSION: "dispersion",
-    Aspect.CURVATURE: "straight lines",
-    Aspect.SPREAD: "even spread",
-    Aspect.CALIBRATION: "calibration",
-    Aspect.COVERAGE: "coverage",
-    Aspect.OUTLIERS: "outliers",
-    Aspect.INTERACTIONS: "interactions",
-    Aspect.INFLUENCE: "influential rows",
-    Aspect.COLLINEARITY: "collinearity",
-}
-"""What each check is called in tables."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,8 +115,8 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
         first = wrong[0]["sentence"]
         names = f" Against it: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
         return f"The model does not fit: {first}{names}"
-    if any(check["name"] == NAMES[Aspect.WEIGHTS] for check in checks):
-        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == NAMES[Aspect.WEIGHTS])}"
+    if any(check["name"] == Aspect.WEIGHTS.value for check in checks):
+        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == Aspect.WEIGHTS.value)}"
     if look:
         return f"Nothing speaks against the model; worth a look: {', '.join(look)}."
     return f"Nothing speaks against the model, in {counted(len(checks), 'check')}."
@@ -407,7 +391,7 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     wrong = check.verdict is not ModelVerdict.FINE
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
     return {
-        "name": NAMES[check.aspect],
+        "name": check.aspect.value,
         "verdict": check.verdict.value,
         "statistic": plain(check.statistic),
         "p": plain(check.p),

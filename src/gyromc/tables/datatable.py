@@ -20,24 +20,6 @@ from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.show.numbers import listed
 
-__all__ = [
-    "MAX_COLUMNS",
-    "DataTable",
-    "adorned",
-    "as_numbers",
-    "as_text",
-    "clean",
-    "is_dates",
-    "ordered",
-    "pandas_module",
-    "read_sheet",
-    "read_table",
-    "require_scale",
-    "split_names",
-    "table_of",
-    "with_points",
-]
-
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
 

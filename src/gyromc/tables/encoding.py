@@ -12,13 +12,11 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.regression.problem import GroupTerm
+from gyromc.regression.problem import GroupTerm, cut
 from gyromc.show.numbers import counted, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
-
-__all__ = ["CategoricalColumn", "DesignRows", "Encoding", "GroupFactor", "NumericColumn", "Response"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,12 +35,8 @@ class DesignRows:
 
     def take(self, rows: np.ndarray) -> "DesignRows":
         """Return some of the rows."""
-        cut = {
-            name: None if value is None else value[rows]
-            for name, value in ((field, getattr(self, field)) for field in ("offset", "weights", "trials", "clusters"))
-        }
-        groups = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in self.groups)
-        return DesignRows(self.X[rows], groups, **cut)
+        some = cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows)
+        return DesignRows(**some)
 
     def beside(self) -> dict[str, Any]:
         """Return what fits and predictions take beside X, by name."""

@@ -16,8 +16,6 @@ from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES
 
-__all__ = ["explained", "explanation_tables"]
-
 FIRST_ROWS = 5
 MOST_SHOWN = 12  # columns in the table of first rows
 

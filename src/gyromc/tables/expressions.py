@@ -17,8 +17,6 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
-__all__ = ["FUNCTIONS", "categorical_call", "columns_of", "functions", "offset_call", "unquoted"]
-
 ELEMENTWISE = {
     "log": np.log,
     "log2": np.log2,

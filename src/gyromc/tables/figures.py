@@ -11,8 +11,6 @@ from matplotlib.ticker import MaxNLocator
 from gyromc.checks import require
 from gyromc.show.pages import FIGURE_STYLE, Picture, lay_out
 
-__all__ = ["BLUE", "GREY", "ORANGE", "axes_of", "model_figures", "pictures"]
-
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 BAND = "#9CC9E6"
 SIZE = (4.4, 3.1)

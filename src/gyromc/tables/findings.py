@@ -26,20 +26,6 @@ from gyromc.tables.encoding import DesignRows, Encoding, Response
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = [
-    "checkup",
-    "coefficient_table",
-    "effect_findings",
-    "held_out",
-    "label",
-    "model_words",
-    "part",
-    "predictions",
-    "results",
-    "robust_findings",
-    "with_robust",
-]
-
 
 def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
@@ -106,7 +92,9 @@ def _bias(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: abs(c.bias))
     if ratio == 0:
         return _check("step-size bias", True, "none.")
-    text = f"at most {100 * ratio:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+    text = (
+        f"at most {100 * ratio:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+    )
     return _check("step-size bias", ratio < MOST_BIAS, text, "Pass `--effort thorough`.")
 
 

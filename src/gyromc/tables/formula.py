@@ -24,18 +24,6 @@ from gyromc.extras import needs
 from gyromc.tables.datatable import pandas_module
 from gyromc.tables.expressions import FUNCTIONS, categorical_call, columns_of, functions, offset_call
 
-__all__ = [
-    "Expression",
-    "Formula",
-    "FormulaDesign",
-    "GroupPart",
-    "Terms",
-    "evaluate",
-    "formulaic_module",
-    "read_formula",
-    "response_of",
-]
-
 LONGEST = 10_000  # characters
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 

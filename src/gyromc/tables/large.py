@@ -25,8 +25,6 @@ from gyromc.tables.findings import COEFFICIENT_COLUMNS
 from gyromc.tables.request import Request
 from gyromc.targets.regressions import BY_FAMILY
 
-__all__ = ["LARGE", "is_large", "large_study", "large_tables"]
-
 LARGE = 100_000_000  # numbers in a Parquet file, beyond which it is not read into memory
 TIMES = 10  # a CSV file takes about so many times its size in memory
 RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")

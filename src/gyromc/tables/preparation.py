@@ -28,8 +28,6 @@ from gyromc.tables.request import Request
 from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import DateColumn, Roles, learn_dates
 
-__all__ = ["Prepared", "asked_priors", "giveaway_check", "giveaways", "prepare", "read_new_rows"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:

@@ -27,8 +27,6 @@ from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, Num
 from gyromc.tables.formula import Formula, FormulaDesign, read_formula
 from gyromc.tables.response import Wishes, recognise_response
 
-__all__ = ["complete_rows", "rare_levels", "recognise"]
-
 MAX_LEVELS = 50
 """A text column with more categories than this is refused unless `--categorical` names it."""
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's

@@ -18,27 +18,6 @@ from gyromc.show.tables import Cell, Table
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = [
-    "FILES",
-    "RESULTS",
-    "by_class",
-    "coefficient_table",
-    "effect_cells",
-    "effect_table",
-    "error_sentence",
-    "family_cells",
-    "family_note",
-    "family_table",
-    "model_note",
-    "parameter_table",
-    "quoted",
-    "render",
-    "robust_table",
-    "tables",
-    "verdicts",
-    "write",
-]
-
 MOST_COEFFICIENTS = 60
 ERRORS = {"Monte Carlo error": "std_error", "step-size bias": "bias"}
 """Columns that are left out where all are zero: integrals have no Monte Carlo error, and without a chain there is no bias."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
-__all__ = ["Option", "Request", "in_python"]
-
 
 class Option:
     """How an option is shown on the command line: its help, its names where they are not its own, what stands for its value."""

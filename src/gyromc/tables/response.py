@@ -19,8 +19,6 @@ from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
 from gyromc.targets.families import FAMILIES, family_named
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = ["Wishes", "families_of", "recognise_response"]
-
 MAX_CLASSES = 50
 FEW_VALUES = 10
 """A target of at most so many different whole numbers could be counts or classes: the user has to choose."""

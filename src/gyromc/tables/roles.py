@@ -14,8 +14,6 @@ from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_modul
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import LinkFunction
 
-__all__ = ["NO_ROLES", "PARTS", "DateColumn", "Roles", "learn_dates"]
-
 RULES = {
     "weights": ("a number of 0 or more", lambda x: x >= 0),
     "offset": ("a finite number", lambda x: np.isfinite(x)),

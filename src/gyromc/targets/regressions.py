@@ -110,8 +110,8 @@ class KnownLikelihood(SumOverData):
     def sampled(self, count: int) -> "WithLikelihood":
         """The same model in memory, of so many random rows or all where there are fewer, with as much less prior."""
 
-    def hessians(self, rows, chunk=512):
-        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(rows, float)])
+    def hessians(self, points, chunk=512):
+        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(points, float)])
 
     def data_hessian(self, theta):
         return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
@@ -141,26 +141,26 @@ class WithLikelihood(Regression, KnownLikelihood):
         weights = params if self._scalar else params.reshape(q, -1).T
         return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
 
-    def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, points: np.ndarray) -> list[np.ndarray]:
         """The points in parts whose linear predictors are held together."""
         at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
-        return np.array_split(rows, max(1, -(-len(rows) // at_once)))
+        return np.array_split(points, max(1, -(-len(points) // at_once)))
 
-    def potentials(self, rows):
-        rows = np.asarray(rows, float)
-        spend(POTENTIAL * len(rows))
-        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(rows)]
-        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
+    def potentials(self, points):
+        points = np.asarray(points, float)
+        spend(POTENTIAL * len(points))
+        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(points)]
+        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
 
-    def gradients(self, rows):
-        rows = np.asarray(rows, float)
-        spend(len(rows))
-        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(rows)]
-        return np.concatenate(found) + float(self.prior_precision) * rows
+    def gradients(self, points):
+        points = np.asarray(points, float)
+        spend(len(points))
+        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(points)]
+        return np.concatenate(found) + float(self.prior_precision) * points
 
-    def _data_gradients(self, rows: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at every row."""
-        slopes = self.likelihood.slope(self.predictors(rows), self.y)
+    def _data_gradients(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at every point."""
+        slopes = self.likelihood.slope(self.predictors(points), self.y)
         return (slopes if self._scalar else np.swapaxes(slopes, -1, -2)) @ self.X
 
     def start_point(self) -> np.ndarray:
@@ -177,13 +177,13 @@ class WithLikelihood(Regression, KnownLikelihood):
         fields, prior = (lambda t: (t.X, t.y, t.prior_precision)), self.prior_precision * count / self.num_data
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
-    def mean_hessian(self, rows):
+    def mean_hessian(self, points):
         q, p = self.likelihood.outputs, self.X.shape[1]
-        spend(len(rows) + self.dim)
+        spend(len(points) + self.dim)
         w = np.zeros((self.num_data, q, q))
-        for part in self._parts(np.asarray(rows, float)):
+        for part in self._parts(np.asarray(points, float)):
             w += self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q).sum(axis=0) / len(
-                rows
+                points
             )
         if q == 1:
             roots = self.X * np.sqrt(w[:, 0, 0, None])

@@ -20,21 +20,9 @@ from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
+from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
 from gyromc.targets.families import Normal
-
-__all__ = [
-    "MOST_ROWS",
-    "Adequacy",
-    "assess",
-    "bayesian_r_squared",
-    "chosen_rows",
-    "cut",
-    "figure_numbers",
-    "held_out_coverage",
-    "observations",
-    "smooth",
-]
 
 MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
 MOST_NUMBERS = 1_500_000  # draws × rows
@@ -218,17 +206,6 @@ def not_made(counts: np.ndarray) -> ModelCheck:
     return ModelCheck(
         Aspect.WEIGHTS, float(counts[row]), details={"row": row, "made": False}, verdict=ModelVerdict.LOOK
     )
-
-
-def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
-    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
-    found = {}
-    for name, value in (beside or {}).items():
-        if name == "groups":
-            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
-        elif value is not None:
-            found[name] = np.asarray(value)[rows]
-    return found
 
 
 def held_out_coverage(

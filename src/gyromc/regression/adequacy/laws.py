@@ -16,20 +16,6 @@ from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.draws import Predictive, ResponseKind
 from gyromc.regression.scores import Loo
 
-__all__ = [
-    "averaged",
-    "calibration",
-    "class_calibration",
-    "class_tails",
-    "coverage",
-    "deleted",
-    "dispersion",
-    "distribution",
-    "influence",
-    "outliers",
-    "tails",
-]
-
 OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
 UNEVEN = 0.01  # of the squared distance from a uniform law
 MOSTLY = 0.6  # of the largest mean, from which a law is called too narrow or too wide whatever else it is

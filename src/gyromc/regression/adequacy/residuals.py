@@ -19,8 +19,6 @@ from scipy import linalg, special
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck
 from gyromc.regression.draws import Predictive, ResponseKind
 
-__all__ = ["ModelResiduals", "chance", "curvature", "even_spread", "interactions", "natural_spline", "residuals"]
-
 FITTED = 0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
 LEAST_LEFT = 1e-4  # share of a candidate's square that must be left when fitted directions are removed
 
