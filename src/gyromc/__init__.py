@@ -24,7 +24,7 @@ _NAMES = {
     "Tuned": "gyromc.tuning.tuned",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
-    "expect": "gyromc.expectation.expect",
+    "expect": "gyromc.solve.expect",
     "fit": "gyromc.tables.study",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
-    from gyromc.expectation.expect import expect
+    from gyromc.solve.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
