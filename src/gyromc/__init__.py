@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
-    from gyromc.solve.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned

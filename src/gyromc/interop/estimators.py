@@ -69,9 +69,10 @@ class BayesianEstimator(BaseEstimator):
             seed = check_random_state(seed).randint(2**31 - 1)
         names = [f"{i}" for i in range(len(standard.units.coefficients(standard.target.likelihood.basis)[0]))]
         found = sample(standard, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
-        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, found.warnings
-        self.n_iter_ = 1 if found.run is None else found.run.steps_done + found.run.plan.burn_in
-        sd = found.posterior.sd() if found.exact is None else found.exact.moments()[1]
+        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, list(found.warnings)
+        self.n_iter_ = 1 if found.account is None else found.account.gradients // found.account.chains
+        sd = found.sd if found.sd is not None else found.posterior.sd()
+        sd = sd if found.exact is None else found.exact.moments()[1]
         columns = {"": found.mean, "sd_": sd, "std_error_": found.std_error, "bias_": found.bias}
         for name, values in columns.items():
             table = values.reshape(*shape, -1)

@@ -7,24 +7,22 @@ deviation and discretisation bias kept apart. `Coefficient` is one row of its ta
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, one_of, positive, whole
-from gyromc.engines.choice import ENGINES
+from gyromc.checks import coverage, flag, positive, whole
 from gyromc.errors import GyromcWarning
+from gyromc.posterior import Account
 from gyromc.records import Column, Records
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
 from gyromc.regression.problem import GroupTerm, Prior, Problem, read
 from gyromc.regression.sampling import Sampled, sample
 from gyromc.regression.standardised import Standardised, standardise
-from gyromc.results import Run
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.regressions import WithLikelihood
-from gyromc.tuning.tuned import Tuned
 
 __all__ = [
     "EFFORTS",
@@ -102,8 +100,8 @@ class Fit(Records[Coefficient]):
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
       chains × draws × coefficients.
-    - `reason`: how it was computed; `tuned`: a `Tuned`, the plan, and `run`: what it gave. Both are None where no chain was run.
-    - `partial`: whether Ctrl-C ended the run early.
+    - `reason`: how it was computed; `account`: what the solver did, None where no chain was run.
+    - `partial`: whether Ctrl-C ended it early.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
     """
@@ -116,8 +114,8 @@ class Fit(Records[Coefficient]):
     target: WithLikelihood | MixedRegression
     reason: str
     level: float
-    tuned: Tuned | None = None
-    run: Run | None = None
+    account: Account | None = None
+    partial: bool = False
     auxiliary: tuple[Coefficient, ...] = ()
 
     _entry, _result = "coefficient", "fit"
@@ -143,11 +141,6 @@ class Fit(Records[Coefficient]):
         return (
             next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.family == "linear" else None
         )
-
-    @property
-    def partial(self) -> bool:
-        """Whether the run was ended early by Ctrl-C."""
-        return self.run is not None and self.run.partial
 
     @property
     def draws(self) -> np.ndarray:
@@ -182,7 +175,8 @@ def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficien
     """The table of coefficients."""
     posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
     if sampled.exact is None:
-        sd, (low, high) = posterior.sd(), posterior.quantiles(ends)
+        sd = posterior.sd() if sampled.sd is None else sampled.sd
+        low, high = posterior.quantiles(ends)
         errors = _errors(sampled, posterior.coefficients(), ends)
     else:
         offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
@@ -208,15 +202,13 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
         mean, sd, low, high = (unit * v for v in sampled.exact.sigma(ends))
         return (Coefficient("sigma", None, mean, sd, low, high, std_error=0.0, bias=0.0),)
     found = []
-    for i, (name, (draws, bias)) in enumerate(sampled.beside.items()):
+    for i, (name, draws) in enumerate(sampled.further.items()):
         mean, error = sampled.averages.get(name) or sampled.posterior.average(draws)
         if problem.likelihood.cutpoints and problem.classes is not None and i < len(problem.classes) - 1:
             name = f"{problem.classes[i]} | {problem.classes[i + 1]}"
         sd, (low, high) = float(draws.std()), np.quantile(draws, ends, method="hazen")
         errors = _errors(sampled, draws[..., None], ends)[:, 0].tolist()
-        found.append(
-            Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), bias * sd, *errors)
-        )
+        found.append(Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), 0.0, *errors))
     return tuple(found)
 
 
@@ -243,8 +235,7 @@ def fit(
     num_chains: int = 64,
     num_draws: int = 2048,
     seed: int = 0,
-    engine: str = "auto",
-    progress: bool | Callable[[int], object] | None = False,
+    progress: bool | None = False,
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
@@ -273,9 +264,9 @@ def fit(
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
       the posterior standard deviations (0.05, 0.02, 0.005).
     - `level`: of the credible intervals.
-    - `num_chains`, `num_draws`: independent chains (64 cost no more than one), and how many nearly independent states to keep
-      at least, for standard deviations, intervals and predictions.
-    - `seed`, `engine`, `progress`: as for `gyromc.run`.
+    - `num_chains`, `num_draws`: how many draws of equal weight to keep, for intervals and predictions, and in how many groups
+      that are nearly independent of each other.
+    - `seed`, `progress`: as for `gyromc.expect`.
 
     **Returns:** a `Fit`.
 
@@ -289,7 +280,6 @@ def fit(
     ```
     """
     level, intercept = coverage(level), flag(intercept, "intercept")
-    one_of(engine, ("auto", *ENGINES), "engine")
     options = {
         "num_chains": whole(num_chains, "num_chains", least=2),
         "num_draws": num_draws,
@@ -312,7 +302,7 @@ def fit(
     standard = standardise(problem)
     rows = labels(problem)
     texts = [name if output is None else f"{name} ({output})" for name, output in rows]
-    sampled = sample(standard, texts, relative_error(effort), engine, progress, groups=problem.groups, **options)
+    sampled = sample(standard, texts, relative_error(effort), progress, groups=problem.groups, **options)
     if sampled.warnings:
         warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
     return _fit_of(sampled, standard, problem, level)
@@ -334,7 +324,7 @@ def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: f
         target=standard.target,
         reason=sampled.reason,
         level=level,
-        tuned=sampled.tuned,
-        run=sampled.run,
+        account=sampled.account,
+        partial=sampled.interrupted,
         auxiliary=auxiliary(sampled, problem, level),
     )

@@ -225,12 +225,12 @@ def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
         ax.yaxis.set_major_locator(MaxNLocator(3))
         if ax is not axes[-1]:
             ax.tick_params(labelbottom=False)
-    axes[-1].set_xlabel("step")
+    axes[-1].set_xlabel("draw")
     names = ", ".join(p["label"] for p in shown)
     count = len(shown[0]["chains"])
     alt = f"Traces of {count} chains for {names}: each chain wanders over the same range when the run is long enough."
     chains = results["sampler"]["num_chains"]
-    caption = f"Every {found['thin']}th state of {count} of the {chains} chains, in the units of the table."
+    caption = f"Draws in {count} of {chains} groups, in the units of the table."
     return figure, alt, caption
 
 

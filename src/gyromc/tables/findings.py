@@ -18,7 +18,7 @@ from gyromc.regression.draws import Predictive
 from gyromc.regression.effects import Effect, changeable, effects, robust_sd
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
-from gyromc.show.numbers import counted, listed
+from gyromc.show.numbers import counted, duration, listed
 from gyromc.show.pages import machine
 from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
@@ -62,7 +62,7 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    return [_monte_carlo(fit), _bias(fit), _halves(fit), _failures(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
+    return [_monte_carlo(fit), _bias(fit), _halves(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
 
 
 def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
@@ -117,12 +117,6 @@ def _halves(fit: Fit) -> dict[str, Any]:
         f"{half} independent draws should show {expected:.2f}."
     )
     return _check("agreement of the chains", z[worst] < limit, text, "The start still shows: pass `--effort thorough`.")
-
-
-def _failures(fit: Fit) -> dict[str, Any]:
-    failed = 0 if fit.run is None else len(fit.run.failures)
-    text = f"{counted(failed, 'chain')} failed and are left out." if failed else "none."
-    return _check("diverged chains", failed == 0, text)
 
 
 def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
@@ -391,26 +385,13 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
-    if fit.run is None:
-        work = f"{fit.posterior.count} independent draws in closed form"
-        shown = {"sampler": fit.reason, "work": work}
-        return {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason, "shown": shown}
-    plan, run = fit.run.plan, fit.run
-    return {
-        **plan.summary(),
-        "steps_done": run.steps_done,
-        "engine": run.engine,
-        "engine_reason": run.engine_reason,
-        "gradient_evaluations": run.gradient_evaluations,
-        "wall_time": run.wall_time,
-        "compile_time": run.compile_time,
-        "reason": fit.reason,
-        "shown": {
-            "sampler": fit.reason,
-            "work": f"{run.gradient_evaluations:.3g} gradients in {run.wall_time:.1f} s (compiling {run.compile_time:.1f} s) "
-            f"by engine {run.engine}",
-        },
-    }
+    """Return how the posterior was computed."""
+    found = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
+    work = f"{fit.posterior.count} independent draws in closed form"
+    if fit.account is not None:
+        found |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
+        work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
+    return {**found, "shown": {"sampler": fit.reason, "work": work}}
 
 
 def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -422,7 +403,4 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
         for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
     ]
-    options = None if fit.run is None else fit.run.options
-    thin = 1 if options is None or options.thin is None else options.thin  # independent draws follow each other
-    steps = np.arange(draws.shape[1]) * thin
-    return {"thin": thin, "steps": steps.tolist(), "parameters": parameters}
+    return {"steps": list(range(draws.shape[1])), "parameters": parameters}
