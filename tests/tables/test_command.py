@@ -133,7 +133,7 @@ def test_the_folder_holds_everything_and_nothing_else(heart_fit):
     assert saved["settings"]["seed"] == 0
     assert {"gyromc", "jax", "numpy", "python"} <= set(saved["environment"])
     assert all(check["good"] for check in saved["checks"]), saved["checks"]
-    assert {"step_size", "num_steps", "num_chains", "dynamics", "engine", "reason"} <= set(saved["sampler"])
+    assert {"step_size", "num_chains", "gradients", "seconds", "reason"} <= set(saved["sampler"])
     table_rows = read(out / "coefficients.csv")
     for row, c in zip(table_rows, saved["coefficients"], strict=True):
         assert row["name"] == c["name"]

@@ -13,7 +13,9 @@ from gyromc.tables.request import in_python
 def data():
     rng = np.random.default_rng(0)
     x, level = rng.normal(size=150), rng.choice(["a", "b", "c"], 150)
-    return pd.DataFrame({"x": x, "level": level, "y": 1 + 2 * x + (level == "b") + rng.normal(size=150), "id": range(150)})
+    return pd.DataFrame(
+        {"x": x, "level": level, "y": 1 + 2 * x + (level == "b") + rng.normal(size=150), "id": range(150)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def test_a_model_prints_predicts_draws_and_reports(data, model, tmp_path):
     assert "<table>" in model._repr_html_()
     found = model.predict(data.head(4)[["level", "x"]])
     assert np.all(np.abs(found.mean - data["y"].head(4)) < 5 * found.predictive_sd)
-    assert model.plot("residuals").axes and model.plot().axes
+    assert model.plot("residuals").axes
+    assert model.plot().axes
     with pytest.raises(gm.InvalidInput, match="no figure 'pie' of this model: there are coefficients"):
         model.plot("pie")
     model.report(tmp_path / "out.html")
@@ -58,7 +61,8 @@ def test_a_file_and_a_mapping_are_data_too(data, model, tmp_path):
 
 def test_options_and_messages_are_pythons(data):
     found = gm.fit("y ~ x + level", data, "linear", reference={"level": "c"}, prior={"x": "normal(0, 0.001)"})
-    assert abs(found["x"].mean) < 0.01 and "level[a]" in [c.name for c in found.coefficients]
+    assert abs(found["x"].mean) < 0.01
+    assert "level[a]" in [c.name for c in found.coefficients]
     with pytest.raises(gm.InvalidInput, match="`fit` has no option colour: there are columns, drop"):
         gm.fit("y ~ x", data, colour="red")
     with pytest.raises(gm.InvalidInput, match="`impute=True`"):
@@ -83,4 +87,5 @@ def test_a_held_out_fit_that_fails_is_left_out_with_a_sentence(data, monkeypatch
     monkeypatch.setattr(study.regression, "fit", fails_once)
     with pytest.warns(gm.GyromcWarning, match=r"the fit to the others failed \(no sampler suits it\.\)"):
         found = gm.fit("y ~ x", data, family="linear", test_fraction=0.25)
-    assert found.results["held_out"] is None and "not judged on held-out rows" in found.summary()
+    assert found.results["held_out"] is None
+    assert "not judged on held-out rows" in found.summary()

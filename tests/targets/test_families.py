@@ -18,9 +18,10 @@ def test_a_record_is_complete(family):
     known = FAMILIES[family]
     made, words = known.made(3), known.words
     filled = [text.format(name="y", positive="yes") for text in (words.title, words.sentence, words.of, words.effect)]
-    assert all(filled) and words.law
+    assert all(filled)
+    assert words.law
     assert all(known.allowed(np.array(GOOD[known.response])))
-    with pytest.raises(gm.InvalidInput, match="`y` must hold .*: row 0 has"):
+    with pytest.raises(gm.InvalidInput, match=r"`y` must hold .*: row 0 has"):
         known.require(np.array([BAD.get(family, 0.5)]))
     assert made.discrete == (known.response is not ResponseKind.NUMBERS)
     assert known.wider is None or FAMILIES[known.wider].response is known.response

@@ -172,7 +172,7 @@ DATA = ("csv", "response", "intercept")
 _BY_TYPE = {
     Type.NUMBER: "beta tau prior_scale alpha gamma a",
     Type.WHOLE: "dim num_classes size order refresh label num_levels num_steps num_chains seed burn_in",
-    Type.FLAG: "replace martingale intercept",
+    Type.FLAG: "replace martingale intercept centred",
     Type.TEXT: "csv response family",
     Type.FILE: "X_file y_file",
     Type.NUMBERS: "precision mean X y weights offset known rate u x diagonal factor signs scale basis gains Z index",

@@ -163,7 +163,7 @@ def compare(
     whole = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
-        given = {"weights": None if weights is None and family == "softmax" else w[rows], "seed": seed, **options}
+        given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
         try:
             found[family] = _left_out(X[rows], y[rows], family, whole, beside, len(counted_rows) / len(rows), given)
         except InvalidInput as refusal:
@@ -184,7 +184,7 @@ def _left_out(
     scale: float,
     given: Mapping[str, Any],
 ) -> Loo:
-    """Fit a family cheaply and leave each row out; weights given for all rows spare models of counts a compiled sampler."""
+    """Fit a family cheaply and leave each row out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior

@@ -184,7 +184,7 @@ def _solved(standard: Standardised, names: Sequence[str], error: float, progress
 
 def _solved_mixed(standard, names, error: float, progress, shape, seed: int, groups: Sequence[GroupTerm]) -> Sampled:
     """A regression with further parameters or groups, by the solver."""
-    target, units = standard.target, standard.units
+    target, units = standard.target.in_good_coordinates(), standard.units
     T, offset = units.coefficients(target.likelihood.basis)
     labels, further = _labels(names), _further_names(target, groups)
     T = np.concatenate([T, np.zeros((len(T), target.dim - T.shape[1]))], axis=1)
@@ -222,12 +222,15 @@ def _coefficients(found: Posterior, labels: Sequence[str], offset: np.ndarray, u
     """What the solver says about the coefficients; `unseen`: variances that directions without data add."""
     rows = [found[label] for label in labels]
     column = lambda name: np.array([getattr(row, name) for row in rows])
+    weights, values = found.weights / found.weights.sum(), found.values_at_draws[..., : len(labels)]
+    # of weighted draws: the zero-mean functions that made the weights sharpen variances too
+    variance = np.einsum("cd,cdk->k", weights, (values - np.einsum("cd,cdk->k", weights, values)) ** 2)
     return {
         "reason": f"{found.account.sentence()[0].upper()}{found.account.sentence()[1:]}.",
         "mean": column("mean") + offset,
         "std_error": column("std_error"),
         "bias": column("bias"),
-        "sd": np.sqrt(column("sd") ** 2 + unseen),
+        "sd": np.sqrt(variance + unseen),
         "account": found.account,
         "warnings": tuple(found.warnings),
     }
