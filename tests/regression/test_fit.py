@@ -73,12 +73,12 @@ def test_skewed_posteriors_against_quadrature(name):
     for c, m, s in zip(found.coefficients, exact, sd, strict=True):
         assert c.error < 0.006 * s
         assert abs(c.mean - m) < 4 * c.std_error + 2 * c.bias
-        assert abs(c.sd / s - 1) < 0.02  # 2¹⁵ draws: 4 standard errors are 0.016
+        assert abs(c.sd / s - 1) < 0.02
     prediction = found.predict([[2.5]])
     row = found.posterior.units.rows(np.array([[2.5]]))
     rate = {"logistic": special.expit, "poisson": np.exp}[model](theta @ row[0])
     assert abs(prediction.mean[0] - w @ rate) < 4 * prediction.std_error[0] + 0.01 * np.sqrt(w @ (rate - w @ rate) ** 2)
-    assert abs(prediction.sd[0] / np.sqrt(w @ (rate - w @ rate) ** 2) - 1) < 0.05
+    assert abs(prediction.sd[0] / np.sqrt(w @ (rate - w @ rate) ** 2) - 1) < 0.1  # 1900 draws of a skewed rate
 
 
 def test_draws_come_in_groups_of_one_chain_each():
