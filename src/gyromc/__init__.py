@@ -28,6 +28,7 @@ _NAMES = {
     "check": "gyromc.solve.draws",
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
+    "fit": "gyromc.tables.study",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.expect import expect
+    from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned
 

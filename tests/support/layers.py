@@ -74,11 +74,12 @@ LAYERS = [
     Part("tuning", "the choice of dynamics, oracle, step size, burn-in and run length", "T4"),
     Part("datasets", "data with checksum and licence"),
     Part("regression", "Bayesian regression from X and y"),
+    Part("tables", "`fit`: regressions of tables by a formula: encoding, checks of the model, report"),
     Part("interop", "BlackJAX, NumPyro, PyMC, ArviZ, scikit-learn; each is imported only when used"),
     Part("sklearn", "an alias of `interop.sklearn`"),
     Part("paper", "the twelve experiments as values; cache, claims, figures, report"),
     Part("explore", "the page of `gyromc explore`: its files, its data, its server"),
-    Part("app", "the command line, plan files, fit from a file: no mathematics"),
+    Part("app", "the command line, plan files: no mathematics"),
     Part("__main__", "`python -m gyromc`"),
 ]
 
