@@ -38,8 +38,8 @@ class ChainSettings:
       banana never entered its tails, and E y² was wrong by seven stated errors.
     - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
     - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
-    - `fewest`, `most`: warm-up rounds. With 8, eight schools began 0.1 % of its chains' distance off the law, and sharpened errors
-      of 0.0005 standard deviations saw it (mean z² 2.1; 1.5 with 24).
+    - `fewest`, `most`: warm-up rounds. After 8, what chains of eight schools still were off the law showed against sharpened
+      errors of 0.0005 standard deviations (mean z² 2.1; 1.5 after 24).
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the median, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
@@ -186,8 +186,12 @@ class LangevinChains:
         curvature = np.maximum(curvature, 1e-8 * np.median(curvature) + 1e-300)
         scale = 1 / np.sqrt(curvature)
         dense = self.dim <= self.settings.most_dense
-        self.metric = DenseMetric(np.diag(scale)) if dense else LowRankMetric(
-            scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
+        self.metric = (
+            DenseMetric(np.diag(scale))
+            if dense
+            else LowRankMetric(
+                scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
+            )
         )
         self._place(theta, potential, gradient)
 
@@ -201,7 +205,9 @@ class LangevinChains:
         steps = self.settings.steps
         with jax.enable_x64(True):
             self.key, key = jax.random.split(self.key)
-            numbers = (jnp.asarray(x, float) for x in (self.log_step, self.settings.friction, rate, self.settings.acceptance))
+            numbers = (
+                jnp.asarray(x, float) for x in (self.log_step, self.settings.friction, rate, self.settings.acceptance)
+            )
             log_step, friction, rates, goal = numbers
             self.state, kept, log_steps = _round(
                 self.target, self.state, self.metric, log_step, friction, rates, goal, key, steps
@@ -263,7 +269,10 @@ class LangevinChains:
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
         window = self.warm[len(self.warm) // 2 :]
-        return tuple(np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in window]) for name in ("theta", "gradient"))
+        return tuple(
+            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in window])
+            for name in ("theta", "gradient")
+        )
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""
