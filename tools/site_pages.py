@@ -17,7 +17,6 @@ from gyromc.checks import require
 __all__ = ["MEASURED", "commands_page", "measured_page"]
 
 MEASURED = {
-    "measured/landing.json": ("index.md", "The figure of the front page", "python benchmarks/landing_figure.py"),
     "measured/accuracy.json": (
         "accuracy.md",
         "Effective draws per gradient",
