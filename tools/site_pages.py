@@ -42,11 +42,6 @@ MEASURED = {
         "How often intervals hold the truth",
         "python benchmarks/interval_coverage.py",
     ),
-    "measured/expect-coverage.json": (
-        "intervals.md",
-        "The same for `gm.expect`",
-        "python benchmarks/expect_coverage.py",
-    ),
     "measured/real-files.json": ("checked.md", "`gyromc fit` on real files", "python benchmarks/real_files.py"),
     "measured/simulated-data.json": (
         "checked.md",

@@ -1,7 +1,7 @@
 """Tables and a figure from the cells of the accuracy benchmark, and the pages they stand in.
 
 Input: cells, as `accuracy.measured` returns them. Output: tables for a terminal and as Markdown, a figure, and both written into
-docs/accuracy.md, docs/figures and the README.
+docs/accuracy.md and docs/figures.
 """
 
 from pathlib import Path
