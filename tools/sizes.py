@@ -23,7 +23,6 @@ ABOUT = {
     "numpyro": "`gyromc.interop.numpyro`",
     "blackjax": "`gyromc.interop.blackjax`",
     "arviz": "`run.to_datatree()`",
-    "orbax": '`gm.run(…, checkpoint_format="orbax")`',
     "cluster": "`gyromc reproduce --cluster`, Dask",
     "all": "everything above",
 }

@@ -25,7 +25,7 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.expectation.expect",
-    "load": "gyromc.app.loading",
+    "load": "gyromc.io.saved",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -37,11 +37,11 @@ __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
     from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
-    from gyromc.app.loading import load
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
     from gyromc.expectation.expect import expect
+    from gyromc.io.saved import load
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.prediction.predict import Prediction, predict

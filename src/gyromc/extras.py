@@ -22,7 +22,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "numpyro": ("numpyro",),
     "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
-    "orbax": ("orbax",),
     "cluster": ("distributed",),
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""

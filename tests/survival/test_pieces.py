@@ -7,7 +7,7 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.engines import pieces
+from gyromc.io import checkpoints as pieces
 from support.survivors import names, small, start_and_kill
 
 OPTIONS = {"engine": "lanes", "thin": 1, "every": 20}

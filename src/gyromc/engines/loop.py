@@ -69,7 +69,6 @@ def run(
     checkpoint: str | Path | None = None,
     every: str | int = "60s",
     keep: int = 3,
-    checkpoint_format: str = "archive",
     mesh: Any = None,
 ) -> Run:
     """Run the chains of a plan and average its observables.
@@ -98,8 +97,6 @@ def run(
     - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
     - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
     - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
-    - `checkpoint_format`: how the state of the chains is stored: `"archive"`, in one file, or `"orbax"`, for large states that
-      are spread over devices (the extra `orbax`). A run that was stopped may go on with the other one.
     - `mesh`: a `jax.sharding.Mesh`, or a dictionary of sizes, with axes out of `"chains"`, `"data"` (rows) and `"parameters"`:
       what is spread over several devices (docs/scale.md). Left out: the chains, over all devices. On a CPU the axis `"chains"`
       never changes the numbers.
@@ -125,7 +122,7 @@ def run(
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
+    with delayed() as ended, SharedCheckpoints(*stored, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)

@@ -7,9 +7,9 @@ import hashlib
 import json
 
 from gyromc import processes
-from gyromc.engines.checkpoints import NUMBERS
 from gyromc.errors import InvalidInput
-from gyromc.packing import description, differences, versions
+from gyromc.io.checkpoints import NUMBERS
+from gyromc.io.plans import description, differences, versions
 from gyromc.plan import Plan
 from gyromc.results import RunOptions
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc import __version__, processes
-from gyromc.archive import read_archive, unpack, write_archive
-from gyromc.engines.checkpoints import STATE, Checkpoints
+from gyromc import processes
 from gyromc.errors import InvalidInput
-from gyromc.packing import PIECES, prepared, remember
+from gyromc.io.archive import read_archive, write_archive
+from gyromc.io.checkpoints import Checkpoints
+from gyromc.io.plans import PLAIN, prepared, remember
 from gyromc.plan import Plan
 from gyromc.results import Run
 from gyromc.show.interruption import Interruption
@@ -104,8 +104,7 @@ def _sent(content: Any) -> Any:
         path = Path(folder) / "message.gyromc"
         own = np.zeros(0, np.uint8)
         if processes.index() == 0:
-            write_archive(path, KIND, {"content": content}, PIECES | STATE, __version__)
+            write_archive(path, KIND, {"content": content}, PLAIN)
             own = np.frombuffer(path.read_bytes(), np.uint8)
         path.write_bytes(processes.joined(own).tobytes())
-        archive = read_archive(path)
-        return unpack(archive.content, archive.arrays, PIECES | STATE)["content"]
+        return PLAIN.unpack(read_archive(path))["content"]

@@ -9,21 +9,21 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
 
-from gyromc import __version__
-from gyromc.archive import write_archive
 from gyromc.checks import positive, require
+from gyromc.io.archive import write_archive
+from gyromc.io.codec import Codec, known_classes
 from gyromc.records import Renamed
-from gyromc.regression.draws import Draws, Predictions
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
 from gyromc.regression.fit import check_dynamics, relative_error
 from gyromc.regression.posing import Posed, pose_problem
 from gyromc.regression.reading import read
 from gyromc.regression.sampled import Sampled
 from gyromc.regression.sampling import sample
-from gyromc.regression.stored import POSTERIOR_CLASSES
+from gyromc.regression.sums import RowSums
 
-__all__ = ["KIND", "STACKED", "BayesianEstimator", "dense"]
+__all__ = ["CODEC", "STACKED", "BayesianEstimator", "dense"]
 
-KIND = "estimator"
+KIND, CODEC = "estimator", Codec(POSTERIOR_CLASSES | known_classes(RowSums))
 LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
 MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
 STACKED = tuple(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "std_", "std_error_", "bias_"))
@@ -98,7 +98,7 @@ class BayesianEstimator(BaseEstimator):
             parameters["random_state"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
         content = {"estimator": type(self).__name__, "parameters": parameters, "fitted": fitted}
-        write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
+        write_archive(path, KIND, content, CODEC)
 
     def predictions(self, X) -> Predictions:
         """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""

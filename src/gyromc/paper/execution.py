@@ -13,11 +13,11 @@ import numpy as np
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.io.plans import SentPlan
 from gyromc.paper.cache import Cache, Piece, fingerprint
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.jobs import Interrupted, Job, Obtained, obtain
 from gyromc.paper.profiles import Profile, seconds
-from gyromc.paper.sending import SentPlan
 from gyromc.plan import Plan
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Place, WorkerTask

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gyromc
+from gyromc.io.plans import SentPlan
 from gyromc.paper.cache import Cache, fingerprint
 from gyromc.paper.experiment import Experiment
 from gyromc.paper.jobs import Job
-from gyromc.paper.sending import SentPlan
 from gyromc.plan import Plan, paper_steps
 from gyromc.workers import WorkerTask
 from gyromc.workers.tasks import Advance

@@ -15,6 +15,7 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
+from gyromc.io.codec import known_classes
 from gyromc.records import Renamed
 from gyromc.regression.averages import (
     Averages,
@@ -30,7 +31,7 @@ from gyromc.regression.units import Units
 from gyromc.targets.families import StudentT
 from gyromc.targets.likelihoods import Categorical, Likelihood, Normal
 
-__all__ = ["Draws", "GroupDraws", "Predictions"]
+__all__ = ["POSTERIOR_CLASSES", "Draws", "GroupDraws", "Predictions"]
 
 AT_ONCE = 2_000_000  # numbers held while predicting
 
@@ -313,3 +314,7 @@ def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> Gr
     raise InvalidInput(
         f"`groups` has no term for the group {group.name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level."
     )
+
+
+POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, below=[Likelihood])
+"""The classes that a stored posterior is made of, by name: what a saved file may hold, and nothing else."""

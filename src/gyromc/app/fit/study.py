@@ -21,10 +21,9 @@ from gyromc.app.fit.request import Request
 from gyromc.app.fit.robustness import robust_findings, with_robust
 from gyromc.app.fit.rows import DesignRows
 from gyromc.app.fit.saved import FittedModel
-from gyromc.app.saving import require_file
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.memory import release_memory
-from gyromc.show.files import results_folder
+from gyromc.show.files import require_output, results_folder
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, listed
 from gyromc.show.progress import Progress, progress
@@ -37,14 +36,15 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
-    require_file(None if request.save is None else Path(request.save), "--save")
+    inputs = (request.data, request.predict)
+    require_output(request.save, "--save", *inputs)
     prepared = prepare(request)
     for note in prepared.notes:
         say(note)
     if not prepared.given_away["good"]:
         say(f"warning: {prepared.given_away['sentence']}")
     out = request.directory
-    with interruptible(patience=PATIENCE) as stop, progress() as shown, results_folder(out, FILES) as folder:
+    with interruptible(patience=PATIENCE) as stop, progress() as shown, results_folder(out, FILES, *inputs) as folder:
         watch = _Watch(say, stop, shown)
         results, tables, model = _findings(request, prepared, watch)
         results["data"]["notes"] = prepared.notes
