@@ -14,6 +14,7 @@ import pytest
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.io.plans import SentPlan
 from gyromc.paper import jobs, reproduce
 from gyromc.paper.cache import Cache, Claims, Piece, fingerprint
 from gyromc.paper.catalogue import select
@@ -21,7 +22,6 @@ from gyromc.paper.computation import Computation
 from gyromc.paper.execution import Work, cells, compute, execute, prepares
 from gyromc.paper.jobs import Job, Obtained, obtain
 from gyromc.paper.profiles import PROFILES
-from gyromc.paper.sending import SentPlan
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Processes, WorkerTask
 from support import chores

@@ -24,7 +24,7 @@ from gyromc.engines.meshes import read_mesh
 from gyromc.engines.sameness import require_same
 from gyromc.engines.sizes import announce, check_memory, draws_bytes, num_draws, row_bytes, run_bytes
 from gyromc.engines.slices import open_session
-from gyromc.engines.state import batch_length
+from gyromc.engines.state import batch_length, check_state
 from gyromc.engines.together import SharedCheckpoints, heard, same_start
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.evaluation import over_rows
@@ -134,7 +134,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     options = before.options
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
-        choose(plan, options.engine, options.mesh)
+    choose(plan, options.engine, options.mesh)
     _check_length(plan)
     require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
@@ -195,6 +195,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
+        if before is not None:
+            check_state(before.state, ENGINES[options.engine], plan)
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
         loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began

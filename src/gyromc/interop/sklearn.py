@@ -4,6 +4,7 @@ Arrays, sparse matrices or data frames in, as scikit-learn passes them; out esti
 cross-validation, pickled as plain arrays. The computation is in `gyromc.regression`.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -300,4 +301,8 @@ def restored_estimator(archive: Archive) -> Any:
         if not name.endswith("_") or name.startswith("_"):
             raise ValueError(f"{name!r} is no fitted attribute")
         setattr(found, name, value)
+    # One row shows whether the parts fit each other; that it has no names of columns does not matter.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.predict(np.zeros((1, found.n_features_in_)))
     return found

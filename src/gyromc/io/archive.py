@@ -12,9 +12,7 @@ import io
 import json
 import math
 import os
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -33,20 +31,6 @@ __all__ = ["VERSION", "Archive", "digest", "read_archive", "write_archive"]
 VERSION = 1
 """The version of the format; files of later versions are refused."""
 FORMAT = "gyromc"
-DAMAGES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    UnicodeError,
-    ValueError,
-)
-"""What a damaged zip archive may raise."""
 BEGINNING = b"PK"
 """The first bytes of a zip archive: a file with others, and with any at all, is somebody's data and is not replaced."""
 
@@ -77,13 +61,14 @@ class Archive:
             ) from None
 
 
-def write_archive(path: str | Path, kind: str, value: Any, codec: Codec) -> dict[str, str]:
+def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> dict[str, str]:
     """Write a value; the file appears whole or not at all. The same value gives the same bytes.
 
-    Returns the SHA-256 of every member.
+    It replaces an archive, and nothing else but in a folder of gyromc's own. Returns the SHA-256 of every member.
     """
     path = _path(path)
-    _refuse_others(path)
+    if not own_folder:
+        _refuse_others(path)
     packed = codec.pack(value)
     members = {"content.json": (json_text(packed.content).encode(),)}
     members |= {f"{name}.npy": _npy(array) for name, array in packed.arrays.items()}
@@ -123,7 +108,8 @@ def read_archive(path: str | Path) -> Archive:
         content = json.loads(members["content.json"])
     except InvalidInput:
         raise
-    except DAMAGES as error:
+    # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
+    except Exception as error:
         why = str(error) or type(error).__name__
         raise InvalidInput(
             f"{path} is damaged or no file that gyromc saved ({why}). Copy it again, or save it anew."

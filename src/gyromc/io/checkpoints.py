@@ -84,7 +84,7 @@ class DrawsFiles:
         draws = _from(kept, first)
         begin, end = (self.burn_in + draw * self.thin for draw in (first, total))
         name = f"draws-{begin:015d}-{end:015d}.gyromc"
-        sums = write_archive(self.directory / name, DRAWS, draws, CODEC)
+        sums = write_archive(self.directory / name, DRAWS, draws, CODEC, own_folder=True)
         return (*full, DrawsFile(name, len(draws), draws.nbytes, sums["0.npy"]))
 
     def read(self, pieces: Sequence[DrawsFile]) -> np.ndarray:
@@ -215,7 +215,7 @@ class Checkpoints:
                 "draws": list(pieces),
                 "state": run.state,
             }
-            write_archive(path, KIND, content, CODEC)
+            write_archive(path, KIND, content, CODEC, own_folder=True)
             sync_folder(self.directory)
             self.last, self.pieces.stored, self._referred[path] = run.state.step, pieces, pieces
             for old in [p for p in self._files() if p <= path][: -self.keep]:

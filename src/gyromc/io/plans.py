@@ -38,21 +38,6 @@ from gyromc.stretches import Gram
 from gyromc.targets import Group, StreamedRegression, Target, families
 from gyromc.targets.likelihoods import Likelihood
 
-__all__ = [
-    "CLASSES",
-    "PLAIN",
-    "SentPlan",
-    "changed_versions",
-    "check_run",
-    "description",
-    "differences",
-    "packed_plan",
-    "prepared",
-    "remember",
-    "unpacked_plan",
-    "versions",
-]
-
 MOST_SHOWN = 8
 """Differences between two plans in a message."""
 # Classes that are not imported are not found.

@@ -95,7 +95,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
         options = content["options"]
         if options is not None:
             check_fields(RunOptions, options)
-            options = RunOptions(**options)
+            options = RunOptions(**{**options, "mesh": None})
         fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)
         run = Run(**fields, resume=extensions.load("resume"))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
@@ -31,7 +32,7 @@ from gyromc.regression.units import Units
 from gyromc.targets.families import StudentT
 from gyromc.targets.likelihoods import Categorical, Likelihood, Normal
 
-__all__ = ["POSTERIOR_CLASSES", "Draws", "GroupDraws", "Predictions"]
+__all__ = ["POSTERIOR_CLASSES", "Draws", "GroupDraws", "Predictions", "check_posterior"]
 
 AT_ONCE = 2_000_000  # numbers held while predicting
 
@@ -75,8 +76,8 @@ class GroupDraws:
     name: str
     columns: tuple[str, ...]
     levels: tuple[str, ...]
-    deviations: np.ndarray
-    root: np.ndarray
+    deviations: Float[np.ndarray, "chains draws levels k"]
+    root: Float[np.ndarray, "chains draws k k"]
 
     @property
     def mean(self) -> np.ndarray:
@@ -140,8 +141,8 @@ class Draws:
 
     likelihood: Likelihood
     units: Units
-    theta: np.ndarray
-    given: tuple[np.ndarray, ...] = ()
+    theta: Float[np.ndarray, "chains draws size"]
+    given: tuple[Float[np.ndarray, "chains draws"], ...] = ()
     groups: tuple[GroupDraws, ...] = ()
 
     @property
@@ -318,3 +319,14 @@ def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> Gr
 
 POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, below=[Likelihood])
 """The classes that a stored posterior is made of, by name: what a saved file may hold, and nothing else."""
+
+
+def check_posterior(found: Any) -> None:
+    """Raise `ValueError` where the parts of a stored posterior do not fit each other."""
+    shape = found.theta.shape
+    columns = found.likelihood.outputs * found.units.rows(np.zeros((1, found.num_columns))).shape[1]
+    groups = all(
+        group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns)) for group in found.groups
+    )
+    if shape[2] != columns or not groups:
+        raise ValueError("the draws of the posterior do not have the shape of the model")

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.posing import Posed, posterior
@@ -29,10 +30,10 @@ class RowSums:
     - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
     """
 
-    R: np.ndarray
+    R: Float[np.ndarray, "rows width"]
     count: float
-    ends: np.ndarray
-    two: np.ndarray
+    ends: Float[np.ndarray, "two columns"]
+    two: Bool[np.ndarray, " columns"]
 
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.regression.terms import Prior
 
@@ -30,13 +31,13 @@ class Units:
     - `location`: prior means of the coefficients, in the user's units.
     """
 
-    center: np.ndarray
-    scale: np.ndarray
+    center: Float[np.ndarray, " columns"]
+    scale: Float[np.ndarray, " columns"]
     y_center: float
     y_scale: float
     intercept: float
     noise: float = 1.0
-    location: np.ndarray | None = None
+    location: Float[np.ndarray, " columns"] | None = None
 
     @classmethod
     def of(

@@ -63,6 +63,13 @@ class FormulaDesign:
         """The formula, read again from its text."""
         return read_formula(self.text, self.columns)
 
+    def check(self) -> None:
+        """Raise an error where what was remembered is not what a formula remembers."""
+        parts = [_restored(memory) for memory in self.memory]
+        require(
+            len(parts) == 1 + len(self.formula.groups), "The formula does not remember what each of its parts needs."
+        )
+
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
         """Return X, without a column for the intercept."""
         return _Part.of(self.formula.common, self.memory[0], frame).values

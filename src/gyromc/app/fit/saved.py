@@ -18,7 +18,7 @@ from gyromc.app.fit.roles import Roles
 from gyromc.checks import require
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
-from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, check_posterior
 from gyromc.regression.fitted import Coefficient, Fit
 
 __all__ = ["FittedModel", "restored_model"]
@@ -86,5 +86,8 @@ def restored_model(archive: Archive) -> FittedModel:
     found = Codec(CLASSES).unpack(archive)
     require(isinstance(found, FittedModel), "It holds no fitted model. Save one with `gyromc fit … --save FILE`.")
     width, columns = len(found.encoding.names), found.posterior.num_columns
+    if found.encoding.formula is not None:
+        found.encoding.formula.check()
+    check_posterior(found.posterior)
     require(columns == width, f"It is damaged: {width} columns, but a posterior of {columns}. Save it anew.")
     return found
