@@ -163,3 +163,20 @@ def test_classes_that_are_not_listed_are_not_written_nor_made(tmp_path):
         write_archive(tmp_path / "x", "thing", Stranger(), CODEC)
     with pytest.raises(KeyError):
         CODEC.unpack(Packed({"class": "Stranger", "fields": {"x": 1}}, {}))
+
+
+def test_other_files_are_not_replaced_nor_read_for_ever(path, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("years of work")
+    with pytest.raises(InvalidInput, match=r"notes\.txt exists and is no file that gyromc saved"):
+        write_archive(notes, "thing", VALUE, CODEC)
+    assert notes.read_text() == "years of work"
+    path.write_bytes(path.read_bytes()[:100])
+    write_archive(path, "thing", VALUE, CODEC)
+    assert read(path)["point"].name == "p"
+    for wrong in ("/dev/zero", "/dev/null"):
+        with pytest.raises(InvalidInput, match="is a device or a pipe"):
+            gm.load(wrong)
+    for wrong in (None, 3, "a\0b"):
+        with pytest.raises(InvalidInput, match=r"path of a file is needed|zero byte"):
+            gm.load(wrong)

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,13 @@ class FormulaDesign:
         """The formula, read again from its text."""
         return read_formula(self.text, self.columns)
 
-    def check(self) -> None:
-        """Raise an error where what was remembered is not what a formula remembers."""
-        parts = [_restored(memory) for memory in self.memory]
-        require(
-            len(parts) == 1 + len(self.formula.groups), "The formula does not remember what each of its parts needs."
-        )
+    def check(self, predictors: Collection[str]) -> None:
+        """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
+        remembered = [_restored(memory) for memory in self.memory]
+        parts = [self.formula.common, *(group.terms for group in self.formula.groups)]
+        named = {name for terms in parts for name in terms.columns}
+        complete = len(remembered) == len(parts) and named <= set(predictors)
+        require(complete, "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
         """Return X, without a column for the intercept."""

@@ -87,7 +87,7 @@ def restored_model(archive: Archive) -> FittedModel:
     require(isinstance(found, FittedModel), "It holds no fitted model. Save one with `gyromc fit … --save FILE`.")
     width, columns = len(found.encoding.names), found.posterior.num_columns
     if found.encoding.formula is not None:
-        found.encoding.formula.check()
+        found.encoding.formula.check([feature.name for feature in found.encoding.features])
     check_posterior(found.posterior)
     require(columns == width, f"It is damaged: {width} columns, but a posterior of {columns}. Save it anew.")
     return found
