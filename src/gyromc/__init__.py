@@ -24,7 +24,10 @@ _NAMES = {
     "Tuned": "gyromc.tuning.tuned",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
-    "expect": "gyromc.expectation.expect",
+    "expect": "gyromc.solve.expect",
+    "check": "gyromc.solve.draws",
+    "sharpen": "gyromc.solve.draws",
+    "Posterior": "gyromc.posterior",
     "load": "gyromc.io.saved",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -40,12 +43,14 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
-    from gyromc.expectation.expect import expect
     from gyromc.io.saved import load
     from gyromc.model import Model
     from gyromc.plan import Plan
+    from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.draws import check, sharpen
+    from gyromc.solve.expect import expect
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned
 

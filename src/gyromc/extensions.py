@@ -15,6 +15,8 @@ EXTENSIONS = {
     "resume": "gyromc.engines.loop",
     "restored_model": "gyromc.app.fit.saved",
     "restored_estimator": "gyromc.interop.sklearn",
+    "posterior_datatree": "gyromc.interop.arviz",
+    "read_draws": "gyromc.draws",
 }
 """The module of each function."""
 

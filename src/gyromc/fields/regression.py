@@ -1,0 +1,226 @@
+"""The regression of observables on zero-mean functions: averages with less variance, and with errors that hold (T11).
+
+Input: states of chains with the gradients there and the values of the observables, in pieces of any length. Output: `Sharpened`,
+the corrected average of every chain. An observable h is regressed on functions f of mean zero, h = μ + cᵀf + rest, and
+mean(h - cᵀf) is reported. The coefficients for a chain come from other chains (four folds), so its corrected average does not
+depend on them and the standard deviation between chains is the standard error. The group of fields is chosen for each
+observable by the square of the rest on chains that were left out.
+
+Only sums are kept: memory does not grow with the number of states.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+from scipy import linalg
+
+from gyromc.fields.functions import FieldGroup, Fields
+
+__all__ = ["FieldRegression", "Sharpened", "calibrated_weights"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionSettings:
+    """The numbers of the regression.
+
+    - `folds`: into which chains are divided; four leave three quarters of the rows for the coefficients.
+    - `ridge`: added to the diagonal of the standardised normal equations, for columns that are nearly equal.
+    - `rows_per_function`: that a group needs at least in the rows for its coefficients; with fewer they are mostly noise.
+    - `better`: by what factor the rest of a larger group must be smaller to be taken: the choice must not follow noise.
+    """
+
+    folds: int = 4
+    ridge: float = 1e-7
+    rows_per_function: float = 1.5
+    better: float = 0.98
+
+
+SETTINGS = RegressionSettings()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sharpened:
+    """Averages of every chain, plain and corrected; one column for each observable.
+
+    - `plain`, `corrected`: chains × observables.
+    - `groups`: the group of fields that each observable was regressed on.
+    - `sd`: posterior standard deviations of the observables.
+    - `without_rotations`: the corrected averages with gradients of quadratics at most.
+    """
+
+    plain: Float[np.ndarray, "chains k"]
+    corrected: Float[np.ndarray, "chains k"]
+    groups: list[FieldGroup]
+    sd: Float[np.ndarray, " k"]
+    without_rotations: Float[np.ndarray, "chains k"]
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The corrected averages over all chains."""
+        return self.corrected.mean(axis=0)
+
+    @property
+    def std_error(self) -> np.ndarray:
+        """The standard errors of `mean`, from the differences between chains."""
+        return between(self.corrected)
+
+    @property
+    def gain(self) -> np.ndarray:
+        """How many times more states plain averages would need for the same error."""
+        return _ratio(self.plain, self.corrected)
+
+    @property
+    def rotation_gain(self) -> np.ndarray:
+        """The part of `gain` that fields beyond gradients of quadratics bring."""
+        return _ratio(self.without_rotations, self.corrected)
+
+
+def between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
+    """The standard error of the mean over independent chains."""
+    return averages.std(axis=0, ddof=1) / np.sqrt(len(averages))
+
+
+def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    old, new = between(before) ** 2, between(after) ** 2
+    return np.where(new > 0, old / np.where(new > 0, new, 1.0), 1.0)
+
+
+class FieldRegression:
+    """Sums over the states of chains, from which averages are corrected at any time.
+
+    **Arguments:**
+
+    - `fields`: the zero-mean functions.
+    - `num_chains`: how many chains there are, at least eight.
+    - `center`: rough means of the observables, so that sums of squares lose no digits.
+    - `block`: consecutive states of a chain that become one row; neighbours say nearly the same, and fewer rows take less time.
+
+    ```python
+    import numpy as np
+    from gyromc.fields.functions import Fields
+    from gyromc.fields.regression import FieldRegression
+    x = np.random.default_rng(0).standard_normal((50, 8, 1))  # a normal law, U = x²/2, ∇U = x
+    fields = Fields(np.zeros(1), np.ones(1), np.zeros((2, 1), int), np.zeros((3, 0), int))
+    sums = FieldRegression(fields, num_chains=8, center=np.zeros(2))
+    sums.add(x, x, np.concatenate([x, x**2], axis=2))
+    found = sums.sharpened()
+    assert np.allclose(found.corrected, [0.0, 1.0], atol=1e-3)  # no variance is left
+    ```
+    """
+
+    def __init__(self, fields: Fields, num_chains: int, center: Float[np.ndarray, " k"], block: int = 1):
+        self.fields, self.center, self.block = fields, np.asarray(center, float), block
+        self.states = self.rows = 0
+        p, k = fields.count, len(self.center)
+        self.fold = np.arange(num_chains) % SETTINGS.folds
+        self.moments = np.zeros((SETTINGS.folds, p, p))
+        self.products = np.zeros((SETTINGS.folds, p, k))
+        self.function_sums = np.zeros((num_chains, p))
+        self.value_sums = np.zeros((num_chains, k))
+        self.row_squares = np.zeros((SETTINGS.folds, k))
+        self.squares = np.zeros(k)
+
+    def add(
+        self,
+        theta: Float[np.ndarray, "steps chains d"],
+        gradient: Float[np.ndarray, "steps chains d"],
+        values: Float[np.ndarray, "steps chains k"],
+    ) -> None:
+        """Add states of all chains; their number must be a multiple of the block."""
+        steps, chains, d = theta.shape
+        rows = steps // self.block
+        h = values - self.center
+        averaged = lambda x: x.reshape(rows, self.block, *x.shape[1:]).mean(axis=1) if self.block > 1 else x
+        functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).reshape(steps, chains, self.fields.count)
+        self.function_sums += functions.sum(axis=0)
+        self.value_sums += h.sum(axis=0)
+        self.squares += np.einsum("tck,tck->k", h, h)
+        f, h = averaged(functions), averaged(h)
+        for fold in range(SETTINGS.folds):
+            mine = self.fold == fold
+            x, y = (part[:, mine].reshape(rows * mine.sum(), part.shape[-1]) for part in (f, h))
+            self.moments[fold] += x.T @ x
+            self.products[fold] += x.T @ y
+            self.row_squares[fold] += np.einsum("nk,nk->k", y, y)
+        self.states += steps
+        self.rows += rows * chains
+
+    def sd(self) -> np.ndarray:
+        """Posterior standard deviations of the observables."""
+        count = self.states * len(self.fold)
+        offset = self.value_sums.sum(axis=0) / count
+        found = self.squares / count - offset**2
+        # a constant leaves rounding errors only
+        return np.sqrt(np.where(found > 1e-14 * (offset + self.center) ** 2, found, 0.0))
+
+    def sharpened(self) -> Sharpened:
+        """The corrected averages of all chains so far."""
+        plain, sd = self.value_sums / self.states, self.sd()
+        best, rest = plain.copy(), self._rest_squares(None, 0)
+        plainer = best
+        groups = np.full(plain.shape[1], FieldGroup.NONE, dtype=object)
+        fitted_rows = self.rows * (1 - 1 / SETTINGS.folds)
+        for group, size in self.fields.sizes.items():
+            if size * SETTINGS.rows_per_function > fitted_rows:
+                break
+            corrected, left = self._corrected(plain, size)
+            taken = left < SETTINGS.better * rest
+            best = np.where(taken, corrected, best)
+            rest = np.where(taken, left, rest)
+            groups[taken] = group
+            if group in (FieldGroup.CONSTANT, FieldGroup.POTENTIAL):
+                plainer = best
+        return Sharpened(plain + self.center, best + self.center, list(groups), sd, plainer + self.center)
+
+    def _corrected(self, plain: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """The chains' averages corrected by the first functions, and the squares of the rest on the chains left out."""
+        functions = self.function_sums[:, :size] / self.states
+        moments, products = self.moments[:, :size, :size], self.products[:, :size]
+        total, total_products = moments.sum(axis=0), products.sum(axis=0)
+        rows = self.rows / len(self.fold)
+        corrected, rest = np.empty_like(plain), np.zeros(plain.shape[1])
+        for fold in range(SETTINGS.folds):
+            mine = self.fold == fold
+            f, h, n = functions[~mine].mean(axis=0), plain[~mine].mean(axis=0), rows * np.sum(~mine)
+            # moments about the means of the other chains: the regression has an intercept
+            left = total - moments[fold] - n * np.outer(f, f)
+            right = total_products - products[fold] - n * np.outer(f, h)
+            c = _solved(left, right)
+            corrected[mine] = plain[mine] - functions[mine] @ c
+            rest += self._rest_squares(c, fold, size)
+        return corrected, rest
+
+    def _rest_squares(self, c: np.ndarray | None, fold: int, size: int = 0) -> np.ndarray:
+        """The sum of (h - cᵀf - mean)² over the rows of a fold; over all rows without coefficients."""
+        if c is None:
+            n = self.rows
+            mean = self.value_sums.sum(axis=0) / (self.states * len(self.fold))
+            return self.row_squares.sum(axis=0) - n * mean**2
+        mine = self.fold == fold
+        n = self.rows * np.mean(mine)
+        mean = (self.value_sums[mine].sum(axis=0) - self.function_sums[mine, :size].sum(axis=0) @ c) / (self.states * mine.sum())
+        quadratic = np.einsum("pk,pk->k", c, self.moments[fold, :size, :size] @ c - 2 * self.products[fold, :size])
+        return np.maximum(self.row_squares[fold] + quadratic - n * mean**2, 0.0)
+
+
+def _solved(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """The coefficients of a ridge regression on standardised columns."""
+    size = np.sqrt(np.diag(moments))
+    size = np.where(size > 0, size, 1.0)
+    scaled = moments / np.outer(size, size)
+    scaled[np.diag_indices_from(scaled)] += SETTINGS.ridge
+    return linalg.cho_solve(linalg.cho_factor(scaled, check_finite=False), products / size[:, None]) / size[:, None]
+
+
+def calibrated_weights(functions: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
+    """Weights of draws with Σw = 1 and Σ w f = 0: one set for every observable, quantiles and densities included (T11).
+
+    Few weights are slightly negative; they are set to zero.
+    """
+    n = len(functions)
+    mean = functions.mean(axis=0)
+    centred = functions - mean
+    direction = _solved(centred.T @ centred / n, mean[:, None])[:, 0]
+    weights = np.maximum(1.0 - centred @ direction, 0.0)
+    return weights / weights.sum()

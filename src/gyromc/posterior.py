@@ -1,0 +1,248 @@
+"""The posterior: means with their errors, standard deviations, weighted draws and checks. What `gm.expect` returns.
+
+One `PosteriorMean` for each observable, by name; `found["x"].mean` and `found.mean["x"]` are the same number. Draws carry weights
+from the same zero-mean functions that sharpened the means, so quantiles and exported draws gain too.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gyromc.checks import coverage, require
+from gyromc.records import Column, Records, plain_attributes
+from gyromc.show.numbers import duration
+from gyromc.show.tables import Shown, Table
+from gyromc.statistics.errors import student_interval
+
+__all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
+
+KEYS = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
+
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorMean:
+    """One expectation.
+
+    - `mean`, `std_error`, `dof`: the estimate, its standard error and the degrees of freedom of that error.
+    - `sd`: the posterior standard deviation of the observable.
+    - `r_hat`: split R-hat of the plain averages; 1 when the halves of all chains agree.
+    - `gain`: how many times more states a plain average would need for the same error.
+    - `fields`: the zero-mean functions that were used.
+    """
+
+    name: str
+    mean: float
+    std_error: float
+    dof: int
+    sd: float
+    r_hat: float
+    gain: float
+    fields: str
+    level: float = 0.95
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the mean at the posterior's `level`."""
+        return student_interval(self.mean, self.std_error, self.level, self.dof)
+
+    @property
+    def recommended(self) -> tuple[float, float]:
+        """The interval to report: the same, since these chains have no step-size bias."""
+        return self.interval
+
+    @property
+    def bias(self) -> float:
+        """The step-size bias of the mean: none, every step is accepted or refused by Metropolis."""
+        return 0.0
+
+    @property
+    def total_error(self) -> float:
+        """The root mean square error of `mean`."""
+        return self.std_error
+
+    @property
+    def relative_error(self) -> float:
+        """`std_error` in posterior standard deviations; 0 for an observable that does not vary."""
+        return self.std_error / self.sd if self.sd > 0 else 0.0
+
+    @property
+    def ess(self) -> float:
+        """How many independent draws have the same error."""
+        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; NaN and infinities become None."""
+        return plain_attributes(self, *KEYS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """What a posterior cost and how it was computed.
+
+    - `gradients`: gradients over all the data, descents and warm-up counted.
+    - `warm_up_gradients`: those before the first state that was averaged.
+    - `states`: how many states of all chains were averaged.
+    """
+
+    method: str
+    chains: int
+    states: int
+    gradients: int
+    warm_up_gradients: int
+    seconds: float
+    acceptance: float
+    step_size: float
+    rotation_gain: float = 1.0
+
+    def sentence(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.method}: {self.chains} chains, {self.states:,} states, {self.gradients:,} gradients "
+            f"({self.warm_up_gradients:,} to warm up), {duration(self.seconds)}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Posterior(Records[PosteriorMean], Shown):
+    """Posterior means with errors, by name, and draws.
+
+    - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
+    - `values`: the observables at these draws, chains × draws × names.
+    - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
+    - `account`: what it cost.
+    """
+
+    rows: Mapping[str, PosteriorMean]
+    level: float
+    draws: Float[np.ndarray, "chains draws d"]
+    weights: Float[np.ndarray, "chains draws"]
+    values_at_draws: Float[np.ndarray, "chains draws k"]
+    warnings: list[str]
+    hints: list[str]
+    account: Account
+    model: Any = None
+
+    _result = "posterior"
+    mean = Column[float]("The posterior mean.")
+    std_error = Column[float]("The standard error of `mean`.")
+    sd = Column[float]("The posterior standard deviation.")
+    interval = Column[tuple[float, float]]("The interval of the mean.")
+    recommended = Column[tuple[float, float]]("The interval to report.")
+    total_error = Column[float]("The root mean square error of `mean`.")
+    relative_error = Column[float]("`std_error` in posterior standard deviations.")
+    r_hat = Column[float]("Split R-hat of the plain averages.")
+    ess = Column[float]("How many independent draws have the same error.")
+    gain = Column[float]("How many times more states a plain average would need.")
+    bias = Column[float]("The step-size bias of the mean.")
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """How many gradients were computed, descents and warm-up counted."""
+        return self.account.gradients
+
+    @functools.cached_property
+    def parameters(self) -> Any:
+        """The draws shaped like the parameters, as their target reports them: chains × draws × … for each array."""
+        from gyromc.flat import shaped
+
+        require(self.model is not None, "This posterior was made without its model; use `draws`.")
+        return self.model.target.reported(shaped(self.model.unravel, self.draws))
+
+    def quantile(self, name: str, probabilities: float | Sequence[float]) -> np.ndarray:
+        """Posterior quantiles of an observable, from the weighted draws.
+
+        ```python
+        import gyromc as gm
+        found = gm.expect(gm.targets.Quadratic([1.0]), seed=1)
+        assert abs(found.quantile("theta[0]", 0.975) - 1.96) < 0.1
+        ```
+        """
+        column = list(self).index(self[name].name)
+        return weighted_quantiles(self.values_at_draws[..., column], self.weights, probabilities)
+
+    def credible(self, name: str, level: float = 0.95) -> tuple[float, float]:
+        """The central posterior interval of an observable at a level."""
+        half = (1 - coverage(level)) / 2
+        low, high = self.quantile(name, [half, 1 - half])
+        return float(low), float(high)
+
+    def resampled(self, count: int, seed: int = 0) -> Float[np.ndarray, "count d"]:
+        """Draws with equal weights, for packages that know no weights."""
+        rng = np.random.default_rng(seed)
+        flat = self.draws.reshape(-1, self.draws.shape[-1])
+        ticks = (np.arange(count) + rng.random()) / count
+        return flat[rng.permutation(np.searchsorted(np.cumsum(self.weights.ravel()), ticks).clip(max=len(flat) - 1))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the draws as plain values, for JSON."""
+        return {
+            "level": self.level,
+            "account": dataclasses.asdict(self.account),
+            "observables": {name: row.to_dict() for name, row in self.items()},
+            "warnings": list(self.warnings),
+            "hints": list(self.hints),
+        }
+
+    def to_dataframe(self) -> Any:
+        """A pandas table with one row for each observable."""
+        from gyromc.extras import needs
+
+        with needs("fit", "`to_dataframe`"):
+            import pandas as pd
+        ends = {name: self.credible(name, self.level) for name in self}
+        columns = ("mean", "sd", "std_error", "relative_error", "r_hat", "ess")
+        rows = {name: [getattr(row, key) for key in columns] + list(ends[name]) for name, row in self.items()}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=[*columns, "low", "high"])
+
+    def to_datatree(self) -> Any:
+        """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""
+        from gyromc.extensions import load
+
+        return load("posterior_datatree")(self)
+
+    def shown(self) -> Sequence[Table | str]:
+        """A table of means, errors and quantiles; the account and the warnings below it."""
+        share = f"{100 * self.level:g} %"
+        columns = ["", "mean", "sd", "std. error", f"{share} of the posterior", "R-hat", "ESS"]
+        cells, most = [], 40
+        for name, row in list(self.items())[:most]:
+            low, high = self.credible(name, self.level)
+            cells.append(
+                [name, f"{row.mean:.6g}", f"{row.sd:.3g}", f"{row.std_error:.2g}", f"[{low:.4g}, {high:.4g}]"]
+                + [f"{row.r_hat:.3f}", f"{row.ess:.3g}"]
+            )
+        more = [f"… and {len(self) - most} more"] if len(self) > most else []
+        said = [f"WARNING: {text}" for text in self.warnings] + [f"hint: {text}" for text in self.hints]
+        return [Table(columns, cells), *more, self.account.sentence(), *said]
+
+
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: float | Sequence[float]) -> np.ndarray:
+    """Quantiles of weighted values, interpolated between the middles of their steps."""
+    order = np.argsort(values, axis=None, kind="stable")
+    x, w = values.ravel()[order], weights.ravel()[order]
+    middles = (np.cumsum(w) - w / 2) / w.sum()
+    return np.interp(probabilities, middles, x)
+
+
+def by_site(names: Sequence[str], affected: Sequence[str]) -> list[str]:
+    """Names grouped by the array they belong to: "theta: 93 of 100 elements", single names as they are."""
+    site = lambda name: re.sub(r"\[[\d, ]+\]$", "", name)
+    totals: dict[str, int] = {}
+    for name in names:
+        totals[site(name)] = totals.get(site(name), 0) + 1
+    found: dict[str, list[str]] = {}
+    for name in affected:
+        found.setdefault(site(name), []).append(name)
+    texts = []
+    for where, those in found.items():
+        if len(those) <= 3:
+            texts += those
+        else:
+            texts.append(f"{where}: {len(those)} of {totals[where]} elements")
+    return texts
