@@ -296,7 +296,7 @@ ESTIMATORS = {
 def restored_estimator(archive: Archive) -> Any:
     """Return the estimator of an archive that was read."""
     content = CODEC.unpack(archive)
-    found = ESTIMATORS[content["estimator"]](**content["parameters"])
+    found: Any = ESTIMATORS[content["estimator"]](**content["parameters"])
     for name, value in content["fitted"].items():
         if not name.endswith("_") or name.startswith("_"):
             raise ValueError(f"{name!r} is no fitted attribute")

@@ -307,7 +307,7 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         data = (source.parent / str(target["csv"])).resolve()
         target["csv"] = os.path.relpath(data, destination.resolve().parent)
     numbers = ("num_steps", "num_chains", "burn_in", "seed", "dtype", "martingale")
-    scheme = {"kind": plan.scheme.name}
+    scheme: dict[str, Any] = {"kind": plan.scheme.name}
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
         scheme["S"] = plan.scheme.second_moment.dense()
