@@ -21,7 +21,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("extensions", "interop.arviz"): "`run.to_datatree()` is a method of the result; its code needs the optional ArviZ",
     ("extensions", "io.saved"): "`run.save()` is a method of the result; its code is the format of files",
     ("extensions", "engines.loop"): "a loaded run can be continued; files are read below the engines",
-    ("extensions", "app.fit.saved"): "`gyromc.load` returns whatever a file holds; models are made above files",
+    ("extensions", "tables.saved"): "`gyromc.load` returns whatever a file holds; models are made above files",
     ("extensions", "interop.sklearn"): "the same for estimators",
 }
 

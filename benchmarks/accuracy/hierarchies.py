@@ -140,12 +140,13 @@ class Hierarchy:
 
     def _moments(self, every: int, given: Callable) -> tuple[np.ndarray, np.ndarray]:
         """First and second moments over a grid of the scales, or over every second point of each axis, from those given them."""
-        center, half = np.zeros(len(self.scales)), FIRST
-        for _ in range(3):  # find the bulk first
-            grid = _product([np.linspace(c - half, c + half, 29) for c in center])
+        center, half = np.zeros(len(self.scales)), np.full(len(self.scales), FIRST)
+        for _ in range(6):  # find the bulk first: a narrow one needs a narrow grid before its width is known
+            grid = _product([np.linspace(c - h, c + h, 29) for c, h in zip(center, half, strict=True)])
             weights = self._weights(grid)
-            center, half = weights @ grid, half / 2
-        spread = np.sqrt(weights @ (grid - center) ** 2)
+            center = weights @ grid
+            spread = np.sqrt(weights @ (grid - center) ** 2)
+            half = np.maximum(REACH * spread, half / 7)
         axes = [
             np.linspace(c - max(REACH * s, LEFT[name]), c + REACH * s, POINTS[name])[::every]
             for name, c, s in zip(self.scales, center, spread, strict=True)
@@ -191,7 +192,12 @@ class Hierarchy:
         x = np.concatenate([known, drawn(self.rows)])
         width = (p.own + tau * p.by_tau + sigma * p.by_sigma)[:, None]
         values = np.concatenate([x, x**2, special.ndtr((drawn(p.rows) - p.cut) / width)])
-        return values @ weights, values**2 @ weights
+        first = values @ weights
+        # E Φ((X - cut)/s) of a normal X has a formula; a rule with few nodes misses the step that s → 0 makes
+        A = p.rows[0] + tau * p.rows[1]
+        total = np.sqrt(width[:, 0] ** 2 + np.einsum("ij,jk,ik->i", A, covariance, A))
+        first[len(first) - len(total) :] = special.ndtr((A @ mean - p.cut) / total)
+        return first, values**2 @ weights
 
 
 def _product(axes: list[np.ndarray]) -> np.ndarray:

@@ -28,6 +28,7 @@ _NAMES = {
     "check": "gyromc.solve.draws",
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
+    "fit": "gyromc.tables.study",
     "load": "gyromc.io.saved",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
-    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
+    from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned
 

@@ -13,10 +13,9 @@ EXTENSIONS = {
     "to_datatree": "gyromc.interop.arviz",
     "save_run": "gyromc.io.saved",
     "resume": "gyromc.engines.loop",
-    "restored_model": "gyromc.app.fit.saved",
+    "restored_model": "gyromc.tables.saved",
     "restored_estimator": "gyromc.interop.sklearn",
     "posterior_datatree": "gyromc.interop.arviz",
-    "read_draws": "gyromc.draws",
 }
 """The module of each function."""
 

@@ -14,7 +14,7 @@ from scipy import stats
 import gyromc as gm
 from gyromc.engines import lanes, pallas
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.random import streams
+from gyromc.engines.lanes.functions import streams
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.io.planfiles import loads
 from gyromc.oracle_moments import oracle_covariances

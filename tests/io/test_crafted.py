@@ -122,8 +122,8 @@ def used_estimator(model):
 
 
 def a_model(path):
-    from gyromc.app.fit.request import Request
-    from gyromc.app.fit.study import study
+    from gyromc.tables.request import Request
+    from gyromc.tables.study import study
 
     rng, file = np.random.default_rng(0), path.with_suffix(".csv")
     rows = [f"{x},{rng.choice(['u', 'v'])},{2 * x + rng.normal()}" for x in rng.normal(size=60)]

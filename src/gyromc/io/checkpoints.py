@@ -42,7 +42,7 @@ DRAWS_NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
 """The names of unfinished files, which a process left that was killed while it wrote."""
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-NUMBERS = ("engine", "thin", "sane_range", "keep_blocks")
+NUMBERS = ("engine", "thin", "sane_range")
 """The options that the numbers of a run depend on."""
 
 

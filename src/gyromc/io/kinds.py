@@ -19,18 +19,14 @@ from typing import Any
 
 from gyromc import data, dynamics, observables, oracles, schemes, targets
 from gyromc.checks import numbers
-from gyromc.io.codec import known_classes
 from gyromc.operators import LowRank, Operator
 from gyromc.plan import WEIGHTINGS, Plan
 from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Group, families
-from gyromc.targets.likelihoods import Likelihood
 
 __all__ = ["DATA", "GROUP", "KINDS", "PLAN", "PieceKind", "Type", "kind_named", "plan_schema"]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-# Families that are not imported are not found.
-assert issubclass(families.StudentT, Likelihood)
 
 
 def _refer(name: str) -> dict[str, str]:
@@ -200,7 +196,6 @@ def _public(module: Any, base: type) -> list[Callable]:
     return makers or classes
 
 
-_FAMILIES = [family for family in known_classes(below=[Likelihood]).values() if not inspect.isabstract(family)]
 _SCHEMES = {name: functools.partial(schemes.find, name) for name in schemes.SCHEMES}
 KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.TARGET: _kinds(*_public(targets, targets.Target), streamed_regression=streamed_regression),
@@ -209,7 +204,7 @@ KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.OBSERVABLE: _kinds(*_public(observables, observables.Observable)),
     Type.SCHEME: _kinds(**{**_SCHEMES, "balanced": schemes.balanced}),
     Type.OPERATOR: _kinds(rotations=dynamics.rotations, low_rank=LowRank, gram=gram),
-    Type.LIKELIHOOD: _kinds(*_FAMILIES),
+    Type.LIKELIHOOD: _kinds(*families.LIKELIHOODS),
 }
 """The kinds of pieces, by what they are and by name."""
 PLAN, GROUP = PieceKind("plan", Plan), PieceKind("group", Group)

@@ -36,17 +36,16 @@ from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
 from gyromc.stretches import Gram
 from gyromc.targets import Group, StreamedRegression, Target, families
-from gyromc.targets.likelihoods import Likelihood
 
 MOST_SHOWN = 8
 """Differences between two plans in a message."""
 # Classes that are not imported are not found.
 assert issubclass(Gram, Operator)
-assert issubclass(families.StudentT, Likelihood)
 
 CLASSES = known_classes(
     *(Group, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
-    below=(Target, Likelihood, Oracle, Operator, Observable, Scheme, Dynamics, RowSource),
+    *families.LIKELIHOODS,
+    below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource),
 )
 """The classes of gyromc that plans and runs are made of, by name. Those of a user are stored by reference, like functions."""
 PLAIN = Codec(CLASSES)

@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "Chains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,22 @@ class Round(NamedTuple):
     acceptance: np.ndarray
 
 
+def _value_and_gradient(target: Target) -> Callable:
+    """The function from θ to (U, ∇U); a target with a gradient of its own, such as one that reads files, is asked for it."""
+    if type(target).gradient is Target.gradient:
+        return jax.value_and_grad(target.potential)
+    return lambda theta: (target.potential(theta), target.gradient(theta))
+
+
 @eqx.filter_jit
 def _evaluate(target: Target, rows):
-    return jax.vmap(jax.value_and_grad(target.potential))(rows)
+    return jax.vmap(_value_and_gradient(target))(rows)
 
 
 @eqx.filter_jit
 def _round(target: Target, state: State, metric: Metric, log_step, friction, rate, acceptance, key, steps: int):
     """`steps` steps of all chains; the log step size moves by `rate` times acceptance less its goal."""
-    evaluate = jax.vmap(jax.value_and_grad(target.potential))
+    evaluate = jax.vmap(_value_and_gradient(target))
 
     def step(carry, key):
         (theta, U, g, r), log_eta = carry
@@ -121,7 +128,7 @@ def _lengths(key, count: int):
     return jnp.where(jax.random.uniform(which, (count,)) < ChainSettings.short_share, shorter, 1.0)
 
 
-class Chains:
+class LangevinChains:
     """Chains on a target: `begin`, then `warm_up` until `settled`, then `sample`.
 
     `gradients` counts what they computed; `stopped` is asked between compiled calls.

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import special
 
 from gyromc.checks import coverage, require
+from gyromc.draws import read_draws
 from gyromc.errors import GyromcWarning
-from gyromc.extensions import load
 from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
 from gyromc.plan import Plan
@@ -206,7 +206,7 @@ def sharpen(
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
     """The question, and draws with their gradients as steps × segments × d."""
     question = Question.read(target, observables, start)
-    theta = np.asarray(load("read_draws")(draws, question.model.target), float)
+    theta = np.asarray(read_draws(draws, question.model.target), float)
     if theta.ndim == 2:
         theta = theta[None]
     chains, count, d = theta.shape

@@ -23,7 +23,7 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import Chains, ChainSettings
+from gyromc.solve.chains import ChainSettings, LangevinChains
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
 from gyromc.solve.sampling import Sampling, rotation_gain
@@ -165,11 +165,11 @@ class Solver:
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up = False
 
-    def _new_chains(self) -> Chains | MinibatchChains:
+    def _new_chains(self) -> LangevinChains | MinibatchChains:
         model = self.question.model
         if not self.all_rows and serves_minibatches(model.flat_target, model.dim):
             return MinibatchChains(model, self.seed, self.settings)
-        return Chains(model.flat_target, model.dim, self.seed, self._out_of_time, self.settings)
+        return LangevinChains(model.flat_target, model.dim, self.seed, self._out_of_time, self.settings)
 
     def _out_of_time(self) -> bool:
         return self.stop() or time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.deadline
