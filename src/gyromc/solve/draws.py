@@ -16,8 +16,8 @@ import numpy as np
 from scipy import special
 
 from gyromc.checks import coverage, require
-from gyromc.draws import read_draws
 from gyromc.errors import GyromcWarning
+from gyromc.draws import read_draws
 from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
 from gyromc.plan import Plan

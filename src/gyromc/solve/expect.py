@@ -23,7 +23,7 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import ChainSettings, LangevinChains
+from gyromc.solve.chains import LangevinChains, ChainSettings
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
 from gyromc.solve.sampling import Sampling, rotation_gain

@@ -21,7 +21,7 @@ from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import Target
-from gyromc.tuning.trials import FAMILIES, MANY, Family, Trial, cost_of_a_gradient, refer, try_plan
+from gyromc.tuning.trials import FAMILIES, MANY, Family, Reference, Trial, cost_of_a_gradient, refer, try_plan
 from gyromc.tuning.tuned import Expected, Tried, Tuned
 
 __all__ = ["tune"]
