@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune

@@ -196,7 +196,13 @@ class Family:
     @property
     def name(self) -> str:
         """For tables."""
-        how = f", friction {self.friction:g}" if self.friction else f", rotating at {self.turn:g}" if self.turn else ", reversible"
+        how = (
+            f", friction {self.friction:g}"
+            if self.friction
+            else f", rotating at {self.turn:g}"
+            if self.turn
+            else ", reversible"
+        )
         return f"{self.scheme}{how}"
 
     def first_step(self, known: Reference) -> float:

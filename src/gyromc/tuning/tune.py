@@ -21,7 +21,7 @@ from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.targets import Target
-from gyromc.tuning.trials import FAMILIES, MANY, Family, Reference, Trial, cost_of_a_gradient, refer, try_plan
+from gyromc.tuning.trials import FAMILIES, MANY, Family, Trial, cost_of_a_gradient, refer, try_plan
 from gyromc.tuning.tuned import Expected, Tried, Tuned
 
 __all__ = ["tune"]
@@ -278,7 +278,10 @@ class Tuning:
                 candidate.given_up.append(trial.plan.eta)
                 if not candidate.trials:
                     self.candidates.remove(candidate)
-                require(bool(self.candidates), "No plan can be recommended: chains of every sampler diverged in longer trials.")
+                require(
+                    bool(self.candidates),
+                    "No plan can be recommended: chains of every sampler diverged in longer trials.",
+                )
         if self.budget.error is not None:
             self.steps = min(self._steps_for(final), 1e12)
         plan = self._sized(candidate.family, final.plan)
