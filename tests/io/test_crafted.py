@@ -174,7 +174,7 @@ def test_a_crafted_file_gives_a_sentence_or_works(kind, seeds, made, tmp_path):
 )
 def test_a_crafted_checkpoint_is_set_aside_or_works(seeds, tmp_path, monkeypatch):
     options = {"engine": "lanes", "thin": 10, "every": 50}
-    start_and_kill(monkeypatch, PLANS["balanced"](), 150, tmp_path / "made", chunk_size=50, **options)
+    start_and_kill(monkeypatch, PLANS["balanced"](), 150, tmp_path / "made", **options)
     newest = max((tmp_path / "made").glob("step-*")).name
     for seed in seeds:
         folder = shutil.copytree(tmp_path / "made", tmp_path / f"{seed}")

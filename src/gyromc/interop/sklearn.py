@@ -293,7 +293,10 @@ ESTIMATORS = {
 def restored_estimator(archive: Archive) -> Any:
     """Return the estimator of an archive that was read."""
     content = CODEC.unpack(archive)
-    found: Any = ESTIMATORS[content["estimator"]](**content["parameters"])
+    known = ESTIMATORS[content["estimator"]]
+    # Parameters that there are no more, in files of earlier versions, are left out.
+    parameters = {name: value for name, value in content["parameters"].items() if name in known._get_param_names()}
+    found: Any = known(**parameters)
     for name, value in content["fitted"].items():
         if not name.endswith("_") or name.startswith("_"):
             raise ValueError(f"{name!r} is no fitted attribute")
