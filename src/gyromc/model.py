@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.checks import numbers, require
 from gyromc.dependence import indices_read
@@ -241,7 +241,7 @@ class Model:
         sample = self.trusted_sample if self._affordable_draws >= ENOUGH else None
         if sample is not None and sample.effective_size >= ENOUGH:
             mean, root = sample.moments()
-            return GaussianFit(mean, linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
+            return GaussianFit(mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
         points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
 

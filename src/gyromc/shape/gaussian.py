@@ -8,7 +8,7 @@ posterior lies, and its mean over the posterior much.
 import dataclasses
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.shape.near_mode import NearMode
@@ -44,7 +44,7 @@ def nearest_gaussian(target: Target | NearMode, center: Laplace, points: int) ->
         if spectrum[0] > 0.8 and spectrum[-1] < 1.25 and np.linalg.norm(R.T @ push) < 0.2:
             break
         K = (K + curved) / 2
-        m = m - 0.5 * linalg.solve(K, push, assume_a="pos")
+        m = m - 0.5 * scipy.linalg.solve(K, push, assume_a="pos")
     return Laplace(m, K)
 
 
@@ -55,5 +55,5 @@ def mean_curvature_fit(target: Target | NearMode, center: Laplace, points: int) 
     for _ in range(2):
         at = m + x @ inverse_root(K).T
         K = target.mean_hessian(at)
-        m = m - linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
+        m = m - scipy.linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
     return GaussianFit(m, K, f"mean curvature over {points} points")

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg, optimize
+import scipy
 
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
@@ -67,7 +67,7 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
             raise StopIteration
 
     options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
-    return optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
+    return scipy.optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
 
 
 def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
@@ -103,13 +103,13 @@ def newton(
         g = gradient(theta)
         step, fall = np.zeros_like(g), math.inf
         if factor is not None:
-            step = linalg.cho_solve(factor, g)
+            step = scipy.linalg.cho_solve(factor, g)
             fall = float(g @ step)
         if not (reuse and fall <= NEARER * before):  # else the Hessian of an earlier point does
             try:
-                factor = linalg.cho_factor(hessian(theta))
-                step = linalg.cho_solve(factor, g)
-            except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+                factor = scipy.linalg.cho_factor(hessian(theta))
+                step = scipy.linalg.cho_solve(factor, g)
+            except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
                 return theta
             fall = float(g @ step)
         before = fall
