@@ -199,7 +199,9 @@ class FieldRegression:
             return self.row_squares.sum(axis=0) - n * mean**2
         mine = self.fold == fold
         n = self.rows * np.mean(mine)
-        mean = (self.value_sums[mine].sum(axis=0) - self.function_sums[mine, :size].sum(axis=0) @ c) / (self.states * mine.sum())
+        mean = (self.value_sums[mine].sum(axis=0) - self.function_sums[mine, :size].sum(axis=0) @ c) / (
+            self.states * mine.sum()
+        )
         quadratic = np.einsum("pk,pk->k", c, self.moments[fold, :size, :size] @ c - 2 * self.products[fold, :size])
         return np.maximum(self.row_squares[fold] + quadratic - n * mean**2, 0.0)
 

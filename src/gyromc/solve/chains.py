@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "Chains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +38,8 @@ class ChainSettings:
       banana never entered its tails, and E y² was wrong by seven stated errors.
     - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
     - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
-    - `fewest`, `most`: warm-up rounds. With 8, eight schools began 0.1 % of its chains' distance off the law, and sharpened errors
-      of 0.0005 standard deviations saw it (mean z² 2.1; 1.5 with 24).
+    - `fewest`, `most`: warm-up rounds. After 8, what chains of eight schools still were off the law showed against sharpened
+      errors of 0.0005 standard deviations (mean z² 2.1; 1.5 after 24).
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the median, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
@@ -80,15 +80,22 @@ class Round(NamedTuple):
     acceptance: np.ndarray
 
 
+def _value_and_gradient(target: Target) -> Callable:
+    """The function from θ to (U, ∇U); a target with a gradient of its own, such as one that reads files, is asked for it."""
+    if type(target).gradient is Target.gradient:
+        return jax.value_and_grad(target.potential)
+    return lambda theta: (target.potential(theta), target.gradient(theta))
+
+
 @eqx.filter_jit
 def _evaluate(target: Target, rows):
-    return jax.vmap(jax.value_and_grad(target.potential))(rows)
+    return jax.vmap(_value_and_gradient(target))(rows)
 
 
 @eqx.filter_jit
 def _round(target: Target, state: State, metric: Metric, log_step, friction, rate, acceptance, key, steps: int):
     """`steps` steps of all chains; the log step size moves by `rate` times acceptance less its goal."""
-    evaluate = jax.vmap(jax.value_and_grad(target.potential))
+    evaluate = jax.vmap(_value_and_gradient(target))
 
     def step(carry, key):
         (theta, U, g, r), log_eta = carry
@@ -121,7 +128,7 @@ def _lengths(key, count: int):
     return jnp.where(jax.random.uniform(which, (count,)) < ChainSettings.short_share, shorter, 1.0)
 
 
-class Chains:
+class LangevinChains:
     """Chains on a target: `begin`, then `warm_up` until `settled`, then `sample`.
 
     `gradients` counts what they computed; `stopped` is asked between compiled calls.
@@ -179,8 +186,12 @@ class Chains:
         curvature = np.maximum(curvature, 1e-8 * np.median(curvature) + 1e-300)
         scale = 1 / np.sqrt(curvature)
         dense = self.dim <= self.settings.most_dense
-        self.metric = DenseMetric(np.diag(scale)) if dense else LowRankMetric(
-            scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
+        self.metric = (
+            DenseMetric(np.diag(scale))
+            if dense
+            else LowRankMetric(
+                scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
+            )
         )
         self._place(theta, potential, gradient)
 
@@ -194,7 +205,9 @@ class Chains:
         steps = self.settings.steps
         with jax.enable_x64(True):
             self.key, key = jax.random.split(self.key)
-            numbers = (jnp.asarray(x, float) for x in (self.log_step, self.settings.friction, rate, self.settings.acceptance))
+            numbers = (
+                jnp.asarray(x, float) for x in (self.log_step, self.settings.friction, rate, self.settings.acceptance)
+            )
             log_step, friction, rates, goal = numbers
             self.state, kept, log_steps = _round(
                 self.target, self.state, self.metric, log_step, friction, rates, goal, key, steps
@@ -256,7 +269,10 @@ class Chains:
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
         window = self.warm[len(self.warm) // 2 :]
-        return tuple(np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in window]) for name in ("theta", "gradient"))
+        return tuple(
+            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in window])
+            for name in ("theta", "gradient")
+        )
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""

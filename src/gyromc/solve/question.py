@@ -99,7 +99,8 @@ class Question:
         for name, h in asked.items():
             require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
             require(
-                callable(h), f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}."
+                callable(h),
+                f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
             )
             labels[name] = (name,) if isinstance(h, Ridge) else _value_labels(name, h, model.template)
             if isinstance(h, Ridge):
@@ -204,7 +205,9 @@ def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
         raise
     except Exception as error:
         traced = isinstance(error, jax.errors.TracerArrayConversionError)
-        remedy = "Write it with `jax.numpy` in place of NumPy" if traced else "Check that it reads parameters like `start`"
+        remedy = (
+            "Write it with `jax.numpy` in place of NumPy" if traced else "Check that it reads parameters like `start`"
+        )
         raise InvalidInput(f"Observable {name!r} cannot be evaluated: {cause(error)}. {remedy}.") from error
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
