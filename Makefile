@@ -45,7 +45,8 @@ accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and fig
 
 gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that has only JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-site --no-deps \
-	  equinox wadler_lindig jaxtyping rich pygments markdown-it-py mdurl pytest pluggy iniconfig packaging
+	  equinox wadler_lindig jaxtyping rich pygments markdown-it-py mdurl pytest pluggy iniconfig packaging \
+	  numpyro multipledispatch tqdm blackjax optax absl-py typing_extensions
 
 coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of each case, table in docs/intervals.md
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md

@@ -23,6 +23,16 @@ MEASURED = {
         "Effective draws per gradient",
         "gyromc bench accuracy --out docs/measured",
     ),
+    "measured/race.json": (
+        "accuracy.md",
+        "The race in seconds",
+        "gyromc bench accuracy --race --out docs/measured",
+    ),
+    "measured/posteriors.json": (
+        "accuracy.md",
+        "Exact answers of the race in seconds",
+        "python -m accuracy.make_references",
+    ),
     "measured/draws-per-gradient.json": (
         "schemes.md",
         "Schemes and control variates",

@@ -21,6 +21,7 @@ ABOUT = {
     "data": "`gyromc.data` over Parquet files",
     "sklearn": "`gyromc.sklearn`, the scikit-learn estimators",
     "numpyro": "`gyromc.interop.numpyro`",
+    "pymc": "`gyromc.interop.pymc`; not in `all`",
     "blackjax": "`gyromc.interop.blackjax`",
     "arviz": "`run.to_datatree()`",
     "orbax": '`gm.run(…, checkpoint_format="orbax")`',
@@ -29,13 +30,16 @@ ABOUT = {
 }
 
 
+APART = {"pymc": 451}  # MB, measured in an environment of its own: it needs other versions than the other extras
+
+
 def table() -> str:
     """The rows of the page."""
     needs, core = declared(), closure(declared()[""])
     rows = [f"| the core | {ABOUT['']} | {megabytes(core):.0f} |"]
     for extra, about in list(ABOUT.items())[1:]:
-        more = closure(needs[extra]) - core
-        rows.append(f"| `{extra}` | {about} | + {megabytes(more):.0f} |")
+        size = APART[extra] if extra in APART else megabytes(closure(needs[extra]) - core)
+        rows.append(f"| `{extra}` | {about} | + {size:.0f} |")
     return "\n".join(["| extra | what needs it | MB |", "|---|---|---:|", *rows])
 
 

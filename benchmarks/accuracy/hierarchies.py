@@ -2,19 +2,21 @@
 
 y ~ N((X₀ + τX₁)w, noise²) with w ~ N(0, prior²); τ, σ or both are unknown, with sampled coordinates (log τ, log σ, w). Given the
 scales, w is Gaussian, so an expectation is an integral over one or two scales of Gaussian expectations. Input: the matrices and
-priors. Output: a target, observables, and their means and variances with the error of the quadrature.
+priors. Output: a target, observables, and their means and variances with the error of the quadrature. gyromc is imported when
+a target is built: the race builds these models for other packages too.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 from scipy import special
 
-import gyromc as gm
+if TYPE_CHECKING:
+    import gyromc as gm
 
 __all__ = ["Hierarchy", "Predicted", "autoregression", "eight_schools", "radon"]
 
@@ -58,8 +60,10 @@ class Hierarchy:
         """Unknown scales and w."""
         return len(self.scales) + len(self.prior)
 
-    def target(self) -> gm.targets.Target:
+    def target(self) -> "gm.targets.Target":
         """The posterior of (log scales, w)."""
+        import gyromc as gm
+
         known = np.ones_like(self.y) if self.noise is None else self.noise
 
         def log_likelihood(theta, datum):
@@ -82,8 +86,9 @@ class Hierarchy:
         found = {name: jnp.exp(theta[k]) for k, name in enumerate(self.scales)}
         return found.get("tau", 0.0), found.get("sigma", 1.0), theta[len(self.scales) :]
 
-    def observables(self) -> dict[str, dict[str, gm.observables.Observable]]:
+    def observables(self) -> "dict[str, dict[str, gm.observables.Observable]]":
         """Means, squares and predictive probabilities, by kind and name."""
+        import gyromc as gm
 
         def reported(theta):
             tau, _, w = self._split(theta)
@@ -108,22 +113,40 @@ class Hierarchy:
 
     def expectations(self) -> dict[str, tuple[float, float, float]]:
         """Mean, variance and error of the mean for every observable: the error is the gap to a grid with half the points."""
-        first, second = self._moments(1)
-        coarse = self._moments(2)[0]
+        first, second = self._moments(1, self._given)
+        coarse = self._moments(2, self._given)[0]
         names = [name for group in self.observables().values() for name in group]
         return {
             name: (float(a), float(b - a**2), float(abs(a - c)))
             for name, a, b, c in zip(names, first, second, coarse, strict=True)
         }
 
-    def _moments(self, every: int) -> tuple[np.ndarray, np.ndarray]:
-        """First and second moments of all observables over a grid of the scales, or over every second point of each axis."""
-        center, half = np.zeros(len(self.scales)), FIRST
-        for _ in range(3):  # find the bulk first
-            grid = _product([np.linspace(c - half, c + half, 29) for c in center])
+    def moments_of_all(self, lines: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, variance and error of the mean of (log scales, w, scales, some of `rows`, probabilities), for the race."""
+        given = lambda phi: self._all_given(phi, lines)
+        first, second = self._moments(1, given)
+        return first, second - first**2, np.abs(first - self._moments(2, given)[0])
+
+    def _all_given(self, phi: np.ndarray, lines: slice) -> tuple[np.ndarray, np.ndarray]:
+        """First and second moments given the log scales, in the order of `moments_of_all`."""
+        _, mean, covariance, _, _ = self._posterior(phi)
+        first, second = self._given(phi)
+        count = len(self.scales) + len(self.rows[0])
+        chosen = [*range(len(self.scales)), *range(len(self.scales), count)[lines], *range(2 * count, len(first))]
+        return (
+            np.concatenate([phi, mean, first[chosen]]),
+            np.concatenate([phi**2, np.diag(covariance) + mean**2, second[chosen]]),
+        )
+
+    def _moments(self, every: int, given: Callable) -> tuple[np.ndarray, np.ndarray]:
+        """First and second moments over a grid of the scales, or over every second point of each axis, from those given them."""
+        center, half = np.zeros(len(self.scales)), np.full(len(self.scales), FIRST)
+        for _ in range(6):  # find the bulk first: a narrow one needs a narrow grid before its width is known
+            grid = _product([np.linspace(c - h, c + h, 29) for c, h in zip(center, half, strict=True)])
             weights = self._weights(grid)
-            center, half = weights @ grid, half / 2
-        spread = np.sqrt(weights @ (grid - center) ** 2)
+            center = weights @ grid
+            spread = np.sqrt(weights @ (grid - center) ** 2)
+            half = np.maximum(REACH * spread, half / 7)
         axes = [
             np.linspace(c - max(REACH * s, LEFT[name]), c + REACH * s, POINTS[name])[::every]
             for name, c, s in zip(self.scales, center, spread, strict=True)
@@ -131,7 +154,7 @@ class Hierarchy:
         grid = _product(axes)
         weights = self._weights(grid)
         keep = weights > 1e-15 * weights.max()
-        pairs = np.array([self._given(phi) for phi in grid[keep]])  # points × (first, second) × observables
+        pairs = np.array([given(phi) for phi in grid[keep]])  # points × (first, second) × observables
         first, second = np.einsum("i,ikj->kj", weights[keep], pairs)
         return first, second
 
@@ -169,7 +192,12 @@ class Hierarchy:
         x = np.concatenate([known, drawn(self.rows)])
         width = (p.own + tau * p.by_tau + sigma * p.by_sigma)[:, None]
         values = np.concatenate([x, x**2, special.ndtr((drawn(p.rows) - p.cut) / width)])
-        return values @ weights, values**2 @ weights
+        first = values @ weights
+        # E Φ((X - cut)/s) of a normal X has a formula; a rule with few nodes misses the step that s → 0 makes
+        A = p.rows[0] + tau * p.rows[1]
+        total = np.sqrt(width[:, 0] ** 2 + np.einsum("ij,jk,ik->i", A, covariance, A))
+        first[len(first) - len(total) :] = special.ndtr((A @ mean - p.cut) / total)
+        return first, values**2 @ weights
 
 
 def _product(axes: list[np.ndarray]) -> np.ndarray:
@@ -206,19 +234,22 @@ def eight_schools() -> Hierarchy:
     return Hierarchy((common, own), y, s, prior, {"tau": half_cauchy(5.0)}, names, rows, predicted)
 
 
-def radon(counties: int = 20, houses: int = 200) -> Hierarchy:
-    """Simulated levels of radon, intercepts by county, non-centred: w = (μ, slope, z₁ …)."""
+def radon(counties: int = 20, houses: int = 200, shown: int = 6) -> Hierarchy:
+    """Simulated levels of radon, intercepts by county, non-centred: w = (μ, slope, z₁ …); `shown` of them are reported."""
     rng = np.random.default_rng(31)
     county, floor = rng.integers(0, counties, houses), (rng.random(houses) < 0.2).astype(float)
     y = 1.4 + rng.normal(0, 0.35, counties)[county] - 0.7 * floor + rng.normal(0, 0.75, houses)
     zero, one = np.zeros((houses, counties)), np.eye(counties)[county]
     design = np.column_stack([np.ones(houses), floor, zero]), np.column_stack([np.zeros((houses, 2)), one])
-    some = np.eye(counties)[:6]
-    alphas = np.column_stack([np.ones(6), np.zeros((6, 1 + counties))]), np.column_stack([np.zeros((6, 2)), some])
+    some = np.eye(counties)[:shown]
+    alphas = (
+        np.column_stack([np.ones(shown), np.zeros((shown, 1 + counties))]),
+        np.column_stack([np.zeros((shown, 2)), some]),
+    )
     rows = np.vstack([np.eye(2 + counties)[:2], alphas[0]]), np.vstack([np.zeros((2, 2 + counties)), alphas[1]])
-    predicted = Predicted(alphas, 2.0, np.zeros(6), np.zeros(6), np.ones(6))
+    predicted = Predicted(alphas, 2.0, np.zeros(shown), np.zeros(shown), np.ones(shown))
     priors = {"tau": half_normal(1.0), "sigma": half_normal(1.0)}
-    names = ("mu", "slope", *(f"alpha {j}" for j in range(6)))
+    names = ("mu", "slope", *(f"alpha {j}" for j in range(shown)))
     prior = np.array([10.0, 10.0] + [1.0] * counties)
     return Hierarchy(design, y, None, prior, priors, names, rows, predicted)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import gyromc as gm
 from accuracy import hierarchies, network
+from accuracy.models import regressions, shapes
 from gyromc.checks import require
 from gyromc.datasets import heart_split
 from gyromc.evaluation import doubled
@@ -147,18 +148,13 @@ def gaussian(condition: float, d: int) -> Draft:
 
     Its mean lies one standard deviation off zero, so that no answer is right by symmetry alone.
     """
-    rng = np.random.default_rng([41, d])
-    curvature = np.geomspace(1 / condition, 1.0, d)
-    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    precision = (basis * curvature) @ basis.T
+    precision, mean, basis, rows = shapes.gaussian_of(condition, d)
     some = np.unique(np.linspace(0, d - 1, min(d, AT_MOST)).astype(int))
-    rows = rng.standard_normal((6, d)) @ (basis * np.sqrt(curvature)).T / math.sqrt(d) * 2  # of deviation about 2
     kinds: dict[str, dict[str, Observable]] = {
         "means": {f"m{i}": gm.observables.linear(basis[:, i]) for i in some},
         "squares": {f"s{i}": gm.observables.square(basis[:, i]) for i in some},
         "predictive": {f"p{i}": gm.observables.predictive(x) for i, x in enumerate(rows)},
     }
-    precision, mean = (precision + precision.T) / 2, basis @ (curvature**-0.5 * rng.choice([-1.0, 1.0], d))
 
     def exact():
         found = {}
@@ -218,21 +214,16 @@ def many_rows() -> Draft:
 
 def nes() -> Draft:
     """Simulated votes of 1200 people by income, ideology, age and six more columns."""
-    rng, n = np.random.default_rng(2000), 1200
-    income, age = rng.integers(1, 6, n) - 3.0, rng.integers(0, 4, n)
-    columns = [income, rng.integers(1, 8, n) - 4.0, rng.random(n) < 0.12, age == 1, age == 2, age == 3]
-    X = np.column_stack([np.ones(n), *columns, rng.random(n) < 0.5, rng.integers(1, 5, n) - 2.5]).astype(float)
-    y = rng.random(n) < 1 / (1 + np.exp(-X @ [-0.2, 0.33, 0.6, -1.5, 0.1, 0.2, -0.1, 0.15, 0.1]))
-    target = gm.targets.LogisticRegression(X, y.astype(float), prior_scale=2.5)
+    X, y = regressions.votes()
+    target = gm.targets.LogisticRegression(X, y, prior_scale=2.5)
     kinds = regression_observables(target.dim, X[:AT_MOST])
-    return Draft("nes", "logistic regression of votes, 1200 rows, d = 9", target, target.dim, kinds, n, batch=32)
+    return Draft("nes", "logistic regression of votes, 1200 rows, d = 9", target, target.dim, kinds, len(y), batch=32)
 
 
 def poisson() -> Draft:
     """Simulated counts of 300 rows on five columns."""
-    rng, (n, d) = np.random.default_rng(51), (300, 6)
-    X = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
-    y = rng.poisson(np.exp(X @ [0.3, 0.5, -0.4, 0.2, 0.0, 0.1])).astype(float)
+    X, y = regressions.counts()
+    n, d = X.shape
     target = gm.targets.PoissonRegression(X, y, prior_scale=2.0)
     kinds = regression_observables(d, X[:0])
     none = lambda x: gm.observables.function(lambda theta: jnp.exp(-jnp.exp(jnp.asarray(x) @ theta)))  # P(y = 0 | x)
@@ -242,10 +233,8 @@ def poisson() -> Draft:
 
 def softmax() -> Draft:
     """Simulated classes, three of them, of 300 rows on four columns."""
-    rng, (n, p) = np.random.default_rng(52), (300, 5)
-    X = np.column_stack([np.ones(n), rng.standard_normal((n, p - 1))])
-    scores = X @ rng.standard_normal((p, 3)) + rng.gumbel(size=(n, 3))
-    target = gm.targets.SoftmaxRegression(X, scores.argmax(axis=1), prior_scale=1.5)
+    X, y = regressions.classes()
+    target = gm.targets.SoftmaxRegression(X, y, prior_scale=1.5)
     kinds = regression_observables(target.dim, X[:0])
     basis = np.array(target.basis)
 
@@ -255,7 +244,13 @@ def softmax() -> Draft:
 
     kinds["predictive"] = {f"p{i}": first(x) for i, x in enumerate(X[:8])}
     return Draft(
-        "softmax", f"softmax regression, 3 classes, {n} rows, d = {target.dim}", target, target.dim, kinds, n, batch=32
+        "softmax",
+        f"softmax regression, 3 classes, {len(y)} rows, d = {target.dim}",
+        target,
+        target.dim,
+        kinds,
+        len(y),
+        batch=32,
     )
 
 

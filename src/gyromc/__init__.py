@@ -26,6 +26,9 @@ _NAMES = {
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
     "fit": "gyromc.tables.study",
+    "check": "gyromc.solve.draws",
+    "sharpen": "gyromc.solve.draws",
+    "Posterior": "gyromc.posterior",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -44,8 +47,10 @@ if TYPE_CHECKING:
     from gyromc.estimation.estimate import Estimates, estimate
     from gyromc.model import Model
     from gyromc.plan import Plan
+    from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-EXTENSIONS = {"to_datatree": "gyromc.interop.arviz", "save_run": "gyromc.savedruns"}  # the module of each function
+EXTENSIONS = {
+    "to_datatree": "gyromc.interop.arviz",
+    "posterior_datatree": "gyromc.interop.arviz",
+    "save_run": "gyromc.savedruns",
+}
+"""The module of each function."""
 
 
 def load(name: str) -> Callable[..., Any]:

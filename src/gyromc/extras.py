@@ -20,6 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "data": ("pyarrow",),
     "sklearn": ("sklearn",),
     "numpyro": ("numpyro",),
+    "pymc": ("pymc",),
     "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
     "orbax": ("orbax",),

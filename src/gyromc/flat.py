@@ -129,6 +129,6 @@ class FlatSum(FlatTarget, SumOverData):
 
 def flatten(target: Target, unravel: Callable, dim: int) -> Target:
     """The target as a function of the vector θ."""
-    if unravel is identity:
+    if unravel is identity or getattr(target, "unravel", None) == unravel:  # the target takes vectors itself
         return target
     return (FlatSum if isinstance(target, SumOverData) else FlatTarget)(target, unravel, dim)

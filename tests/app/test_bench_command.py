@@ -75,6 +75,7 @@ def fake_accuracy(tmp_path, monkeypatch):
 
     yield make
     bench.sys.modules.pop("accuracy", None)
+    bench.sys.modules.pop("accuracy.race", None)
     bench.sys.modules.update(real)
 
 
@@ -88,6 +89,21 @@ def test_accuracy_is_a_benchmark_of_its_own(fake_accuracy, tmp_path):
     assert "2 at once" in CliRunner().invoke(app, ["bench", "accuracy", "--workers", "2"]).stderr
     assert (out / "accuracy.png").read_text() == "plot"
     assert "table {'cell': [[], 'full', False]}" in CliRunner().invoke(app, ["bench", "accuracy"]).stdout
+
+
+def test_the_race_is_asked_for_by_its_option(fake_accuracy, tmp_path):
+    fake_accuracy()
+    (tmp_path / "benchmarks" / "accuracy" / "race.py").write_text(
+        "POSTERIORS = {'heart': None}\n"
+        "def race_of(names, quick, path, processes, say): return [[names, quick, path.name, processes]]\n"
+        "def text(rows): return f'rows {rows}'\n"
+    )
+    asked = ["bench", "accuracy", "heart", "--race", "--quick", "--out", str(tmp_path / "out")]
+    assert "rows [[['heart'], True, 'race.json', 1]]" in CliRunner().invoke(app, asked, catch_exceptions=False).stdout
+    found = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
+    assert json.loads(found.stdout) == {"rows": [[["heart"], True, "race.json", 1]]}
+    with pytest.raises(InvalidInput, match="No posterior is named hart"):
+        CliRunner().invoke(app, ["bench", "accuracy", "hart", "--race"], catch_exceptions=False)
 
 
 def test_accuracy_and_ctrl_c(fake_accuracy, tmp_path):
@@ -104,6 +120,6 @@ def test_accuracy_and_ctrl_c(fake_accuracy, tmp_path):
 def test_options_of_the_other_benchmark_are_refused(option):
     with pytest.raises(InvalidInput, match=rf"{option[0]} belongs to the speed benchmark"):
         CliRunner().invoke(app, ["bench", "accuracy", *option], catch_exceptions=False)
-    for other in (["--quick"], ["--workers", "2"]):
+    for other in (["--quick"], ["--race"], ["--workers", "2"]):
         with pytest.raises(InvalidInput, match=rf"{other[0]} belongs to `bench accuracy`"):
             CliRunner().invoke(app, ["bench", *other], catch_exceptions=False)

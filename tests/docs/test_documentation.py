@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 
@@ -44,7 +45,10 @@ def page_examples():
 
 def examples():
     for one in [*docstring_examples(), *page_examples()]:
-        yield pytest.param(*one.values, id=one.id, marks=[pytest.mark.slow] if one.id in LONG else [])
+        marks = [pytest.mark.slow] if one.id in LONG else []
+        if one.id.startswith("pymc."):  # the extra is not in `all`
+            marks.append(pytest.mark.skipif(importlib.util.find_spec("pymc") is None, reason="PyMC is not installed"))
+        yield pytest.param(*one.values, id=one.id, marks=marks)
 
 
 @pytest.mark.parametrize("code", list(examples()))

@@ -35,12 +35,14 @@ def conjugate(exposure, y=None, rows=8):
 
 @pytest.fixture(scope="module")
 def tuned():
-    return gnp.tune(gnp.target(conjugate, EXPOSURE, COUNTS), batch_size=8, num_steps=6000, num_chains=128)
+    return gnp.tune(
+        gnp.target(conjugate, EXPOSURE, COUNTS), batch_size=8, gradients=6000 * 128 * 16 / 40, num_chains=128
+    )
 
 
 @pytest.fixture(scope="module")
 def run(tuned):
-    return gm.run(tuned.plan, thin=60)
+    return gm.run(tuned.plan.replace(num_steps=6000), thin=60)
 
 
 @pytest.mark.slow

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from gyromc.app.output import Json, answer
+from gyromc.app.output import Json, answer, print_json
 
 __all__ = ["register"]
 
 ACCURACY = "accuracy"  # the first word that asks for the other benchmark; no work has this name
 REPEATS, SECONDS = 5, 0.5
 WORKERS = "accuracy: processes that share the cells; 1 when left out, because every cell also measures its own time."
+RACE = "accuracy: processor seconds from a cold start to an error, on other posteriors, instead of draws per gradient."
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +36,7 @@ def bench(
     ] = None,
     growth: Annotated[bool, typer.Option("--growth", help="Also vary chains, dimension and steps.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="accuracy: minutes instead of an hour.")] = False,
+    race: Annotated[bool, typer.Option("--race", help=RACE)] = False,
     workers: Annotated[int | None, typer.Option(help=WORKERS)] = None,
     out: Annotated[str | None, typer.Option(help="Directory for the JSON file and the figures.")] = None,
     json: Json = False,
@@ -50,6 +52,9 @@ def bench(
         wrong = [name for name, given in others.items() if given]
         require(not wrong, f"{', '.join(wrong)} belongs to the speed benchmark: leave it out of `bench {ACCURACY}`.")
     require(
+        asked_accuracy or not race, f"--race belongs to `bench {ACCURACY}`: write `gyromc bench {ACCURACY} --race`."
+    )
+    require(
         asked_accuracy or not quick, f"--quick belongs to `bench {ACCURACY}`: pass `--repeats` and `--seconds` here."
     )
     require(
@@ -59,7 +64,9 @@ def bench(
     package = _package(ACCURACY if asked_accuracy else "speed")
     if directory is not None:
         require_writable(directory)
-    if asked_accuracy:
+    if race:
+        _race((work or [])[1:], quick, workers, directory, json)
+    elif asked_accuracy:
         _accuracy(package, (work or [])[1:], quick, workers, directory, json)
     else:
         _speed(package, work or [], repeats, seconds, growth, directory, json)
@@ -110,6 +117,23 @@ def _accuracy(
     if directory is not None:
         accuracy.plot(cells, directory / "accuracy.png")
     answer(json, {**accuracy.header(), "cells": cells}, accuracy.table(cells))
+
+
+def _race(names: list[str], quick: bool, workers: int | None, directory: Path | None, json: bool) -> None:
+    """Processor seconds to an error; rows that the file has are not measured again."""
+    from gyromc.checks import require, whole
+    from gyromc.show.progress import say
+
+    race = importlib.import_module("accuracy.race")
+    wrong = [name for name in names if name not in race.POSTERIORS]
+    require(not wrong, f"No posterior is named {', '.join(wrong)}. There is: {', '.join(race.POSTERIORS)}.")
+    count = 1 if workers is None else whole(workers, "--workers", least=1, most=10_000)
+    path = None if directory is None else directory / "race.json"
+    rows = race.race_of(names, quick, path, count, say)
+    if json:
+        print_json({"rows": rows})
+    else:
+        print(race.text(rows))
 
 
 def _benchmarks() -> Path:

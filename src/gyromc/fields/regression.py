@@ -132,14 +132,14 @@ class FieldRegression:
         rows = steps // self.block
         h = values - self.center
         averaged = lambda x: x.reshape(rows, self.block, *x.shape[1:]).mean(axis=1) if self.block > 1 else x
-        functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).reshape(steps, chains, -1)
+        functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).reshape(steps, chains, self.fields.count)
         self.function_sums += functions.sum(axis=0)
         self.value_sums += h.sum(axis=0)
         self.squares += np.einsum("tck,tck->k", h, h)
         f, h = averaged(functions), averaged(h)
         for fold in range(SETTINGS.folds):
             mine = self.fold == fold
-            x, y = f[:, mine].reshape(-1, f.shape[-1]), h[:, mine].reshape(-1, h.shape[-1])
+            x, y = (part[:, mine].reshape(rows * mine.sum(), part.shape[-1]) for part in (f, h))
             self.moments[fold] += x.T @ x
             self.products[fold] += x.T @ y
             self.row_squares[fold] += np.einsum("nk,nk->k", y, y)

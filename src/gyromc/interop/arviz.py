@@ -1,12 +1,14 @@
-"""A run as ArviZ's DataTree: the kept draws beside the averages over every step and their errors.
+"""A run, or what `expect` returned, as ArviZ's DataTree: the kept draws beside the averages over every step and their errors.
 
-Input: a `Run` with draws. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups `posterior`,
-`sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked for, `observed_data` and
-`constant_data` where the target holds data, and our own `averages`, which come from every step and not only from the kept ones.
+Input: a `Run` with draws, or a `Posterior`. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups
+`posterior`, `sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked for,
+`observed_data` and `constant_data` where the target holds data, and our own `averages`, which come from every step and not only
+from the kept ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ import numpy as np
 from gyromc import __version__
 from gyromc.checks import require
 from gyromc.extras import needs
+from gyromc.flat import shaped
 from gyromc.memory import require_memory
+from gyromc.posterior import Posterior
 from gyromc.precision import private
 from gyromc.records import plain_attributes
 from gyromc.results import Run, flat_draws
@@ -76,9 +80,45 @@ def to_datatree(
         groups["log_likelihood"] = _pointwise(run.plan.target, log_likelihood, draws)
     groups |= {group: values for group, values in _data(run.plan.target).items() if values}
     attributes = {"/": LIBRARY | _attributes(run), "posterior": LIBRARY}
-    tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good)}, attrs=attributes)
+    dims, coords = _axes(run.plan.target) if names is None else ({}, {})
+    tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good), **coords}, dims=dims, attrs=attributes)
     tree["averages"] = _averages(run, good)
     return tree
+
+
+def posterior_datatree(found: Posterior) -> DataTree:
+    """What `gyromc.expect` returned as an ArviZ DataTree.
+
+    The group `posterior` has draws of equal weight, made of the kept ones chain by chain and in their order, each as often as
+    its weight says; `averages` has the sharpened means with their errors, which ArviZ could not compute from the draws.
+    """
+    with needs("arviz", "`to_datatree`"):
+        import arviz_base
+        import xarray
+    draws = np.stack([chain[_repeated(weights)] for chain, weights in zip(found.draws, found.weights, strict=True)])
+    target = None if found.model is None else found.model.target
+    values = draws if target is None else target.reported(shaped(found.model.unravel, draws))
+    dims, coords = ({}, {}) if target is None else _axes(target)
+    account = {**dataclasses.asdict(found.account), "warnings": list(found.warnings)}
+    attributes = {"/": LIBRARY | account, "posterior": LIBRARY}
+    tree = arviz_base.from_dict({"posterior": _posterior(values, None)}, coords=coords, dims=dims, attrs=attributes)
+    columns = {"mean": found.mean, "std_error": found.std_error, "sd": found.sd, "r_hat": found.r_hat, "ess": found.ess}
+    by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
+    tree["averages"] = xarray.Dataset(by_name, coords={"observable": list(found)})
+    return tree
+
+
+def _repeated(weights: np.ndarray) -> np.ndarray:
+    """As many indices as there are weights, in order, each as often as its weight says, up to rounding."""
+    total = np.cumsum(np.clip(weights, 0, None))
+    ticks = (np.arange(len(weights)) + 0.5) / len(weights) * total[-1]
+    return np.searchsorted(total, ticks).clip(max=len(weights) - 1)
+
+
+def _axes(target: Target) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """The names of the axes of what a target reports, and their labels, where it knows them."""
+    dims = {name: list(axes) for name, axes in getattr(target, "dims", {}).items() if axes}
+    return dims, dict(getattr(target, "coords", {}))
 
 
 def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:

@@ -20,13 +20,13 @@ from gyromc.data import RowSource, over_blocks, prefetched, store
 from gyromc.data.passes import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
-from gyromc.expectation.expect import expect
 from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.conjugate import integrate
 from gyromc.regression.fit import Coefficient
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
 from gyromc.targets.streamed import FAMILIES
 

@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "Chains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,12 @@ class ChainSettings:
     - `steps`: in a round: some autocorrelation times of a law that the metric fits.
     - `friction`: γ in the metric's units; between 0.5 and 1 the errors hardly change.
     - `acceptance`: that the step size is adapted to; below, refused steps turn momenta around too often.
+    - `short_share`, `shortest`: part of the steps that are shorter, log-uniformly down to this factor. Without them, chains on a
+      banana never entered its tails, and E y² was wrong by seven stated errors.
     - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
     - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
-    - `fewest`, `most`: warm-up rounds.
+    - `fewest`, `most`: warm-up rounds. With 8, eight schools began 0.1 % of its chains' distance off the law, and sharpened errors
+      of 0.0005 standard deviations saw it (mean z² 2.1; 1.5 with 24).
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the median, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
@@ -46,10 +49,12 @@ class ChainSettings:
     steps: int = 25
     friction: float = 1.0
     acceptance: float = 0.8
+    short_share: float = 0.2
+    shortest: float = 0.05
     start_width: float = 2.0
     first_rate: float = 0.3
     later_rate: float = 0.1
-    fewest: int = 8
+    fewest: int = 16
     most: int = 60
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
@@ -75,20 +80,27 @@ class Round(NamedTuple):
     acceptance: np.ndarray
 
 
+def _value_and_gradient(target: Target) -> Callable:
+    """The function from θ to (U, ∇U); a target with a gradient of its own, such as one that reads files, is asked for it."""
+    if type(target).gradient is Target.gradient:
+        return jax.value_and_grad(target.potential)
+    return lambda theta: (target.potential(theta), target.gradient(theta))
+
+
 @eqx.filter_jit
 def _evaluate(target: Target, rows):
-    return jax.vmap(jax.value_and_grad(target.potential))(rows)
+    return jax.vmap(_value_and_gradient(target))(rows)
 
 
 @eqx.filter_jit
 def _round(target: Target, state: State, metric: Metric, log_step, friction, rate, acceptance, key, steps: int):
     """`steps` steps of all chains; the log step size moves by `rate` times acceptance less its goal."""
-    evaluate = jax.vmap(jax.value_and_grad(target.potential))
+    evaluate = jax.vmap(_value_and_gradient(target))
 
     def step(carry, key):
         (theta, U, g, r), log_eta = carry
-        noise_key, accept_key = jax.random.split(key)
-        eta = jnp.exp(log_eta)
+        noise_key, accept_key, length_key = jax.random.split(key, 3)
+        eta = jnp.exp(log_eta) * _lengths(length_key, len(theta))[:, None]
         keep = jnp.exp(-friction * eta)
         r = keep * r + jnp.sqrt(1 - keep**2) * jax.random.normal(noise_key, theta.shape)
         half = r - 0.5 * eta * metric.pull(g)
@@ -109,7 +121,14 @@ def _round(target: Target, state: State, metric: Metric, log_step, friction, rat
     return state, kept, log_steps
 
 
-class Chains:
+def _lengths(key, count: int):
+    """Factors of the step size, one for each chain: 1, or at random shorter, which lets chains move where the law is narrow."""
+    which, how = jax.random.split(key)
+    shorter = jnp.exp(math.log(ChainSettings.shortest) * jax.random.uniform(how, (count,)))
+    return jnp.where(jax.random.uniform(which, (count,)) < ChainSettings.short_share, shorter, 1.0)
+
+
+class LangevinChains:
     """Chains on a target: `begin`, then `warm_up` until `settled`, then `sample`.
 
     `gradients` counts what they computed; `stopped` is asked between compiled calls.

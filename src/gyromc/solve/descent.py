@@ -48,20 +48,15 @@ class Descent:
 def descend_all(
     evaluate: Evaluate,
     theta: Rows,
-    to_the_mode: bool = False,
     stopped: Callable[[], bool] = lambda: False,
     settings: DescentSettings | None = None,
 ) -> Descent:
-    """Descend from every row; rows where U is not finite stay where they are.
-
-    `to_the_mode`: go on until the gradient vanishes, as a law without spikes allows.
-    """
+    """Descend from every row; rows where U is not finite stay where they are."""
     settings = settings or DescentSettings()
     rows, d = theta.shape
     theta = np.array(theta, float)
     value, slope = evaluate(theta)
     value, slope = np.where(np.isfinite(value), value, np.inf), np.where(np.isfinite(slope), slope, 0.0)
-    enough = 1e-10 * d if to_the_mode else float(d)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     length, calm, slow = np.ones(rows), np.zeros(rows, int), np.zeros(rows, int)
     done, calls = ~np.isfinite(value), 1
@@ -81,8 +76,8 @@ def descend_all(
         value = np.where(good, new_value, value)
         newton = _two_loops(slope, pairs)
         downhill = np.einsum("nd,nd->n", newton, slope)
-        calm = np.where(good, np.where(downhill <= enough, calm + 1, 0), calm)
-        slow = np.where(good, np.where(fall < 1e-3 * min(enough, d), slow + 1, 0), slow)
+        calm = np.where(good, np.where(downhill <= d, calm + 1, 0), calm)
+        slow = np.where(good, np.where(fall < 1e-3 * d, slow + 1, 0), slow)
         length = np.where(good, 1.0, length * settings.shrink)
         done |= ((calm >= 2) & (iteration >= settings.least)) | (slow >= 3) | (length < 1e-12)
         plain = slope / np.maximum(1.0, np.linalg.norm(slope, axis=1, keepdims=True))

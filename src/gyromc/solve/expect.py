@@ -23,7 +23,8 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import Chains, ChainSettings
+from gyromc.solve.chains import LangevinChains, ChainSettings
+from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
 from gyromc.solve.sampling import Sampling, rotation_gain
 from gyromc.targets import Target
@@ -40,7 +41,8 @@ class ExpectSettings:
     - `warm_share`: of limited gradients or seconds that warm-up may take.
     - `few_gradients`: a limit from which on rows of the regression are single states.
     - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
-    - `again`: how often rounds that have not mixed become warm-up.
+    - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
+    - `reserve`: times the last look's seconds that are kept for the answer.
     """
 
     seconds: float = 60.0
@@ -51,6 +53,8 @@ class ExpectSettings:
     mixed: float = 1.05
     unmixed: float = 1.1
     again: int = 2
+    apart: float = 1.3
+    reserve: float = 2.0
 
 
 SETTINGS = ExpectSettings()
@@ -155,25 +159,40 @@ class Solver:
         settings: ChainSettings | None = None,
     ):
         self.question, self.error, self.limits, self.stop, self.shown = question, error, limits, stop, shown
-        self.chains = Chains(question.model.flat_target, question.model.dim, seed, self._out_of_time, settings)
+        self.seed, self.settings, self.all_rows = seed, settings, False
+        self.chains = self._new_chains()
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up = False
 
+    def _new_chains(self) -> LangevinChains | MinibatchChains:
+        model = self.question.model
+        if not self.all_rows and serves_minibatches(model.flat_target, model.dim):
+            return MinibatchChains(model, self.seed, self.settings)
+        return LangevinChains(model.flat_target, model.dim, self.seed, self._out_of_time, self.settings)
+
     def _out_of_time(self) -> bool:
-        return self.stop() or time.perf_counter() + self.look_seconds > self.limits.deadline
+        return self.stop() or time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.deadline
 
     def _ended(self, share: float = 1.0) -> End | None:
         """Why no further round is made, with a share of the limits."""
         if self.stop():
             return End.INTERRUPTED
-        if time.perf_counter() + self.look_seconds > self.limits.began + share * (self.limits.deadline - self.limits.began):
+        if time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.began + share * (self.limits.deadline - self.limits.began):
             return End.SECONDS
         step = self.chains.settings.chains * self.chains.settings.steps
         return End.GRADIENTS if self.chains.gradients + step > share * self.limits.gradients else None
 
     def solve(self) -> None:
-        """Warm up, sample and look until something ends it."""
+        """Warm up, sample and look until something ends it; with all rows where mini-batches do not serve."""
+        try:
+            self._solve()
+        except NoServiceError:
+            self.all_rows = True
+            self.chains = self._new_chains()
+            self._solve()
+
+    def _solve(self) -> None:
         self.shown.describe("finding where the posterior is")
         self.chains.begin(self.question.start)
         self._warm_up()
@@ -234,7 +253,7 @@ class Solver:
                 return End.REACHED if relative[worst] <= self.error else end
             if relative[worst] <= self.error and mixed:
                 return End.REACHED
-            if not last and np.nanmax(r_hat) > SETTINGS.unmixed and self._ended(SETTINGS.warm_share) is None:
+            if not last and np.nanmax(r_hat) > SETTINGS.apart and self._ended(SETTINGS.warm_share) is None:
                 return None
 
     def posterior(self, level: float) -> Posterior:

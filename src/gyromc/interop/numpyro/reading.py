@@ -1,7 +1,9 @@
-"""Reads a NumPyro model: which sites are sampled, observed or derived, and which plate can be mini-batched.
+"""Reads a NumPyro model: which sites are sampled, observed or derived, their dimensions, and which plate can be mini-batched.
 
-Input: a model with its arguments. Output: a `Structure`. Raises `InvalidInput` where the model cannot be sampled by gradients.
-The model is traced as JAX will trace it later, so errors appear here and not during the run.
+Input: a model with its arguments. Output: a `Structure`; and the effect handlers that select rows of the subsampled plate or
+parts of the log density. Raises `InvalidInput` where the model cannot be sampled by gradients. The model is traced as JAX will
+trace it later, so errors appear here and not during the run. NumPyro itself scales every site of a plate by N/b; the handlers
+set indices and never change a scale.
 """
 
 import dataclasses
@@ -17,26 +19,52 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
+from numpyro.primitives import Messenger
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.interop.numpyro.handlers import DrivePlates, in_plate
 from gyromc.precision import fresh, private
 
-__all__ = ["Structure", "arguments", "on_device", "place", "read"]
+__all__ = ["DrivePlates", "OnlyPart", "Structure", "arguments", "on_device", "place", "read", "unwrapped"]
+
+LOCATION_SCALE: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys((dist.Normal, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel, dist.SoftLaplace), ()),
+    dist.StudentT: ("df",),
+}
+"""Distributions of loc + scale · noise, with the parameters of the noise."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
     """The sites and the subsampled plate of a model."""
 
-    shapes: Mapping[str, tuple[int, ...]]  # of the unconstrained latents
+    sites: tuple[str, ...]  # the latent ones, in the model's order
+    shapes: Mapping[str, tuple[int, ...]]  # of the unconstrained parameters
     transforms: Mapping[str, Any]  # to the constrained value; None where it depends on other sites
+    dims: Mapping[str, tuple[str, ...]]  # of every latent and deterministic value
+    values: Mapping[str, tuple[int, ...]]  # the shape of every latent and deterministic value
+    hierarchical: Mapping[
+        str, tuple[str, ...]
+    ]  # location-scale sites whose scale is sampled: parameters of their noise
     observed: tuple[str, ...]
     deterministic: tuple[str, ...]  # outside the subsampled plate
     on_rows: tuple[str, ...]  # deterministic sites inside it: one value per row of data
     plate: str | None
     num_data: int | None
+    centred: Mapping[str, tuple[Any, tuple[str, ...]]] = dataclasses.field(default_factory=dict)  # see `recentred`
+
+    def recentred(self, centred: Mapping[str, Any]) -> "Structure":
+        """The structure of the model whose named sites are loc + scale^(1-c) · (parameter - c·loc), c = centred[site]."""
+        require(
+            not self.centred, "The coordinates of this model were changed already: begin with the model as written."
+        )
+        rename = {name: f"{name}_decentered" if name in centred else name for name in self.shapes}
+        return dataclasses.replace(
+            self,
+            shapes={rename[name]: shape for name, shape in self.shapes.items()},
+            transforms={name: how for name, how in self.transforms.items() if name not in centred},
+            centred={name: (value, self.hierarchical[name]) for name, value in centred.items()},
+        )
 
 
 class Observation(NamedTuple):
@@ -101,17 +129,20 @@ def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
     def traced(key, args, kwargs):
         sites, plates = _trace(model, args, kwargs, key)
         found.append(_structure(sites, plates))
-        supports = {name: sites[name]["fn"].support for name in found[0].shapes}
-        return supports, {name: _observation(sites[name]) for name in found[0].observed}
+        supports = {name: sites[name]["fn"].support for name in found[0].sites}
+        scales = {name: unwrapped(sites[name]["fn"]).scale for name in found[0].hierarchical}
+        return (supports, scales), {name: _observation(sites[name]) for name in found[0].observed}
 
     with jax.enable_x64(True):
-        here, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
-        elsewhere, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
+        (here, scales), observations = traced(jax.random.key(0), *fresh((args, kwargs)))
+        (elsewhere, others), _ = traced(jax.random.key(1), *fresh((args, kwargs)))
     for name, observation in observations.items():
         if observation is not None:
             _check_observed(name, observation)
     transforms = {name: _fixed_transform(here[name], elsewhere[name]) for name in here}
-    return dataclasses.replace(found[0], transforms=transforms)
+    moving = [name for name in scales if not np.array_equal(scales[name], others[name])]
+    hierarchical = {name: found[0].hierarchical[name] for name in moving}
+    return dataclasses.replace(found[0], transforms=transforms, hierarchical=hierarchical)
 
 
 def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[str, int]]:
@@ -157,9 +188,16 @@ def _structure(sites: dict, plates: dict[str, int]) -> Structure:
         plate is None or any(in_plate(sites[name], plate) for name in observed),
         f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.",
     )
+    named = {**latent, **{name: sites[name] for name in derived}}
     return Structure(
+        sites=tuple(latent),
         shapes={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
         transforms={},
+        dims={name: _dims(name, site) for name, site in named.items()},
+        values={name: np.shape(site["value"]) for name, site in named.items()},
+        hierarchical={
+            name: LOCATION_SCALE[type(unwrapped(s["fn"]))] for name, s in latent.items() if _location_scale(s["fn"])
+        },
         observed=tuple(observed),
         deterministic=tuple(name for name in derived if not in_plate(sites[name], plate)),
         on_rows=tuple(name for name in derived if in_plate(sites[name], plate)),
@@ -234,10 +272,33 @@ def _fixed_transform(support, other):
     return biject_to(support) if same else None
 
 
-def _kind(distribution) -> str:
+def _dims(name: str, site: dict) -> tuple[str, ...]:
+    """The names of a value's axes: plates where it lies in them, else `beta_dim_0`, as ArviZ calls them."""
+    shape = np.shape(site["value"])
+    found = [f"{name}_dim_{axis}" for axis in range(len(shape))]
+    event = site["fn"].event_dim if site["type"] == "sample" else 0
+    for frame in site["cond_indep_stack"]:
+        axis = len(shape) - event + frame.dim
+        if 0 <= axis < len(shape) and shape[axis] == frame.size:
+            found[axis] = frame.name
+    return tuple(found)
+
+
+def unwrapped(distribution):
+    """The distribution behind expansions, events and masks."""
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         distribution = distribution.base_dist
-    return type(distribution).__name__
+    return distribution
+
+
+def _location_scale(distribution) -> bool:
+    """Whether a distribution is that of loc + scale · noise, on the whole line, as `LocScaleReparam` takes it."""
+    inner = unwrapped(distribution)
+    return type(inner) in LOCATION_SCALE and not isinstance(distribution, dist.MaskedDistribution)
+
+
+def _kind(distribution) -> str:
+    return type(unwrapped(distribution)).__name__
 
 
 def _called(model: Callable) -> str:
@@ -253,3 +314,52 @@ def _described(args: tuple, kwargs: dict) -> str:
         return f"array {np.shape(value)}" if hasattr(value, "shape") else type(value).__name__
 
     return ", ".join([*map(one, args), *(f"{k}={one(v)}" for k, v in kwargs.items())]) or "none"
+
+
+class DrivePlates(Messenger):
+    """Sets the indices of every plate with a `subsample_size`: `index` for the plate `name`, all rows for others.
+
+    `plates` records the plates and their sizes. `drawing` allows random numbers: new data need them, a log density must not.
+    """
+
+    def __init__(self, fn, name: str | None = None, index=None, drawing: bool = False):
+        self.name, self.index, self.drawing = name, index, drawing
+        self.plates: dict[str, int] = {}
+        super().__init__(fn)
+
+    def process_message(self, msg):
+        """Set a plate's indices before NumPyro draws them."""
+        if msg["type"] == "prng_key" and msg["value"] is None and not self.drawing:
+            raise InvalidInput(
+                "The model draws random numbers of its own (`numpyro.prng_key()`), so its log density is not a function of "
+                "the parameters. Make the random values a sample site, or pass a fixed key in the arguments."
+            )
+        if msg["type"] != "plate" or msg["args"][1] is None:
+            return
+        size, asked = msg["args"]
+        require(
+            self.drawing or 1 <= asked <= size,
+            f"Plate {msg['name']!r} has `subsample_size={asked}` but only {size} rows: take 1 to {size}. "
+            "The size of the mini-batches is the oracle's, not the model's.",
+        )
+        self.plates[msg["name"]] = size
+        value = jnp.arange(size) if self.index is None or msg["name"] != self.name else self.index
+        msg["value"], msg["args"] = value, (size, value.shape[0])
+
+
+class OnlyPart(Messenger):
+    """Keeps the log density of the sites inside the plate `name`, or of all others; the rest is not computed."""
+
+    def __init__(self, fn, name: str | None, inside: bool):
+        self.name, self.inside = name, inside
+        super().__init__(fn)
+
+    def process_message(self, msg):
+        """Mask a site that belongs to the other part."""
+        if msg["type"] == "sample" and in_plate(msg, self.name) != self.inside:
+            msg["fn"] = msg["fn"].mask(False)
+
+
+def in_plate(site, name: str | None) -> bool:
+    """Whether a site lies inside the plate."""
+    return any(frame.name == name for frame in site["cond_indep_stack"])

@@ -1,0 +1,1 @@
+"""The posteriors of the race in seconds, by subject; `accuracy.posteriors` lists them."""

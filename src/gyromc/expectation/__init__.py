@@ -1,1 +1,0 @@
-"""`expect`: tune, run until a stated error is reached, estimate."""

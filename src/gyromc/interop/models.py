@@ -1,0 +1,165 @@
+"""Posteriors of models written for other packages: unconstrained parameters by name inside, values of the model's sites outside.
+
+`ModelPosterior` has what NumPyro's and PyMC's have in common. Its input is the shapes of the parameters and of the reported
+values; its output is a target over {name: unconstrained array}, or over one vector of them all, names in alphabetical order.
+"""
+
+import abc
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.flat import unraveler
+from gyromc.targets import Target
+
+__all__ = ["ModelPosterior", "Sites", "differences", "unraveler_of"]
+
+DIFFERENCE = np.finfo(float).eps ** (1 / 3)  # the step of a central difference that balances rounding and curvature
+LARGEST_REPORTED = 10_000  # numbers of a derived value that is reported without being asked for
+
+
+def unraveler_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Callable, int]:
+    """The map from vectors to arrays by name, and the length of the vectors."""
+    return unraveler({name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in shapes.items()})
+
+
+class ModelPosterior(Target):
+    """A posterior over parameters by name, which reports the values of the model's sites."""
+
+    unravel: eqx.AbstractVar[Callable]
+    size: eqx.AbstractVar[int]
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the unconstrained parameters."""
+
+    @property
+    @abc.abstractmethod
+    def sites(self) -> tuple[str, ...]:
+        """The latent sites, in the model's order: with their values the parameters are known."""
+
+    @property
+    @abc.abstractmethod
+    def derived(self) -> tuple[str, ...]:
+        """The deterministic sites, those left out unless they are asked for included."""
+
+    @property
+    def on_rows(self) -> tuple[str, ...]:
+        """The deterministic sites that are left out unless they are asked for."""
+        return tuple(name for name in self.derived if np.prod(self.shape_of(name)) > LARGEST_REPORTED)
+
+    @abc.abstractmethod
+    def shape_of(self, site: str) -> tuple[int, ...]:
+        """The shape of a site's value."""
+
+    @abc.abstractmethod
+    def dims_of(self, site: str) -> tuple[str, ...]:
+        """The names of the axes of a site's value."""
+
+    @abc.abstractmethod
+    def values(self, params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """The values of these sites at parameters by name."""
+
+    @abc.abstractmethod
+    def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
+        """The vectors of parameters (chains × draws × d) at which the latent sites have these values (chains × draws × shape).
+
+        Not finite where a value lies outside the support of its site.
+        """
+
+    @property
+    def dim(self) -> int:
+        """The number of unconstrained parameters."""
+        return self.size
+
+    @property
+    def start(self) -> dict[str, np.ndarray]:
+        """The origin of the unconstrained space, valid for every model: the default `start` of a plan."""
+        return {name: np.zeros(shape) for name, shape in self.parameters.items()}
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The names of the axes of every value that is reported."""
+        return {name: self.dims_of(name) for name in self.reported_sites()}
+
+    def hessians(self, rows, chunk: int = 512):
+        # By differences of gradients: XLA never ends with a vmapped second derivative of a model with a Cholesky factor.
+        return np.stack([differences(self.gradients, row) for row in np.asarray(rows, float)])
+
+    def reported_sites(self, sites: Sequence[str] | None = None) -> tuple[str, ...]:
+        """The sites asked for, checked; left out: the latent and the deterministic ones, but for those with a value per row."""
+        known = (*self.sites, *self.derived)
+        usual = tuple(name for name in known if name not in self.on_rows)
+        wanted = usual if sites is None else (sites,) if isinstance(sites, str) else tuple(sites)
+        unknown = [name for name in wanted if name not in known]
+        require(
+            wanted and not unknown,
+            f"No site {', '.join(map(repr, unknown)) or 'given'} in the model: its latent and deterministic sites are "
+            f"{', '.join(known)}.",
+        )
+        return wanted
+
+    def default_observables(self) -> "Sites":
+        """The function from parameters to the values of all reported sites, {site: array}."""
+        return Sites(self)
+
+    def reported(self, draws, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Draws (chains × draws) by site, in constrained space; default: the latent and the deterministic sites."""
+        values = Sites(self, sites)
+        with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
+            return dict(jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws)))
+
+    def by_site(self, params) -> dict[str, Any]:
+        """The parameters by name; raises `InvalidInput` for names or shapes that are not the model's."""
+        shapes = self.parameters
+        expected = "{" + ", ".join(f"{name!r}: {shape}" for name, shape in shapes.items()) + "}"
+        if not isinstance(params, dict):
+            require(
+                np.shape(params) == (self.size,),
+                f"The parameters of this model are {expected}, or one vector of {self.size} numbers: "
+                f"got {type(params).__name__} of shape {np.shape(params)}.",
+            )
+            return self.unravel(params)
+        missing, extra = sorted(set(shapes) - set(params)), sorted(map(str, set(params) - set(shapes)))
+        require(
+            not missing and not extra,
+            f"The parameters must be given for the model's latent sites, {expected}; missing: "
+            f"{', '.join(missing) or 'none'}; unknown: {', '.join(extra) or 'none'}. Begin with `target.start`.",
+        )
+        for name, shape in shapes.items():
+            require(
+                np.shape(params[name]) == shape,
+                f"Site {name!r} has unconstrained shape {shape}: got {np.shape(params[name])}. "
+                "Parameters are given in the unconstrained space; begin with `target.start`.",
+            )
+        return params
+
+
+class Sites(eqx.Module):
+    """The function from unconstrained parameters to {site: value}; a pytree, with the model's data in it."""
+
+    target: ModelPosterior
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(self, target: ModelPosterior, sites: Sequence[str] | None = None):
+        self.target, self.names = target, target.reported_sites(sites)
+
+    def __call__(self, params):
+        """The values at parameters by name, or at a vector."""
+        found = self.target.values(self.target.by_site(params), self.names)
+        return OrderedDict((name, found[name]) for name in self.names)  # a pytree in the model's order
+
+
+def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:
+    """The derivative of gradients (rows in, rows out) by central differences, made symmetric."""
+    steps = DIFFERENCE * np.maximum(1.0, np.abs(theta))
+    either = gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
+    with np.errstate(invalid="ignore"):  # not finite where U is not
+        K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
+    return (K + K.T) / 2

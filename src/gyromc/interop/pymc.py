@@ -1,0 +1,257 @@
+"""PyMC models as targets, through the JAX form of their log density.
+
+Input: a `pymc.Model`. Output: a target over its value variables (the unconstrained parameters), which reports the values of the
+random variables and deterministics as PyMC names them. Needs the extra `pymc`, which is imported with this module only.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from gyromc.checks import cause, require
+from gyromc.errors import InvalidInput
+from gyromc.extras import needs
+from gyromc.interop.models import ModelPosterior, unraveler_of
+from gyromc.precision import fresh
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Keep JAX as it is: PyMC's module for JAX asks for 100 devices and switches to double precision."""
+    flags, x64 = os.environ.get("XLA_FLAGS"), jax.config.jax_enable_x64  # type: ignore[attr-defined]  # JAX adds it at run time
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+
+
+with needs("pymc", "`gyromc.interop.pymc`"), _settings_kept():
+    import pymc
+    import pytensor
+    from pymc.sampling.jax import get_jaxified_graph
+    from pytensor.graph.replace import graph_replace
+    from pytensor.graph.traversal import ancestors
+
+__all__ = ["PyMCPosterior", "target"]
+
+LARGE = 10_000  # numbers of an array of data that is an argument of the compiled functions, not a constant in them
+
+
+class Graphs:
+    """The functions of a model, made of PyTensor graphs when first used, once for each precision of JAX.
+
+    A function takes values of `inputs` and the large arrays of the model (`data`).
+    """
+
+    def __init__(self, model: "pymc.Model"):
+        self.model, self._made = model, {}
+        self.latent = {rv.name: rv for rv in model.free_RVs}
+        self.derived = {rv.name: rv for rv in model.deterministics}
+        with _settings_kept(), _translated("log density"):
+            self.logp = model.logp()
+        self.data, self.places = _large_data([self.logp])
+
+    def call(self, what: str, inputs: Sequence[Any], data: Sequence[Any]):
+        """The outputs of the function `what` at these inputs."""
+        x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds it at run time
+        if (what, x64) not in self._made:
+            taken, outputs = getattr(self, f"_{what}")()
+            replaced = graph_replace(outputs, self.places, strict=False)
+            with jax.ensure_compile_time_eval(), _quiet():
+                self._made[what, x64] = get_jaxified_graph([*taken, *self.places.values()], replaced)
+        with _quiet():
+            return self._made[what, x64](*inputs, *fresh(tuple(data)))
+
+    def _potential(self):
+        return self.model.value_vars, [-self.logp]
+
+    def _values(self):
+        wanted = [*self.latent.values(), *self.derived.values()]
+        return self.model.value_vars, self.model.replace_rvs_by_values(wanted)
+
+    def _likelihoods(self):
+        return self.model.value_vars, self.model.logp(vars=self.model.observed_RVs, sum=False)
+
+    def _parameters(self):
+        """Value variables from the values of the random variables, by PyMC's transformations."""
+        given = {rv: rv.type(name) for name, rv in self.latent.items()}
+        how = self.model.rvs_to_transforms
+        forward = [
+            value if how[rv] is None else how[rv].forward(value, *rv.owner.inputs) for rv, value in given.items()
+        ]
+        return list(given.values()), graph_replace(forward, given, strict=False)
+
+
+class PyMCPosterior(ModelPosterior):
+    """A model's posterior; parameters are {value variable: array}, such as `tau_log__`, or one vector in alphabetical order."""
+
+    graphs: Graphs = eqx.field(static=True)
+    data: tuple
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(
+        static=True
+    )  # of the value variables, in the model's order
+    value_shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)
+    unravel: Callable
+    size: int = eqx.field(static=True)
+
+    def __init__(self, graphs: Graphs):
+        self.graphs, self.data = graphs, graphs.data
+        first = graphs.model.initial_point()
+        self.shapes = tuple((v.name, np.shape(first[v.name])) for v in graphs.model.value_vars)
+        self.unravel, self.size = unraveler_of(self.parameters)
+        with jax.enable_x64(True):
+            point = [jax.ShapeDtypeStruct(shape, float) for _, shape in self.shapes]
+            found = jax.eval_shape(lambda inputs: graphs.call("values", inputs, self.data), point)
+        names = (*graphs.latent, *graphs.derived)
+        self.value_shapes = tuple((name, tuple(one.shape)) for name, one in zip(names, found, strict=True))
+
+    @property
+    def parameters(self):
+        return dict(self.shapes)
+
+    @property
+    def sites(self):
+        return tuple(self.graphs.latent)
+
+    @property
+    def derived(self):
+        return tuple(self.graphs.derived)
+
+    @property
+    def coords(self) -> dict[str, Sequence]:
+        """The labels of the model's dimensions."""
+        return {name: labels for name, labels in self.graphs.model.coords.items() if labels is not None}
+
+    def shape_of(self, site):
+        return dict(self.value_shapes)[site]
+
+    def dims_of(self, site):
+        known = self.graphs.model.named_vars_to_dims.get(site, ())
+        shape = self.shape_of(site)
+        named = [*known, *[None] * (len(shape) - len(known))]
+        return tuple(f"{site}_dim_{axis}" if name is None else name for axis, name in enumerate(named))
+
+    def potential(self, params):
+        return jnp.reshape(self._call("potential", self.by_site(params))[0], ())
+
+    def values(self, params, names):
+        found = dict(zip((*self.sites, *self.derived), self._call("values", params), strict=True))
+        return {name: found[name] for name in names}
+
+    def unconstrained(self, values):
+        names = [name for name, _ in self.shapes]
+
+        def one(row):
+            found = self.graphs.call("parameters", [row[site] for site in self.sites], self.data)
+            return ravel_pytree(dict(zip(names, found, strict=True)))[0]
+
+        with jax.enable_x64(True):
+            given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
+            return np.asarray(jax.jit(lambda rows: jax.lax.map(jax.vmap(one), rows))(given))
+
+    def log_likelihoods(self, params):
+        found = self._call("likelihoods", self.by_site(params))
+        return dict(zip([rv.name for rv in self.graphs.model.observed_RVs], found, strict=True))
+
+    def _call(self, what: str, params: Mapping[str, Any]):
+        return self.graphs.call(what, [params[name] for name, _ in self.shapes], self.data)
+
+
+def target(model: "pymc.Model | None" = None) -> PyMCPosterior:
+    """A PyMC model's posterior as a target: `gm.expect(target(model))` has the mean of every variable.
+
+    **Arguments:**
+
+    - `model`: a `pymc.Model`; left out: the one of the surrounding `with` block. All free variables continuous.
+
+    **Returns:** a `PyMCPosterior`; its parameters are the model's value variables, what it reports are random variables and
+    deterministics, with the model's `dims`.
+
+    ```python
+    import numpy as np
+    import pymc as pm
+    from gyromc.interop import pymc as gpm
+
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Normal("y", 0.0, scale, observed=np.array([0.3, -1.2]))
+
+    target = gpm.target(model)
+    assert target.sites == ("scale",) and list(target.parameters) == ["scale_log__"]
+    ```
+    """
+    model = pymc.modelcontext(model)
+    require(isinstance(model, pymc.Model), f"`model` must be a `pymc.Model`: got {type(model).__name__}.")
+    discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
+    require(
+        not discrete,
+        f"Free variables {', '.join(map(repr, discrete))} are discrete: gradients cannot move them. Sum them out, for example "
+        "with `pm.Mixture` or `pymc_extras.marginalize`.",
+    )
+    require(
+        model.free_RVs, f"The model has no free variable to sample: it has {', '.join(model.named_vars) or 'none'}."
+    )
+    with _translated("log density"):
+        found = PyMCPosterior(Graphs(model))
+        value, slope = _at_initial_point(found)
+    require(
+        np.isfinite(value) and np.all(np.isfinite(slope)),
+        f"The model's log density or its gradient is not finite at its initial point ({value:.6g}): `model.debug()` names the "
+        "variable. Check data and supports, or pass `initval=`.",
+    )
+    return found
+
+
+def _at_initial_point(found: PyMCPosterior) -> tuple[float, np.ndarray]:
+    """U and ∇U where PyMC would start."""
+    first = found.graphs.model.initial_point()
+    with jax.enable_x64(True):
+        at = ravel_pytree({name: jnp.asarray(first[name], float) for name in found.parameters})[0]
+        value, slope = eqx.filter_jit(lambda t, theta: jax.value_and_grad(t.potential)(theta))(found, at)
+    return float(value), np.asarray(slope)
+
+
+def _large_data(outputs: list) -> tuple[tuple[np.ndarray, ...], dict[Any, Any]]:
+    """The large arrays of numbers in a graph, and the variables that take their places."""
+    found = {}
+    for variable in ancestors(outputs):
+        value = getattr(variable, "data", None)
+        if isinstance(variable, pytensor.compile.SharedVariable):
+            value = variable.get_value(borrow=True)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size >= LARGE:
+            found[variable] = value
+    return tuple(np.asarray(value, float) for value in found.values()), {v: v.type() for v in found}
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Around PyMC's functions: an error of theirs becomes ours, with its cause."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"The model's {what} cannot be computed by JAX: {cause(error)}. PyTensor says which operation has no JAX form; "
+            "`pm.Minibatch` and random operations inside the model have none."
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without JAX's warning that a float64 of the graph is float32 here, which is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*[Ee]xplicitly requested dtype.*")
+        yield

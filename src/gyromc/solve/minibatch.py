@@ -1,0 +1,170 @@
+"""Chains for many rows of data: Leimkuhler–Matthews steps with mini-batch gradients around the mode, the same interface as `LangevinChains`.
+
+Input: a sum over data with many rows, near Gaussian around one mode. Output: rounds of states with the noisy gradients that moved
+them. The control variate of order 2 (T8) leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
+regression on zero-mean functions as exact ones do (T11). The size of the batch follows from the noise measured around the mode.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.errors import InvalidInput
+from gyromc.evaluation import doubled
+from gyromc.model import Model
+from gyromc.oracles import ControlVariate
+from gyromc.shape.modes import descend
+from gyromc.solve.chains import ChainSettings, Round
+from gyromc.solve.metric import DenseMetric
+from gyromc.targets import StreamedRegression, SumOverData
+from gyromc.targets.regressions import KnownLikelihood
+
+__all__ = ["MinibatchChains", "serves_minibatches"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MinibatchSettings:
+    """The numbers of the mini-batch chains.
+
+    - `least_work`: rows × parameters from which on they are used: below, all rows take a second or two.
+    - `least_rows`: and rows: with fewer the posterior need not be near Gaussian.
+    - `most_parameters`: up to which the curvature at the mode is formed.
+    - `step`: η of the Leimkuhler–Matthews steps; second order, exact on a Gaussian, and far below the limit 2.
+    - `first_size`: of the batch with which the noise is measured.
+    - `noise`: variance of the gradient's noise per direction, in units of the posterior's own gradients, that is allowed; η/2 of
+      it is the relative error of a plain variance.
+    - `most_share`: of the rows that a batch may have; beyond, all rows are read.
+    - `fewest`: warm-up rounds: chains start from the Gaussian at the mode.
+    """
+
+    least_work: float = 4e5
+    least_rows: int = 20_000
+    most_parameters: int = 500
+    step: float = 0.5
+    first_size: int = 16
+    noise: float = 0.02
+    most_share: float = 0.02
+    fewest: int = 4
+
+
+SETTINGS = MinibatchSettings()
+
+
+class NoServiceError(Exception):
+    """Mini-batches do not serve here; the text says why."""
+
+
+class _Moving(NamedTuple):
+    theta: jax.Array
+    noise: jax.Array
+
+
+@eqx.filter_jit
+def _noise(target, oracle, theta, keys):
+    """Half the squared difference of two gradients with their own batches, at every point: points × d."""
+    draws = [oracle.draw(key, target, len(theta), theta.shape[1], theta.dtype) for key in keys]
+    first, second = (jax.vmap(lambda t, z: oracle.gradient(target, t, z))(theta, zeta) for zeta in draws)
+    return first - second
+
+
+@eqx.filter_jit
+def _round(target, oracle, state, metric, eta, key, steps: int):
+    def step(carry, key):
+        theta, noise = carry
+        batch_key, noise_key = jax.random.split(key)
+        zeta = oracle.draw(batch_key, target, len(theta), theta.shape[1], theta.dtype)
+        g = jax.vmap(lambda t, z: oracle.gradient(target, t, z))(theta, zeta)
+        fresh = jax.random.normal(noise_key, theta.shape)
+        move = -eta * metric.pull(g) + jnp.sqrt(2 * eta) * 0.5 * (noise + fresh)
+        return _Moving(theta + metric.push(move), fresh), (theta, g)
+
+    return jax.lax.scan(step, state, jax.random.split(key, steps))
+
+
+def serves_minibatches(target: Any, dim: int) -> bool:
+    """Whether a target has so many rows that mini-batches are worth their set-up, or rows that are not in memory."""
+    if not isinstance(target, SumOverData) or target.gaussian() is not None or dim > SETTINGS.most_parameters:
+        return False
+    many = target.num_data >= SETTINGS.least_rows and target.num_data * dim >= SETTINGS.least_work
+    return many or isinstance(target, StreamedRegression)
+
+
+class MinibatchChains:
+    """As `LangevinChains`, with gradients from mini-batches; `NoServiceError` from `begin` where these are too noisy."""
+
+    def __init__(self, model: Model, seed: int = 0, settings: ChainSettings | None = None):
+        self.settings = settings or ChainSettings()
+        self.model, self.dim = model, model.dim
+        self.rng = np.random.default_rng(seed)
+        with jax.enable_x64(True):
+            self.key = jax.random.key(seed)
+        self.gradients, self.step_size = 0, SETTINGS.step
+        self.warm: list[Round] = []
+
+    def begin(self, start: np.ndarray) -> None:
+        """Find the mode, prepare the control variate there, and choose the size of the batch."""
+        target = self.model.flat_target
+        try:
+            mode = self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
+            oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
+            root = _inverse_root(target, oracle, mode)
+        except (InvalidInput, np.linalg.LinAlgError) as error:
+            raise NoServiceError(str(error)) from error
+        self.gradients += 30 + self.dim
+        theta = mode + self.rng.standard_normal((self.settings.chains, self.dim)) @ root.T
+        with jax.enable_x64(True):
+            self.target, self.metric = doubled(target), DenseMetric(root)
+            oracle = doubled(oracle)
+            self.key, *keys = jax.random.split(self.key, 3)
+            apart = np.asarray(_noise(self.target, oracle, jnp.asarray(theta), keys)) @ root
+            size = math.ceil(SETTINGS.first_size * max(1.0, float(np.mean(apart**2) / 2) / SETTINGS.noise))
+            if not np.isfinite(apart).all() or size > SETTINGS.most_share * target.num_data:
+                raise NoServiceError(f"{size} rows a step would be needed")
+            self.oracle = eqx.tree_at(lambda o: o.size, oracle, size) if size != oracle.size else oracle
+            noise = self.rng.standard_normal(theta.shape)
+            self.state = _Moving(jnp.asarray(theta), jnp.asarray(noise))
+
+    def _advance(self) -> Round:
+        with jax.enable_x64(True):
+            self.key, key = jax.random.split(self.key)
+            self.state, (theta, gradient) = _round(
+                self.target, self.oracle, self.state, self.metric, jnp.asarray(SETTINGS.step), key, self.settings.steps
+            )
+            theta, gradient = np.asarray(theta), np.asarray(gradient)
+        self._rows = getattr(self, "_rows", 0) + self.settings.steps * self.settings.chains * 2 * self.oracle.size
+        self.gradients = 30 + self.dim + math.ceil(self._rows / self.target.num_data)
+        if not np.isfinite(theta).all():
+            raise NoServiceError("chains with mini-batches diverged")
+        ones = np.ones(theta.shape[:2])
+        return Round(theta, gradient, ones, ones)
+
+    def warm_up(self) -> Round:
+        """One round that is not averaged."""
+        self.warm.append(self._advance())
+        return self.warm[-1]
+
+    sample = _advance
+
+    @property
+    def settled(self) -> bool:
+        """Whether the chains have forgotten the Gaussian they started from."""
+        return len(self.warm) >= SETTINGS.fewest
+
+    def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
+        """States and gradients of the warm-up, as rows."""
+        theta, gradient = (np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm]) for name in ("theta", "gradient"))
+        return theta, gradient
+
+
+def _inverse_root(target: SumOverData, oracle: ControlVariate, mode: np.ndarray) -> np.ndarray:
+    """B with B Bᵀ = K⁻¹, K = ∇²U at the mode: the data's part from the oracle, the prior's by differentiation."""
+    assert oracle.operator is not None
+    with jax.enable_x64(True):
+        prior = np.asarray(jax.jacfwd(doubled(target).prior_gradient)(jnp.asarray(mode)))
+    K = oracle.operator.dense() + prior
+    return np.linalg.inv(np.linalg.cholesky((K + K.T) / 2)).T
