@@ -243,8 +243,8 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         )
     work = found.account.sentence()
     reason = (
-        f"{work[:1].upper()}{work[1:]}. Means come from the chains; standard deviations and intervals are those of the Gaussian at the mode, "
-        "whose curvature was computed from all rows."
+        f"{work[:1].upper()}{work[1:]}. Means come from the chains; standard deviations and intervals are those of the Gaussian "
+        "at the mode, whose curvature was computed from all rows."
     )
     return tuple(rows), reason, tuple(found.warnings)
 
