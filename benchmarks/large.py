@@ -18,10 +18,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from gyromc.tuning.large import large_plan
 
 import gyromc as gm
 from gyromc.tuning import preconditioning
-from gyromc.tuning.large import large_plan
 from pages import write_measured
 from speed.peers import WORK
 

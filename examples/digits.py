@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from gyromc.tuning.large import LEAST_GRADIENTS
 from sklearn.datasets import load_digits
 
 import gyromc as gm
 from gyromc.show.pages import machine
-from gyromc.tuning.large import LEAST_GRADIENTS
 
 SEEN, PIXELS = 8, 64
 

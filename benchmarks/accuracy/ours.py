@@ -11,14 +11,14 @@ import warnings
 from unittest import mock
 
 import numpy as np
+from gyromc.tuning.budget import cost_of_a_gradient
+from gyromc.tuning.families import FAMILIES
 
 import gyromc as gm
 from accuracy.peers import BURN_IN, Outcome, step_sizes
 from accuracy.problems import Problem
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.tuning import tune as tuner
-from gyromc.tuning.budget import cost_of_a_gradient
-from gyromc.tuning.families import FAMILIES
 
 __all__ = [
     "gain_at_equal_bias",

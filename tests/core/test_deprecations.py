@@ -43,6 +43,6 @@ def test_the_old_name_of_the_predictions_warns():
         assert gm.theory is gm.prediction
 
 
-@pytest.mark.parametrize("old", ["theory", "keep_draws", "step sizes", "bias"])
+@pytest.mark.parametrize("old", ["theory", "step sizes", "bias"])
 def test_the_changelog_lists_old_arguments(old):
     assert row_of(old)

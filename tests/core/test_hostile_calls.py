@@ -259,12 +259,10 @@ OF_A_RUN = {
             taken,
         )
         for name, taken in {
-            "chunk_size": ("none", "2**62"),
             "progress": ("none", "true", "function", "type"),
             "on_divergence": (),
             "thin": ("none",),
             "sane_range": ("none", "2**62"),
-            "keep_blocks": ("none",),
         }.items()
     },
     "continue_ more_steps": (lambda run, v: run.continue_(v), "`more_steps`|years", ()),

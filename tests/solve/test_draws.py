@@ -1,4 +1,4 @@
-"""check and sharpen: right draws pass, wrong ones are named, and means of anybody's draws become sharper with errors that hold."""
+"""check and sharpen: right draws pass, wrong ones are named; means of anybody's draws become sharper with errors that hold."""
 
 import warnings
 

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import gyromc as gm
-from gyromc.operators import Diagonal
 from gyromc.tuning.batch_size import rows_by_batch, suited
 from gyromc.tuning.large import large_plan
 from gyromc.tuning.preconditioning import HEAT, Shape
+
+import gyromc as gm
+from gyromc.operators import Diagonal
 
 
 def shape(excess, smallest=0.01):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from gyromc.tuning.blocks import REVERSIBLE, ROTATING, merits
 
 

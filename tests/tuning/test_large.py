@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gyromc.tuning.large import large_plan
+from gyromc.tuning.matrix_free import Diagonals, Gradients
+from gyromc.tuning.preconditioning import Shape, numbers_for
+from gyromc.tuning.step_check import check_step, with_squares
 
 import gyromc as gm
 from gyromc.operators import Diagonal
 from gyromc.oracles import Gaussian
 from gyromc.tuning import matrix_free, step_check
-from gyromc.tuning.large import large_plan
-from gyromc.tuning.matrix_free import Diagonals, Gradients
-from gyromc.tuning.preconditioning import Shape, numbers_for
-from gyromc.tuning.step_check import check_step, with_squares
 
 
 def rotated(d, condition, seed=0):

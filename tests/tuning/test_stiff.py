@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import gyromc as gm
 from gyromc.tuning.large import large_plan
 from gyromc.tuning.matrix_free import Gradients
 from gyromc.tuning.stiff import stiff_directions, stretched
+
+import gyromc as gm
 
 D, STIFF = 300, 3
 

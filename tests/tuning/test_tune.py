@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gyromc.tuning.survey import survey
 from scipy import linalg
 
 import gyromc as gm
@@ -13,7 +14,6 @@ from gyromc.evaluation import metered
 from gyromc.shape.gaussian import mean_curvature_fit, nearest_gaussian
 from gyromc.shape.importance import expectation
 from gyromc.shape.laplace import inverse_root
-from gyromc.tuning.survey import survey
 from gyromc.tuning.tune import _base
 
 BIMODAL = gm.targets.LogDensity(

@@ -1,4 +1,4 @@
-"""Chains for many rows of data: Leimkuhler–Matthews steps with mini-batch gradients around the mode, the same interface as `LangevinChains`.
+"""Chains for many rows of data, with the interface of `LangevinChains`: Leimkuhler–Matthews steps with mini-batch gradients.
 
 Input: a sum over data with many rows, near Gaussian around one mode. Output: rounds of states with the noisy gradients that moved
 them. The control variate of order 2 (T8) leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
@@ -110,7 +110,9 @@ class MinibatchChains:
         """Find the mode, prepare the control variate there, and choose the size of the batch."""
         target = self.model.flat_target
         try:
-            mode = self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
+            mode = (
+                self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
+            )
             oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
             root = _inverse_root(target, oracle, mode)
         except (InvalidInput, np.linalg.LinAlgError) as error:
@@ -157,7 +159,10 @@ class MinibatchChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the warm-up, as rows."""
-        theta, gradient = (np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm]) for name in ("theta", "gradient"))
+        theta, gradient = (
+            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm])
+            for name in ("theta", "gradient")
+        )
         return theta, gradient
 
 

@@ -1,1 +1,1 @@
-"""Everything that chooses dynamics, oracle, step size, burn-in or run length."""
+"""`tune`: the plan with the smallest expected error for a budget, chosen by trials against the solver's unbiased answer."""

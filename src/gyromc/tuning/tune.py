@@ -1,8 +1,8 @@
 """tune: the sampler with the smallest expected error for a problem and a budget, as a plan that `gyromc.run` takes.
 
-A target or a plan in, a `Tuned` out. A survey finds the modes, the width and the curvature of the law. Oracles are weighed by the
-rows they read, samplers by short trials at falling step sizes, whose bias and variance are measured. The plan with the smallest
-expected squared error for the budget is chosen; nothing adapts once it runs.
+Input: a target or a plan, and a budget. Output: a `Tuned`. The solver gives an unbiased answer, draws and a covariance; short runs
+of some samplers at falling step sizes, started from these draws, show their bias and variance; the best one is run again, longer
+and with other random numbers, and that trial says what to expect: the choice does not flatter it. Nothing adapts once a plan runs.
 """
 
 import dataclasses
@@ -13,56 +13,65 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import leaves, require, whole
+from gyromc.checks import leaves, positive, require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.diagnostics import HEAVY, heavy_tailed
-from gyromc.evaluation import Meter, metered
 from gyromc.observables import linear, square
-from gyromc.oracles import Oracle
+from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
-from gyromc.schemes.moments import GradientMoments
 from gyromc.targets import Target
-from gyromc.tuning.blocks import merits
-from gyromc.tuning.budget import Budget, cost_of_a_gradient
-from gyromc.tuning.families import EULER, FAMILIES
-from gyromc.tuning.gaussian_errors import plain_error, plan_error
-from gyromc.tuning.ladder import Circumstances, Ladder, climb
-from gyromc.tuning.many_parameters import tune_many
-from gyromc.tuning.readings import Reading, given_reading, readings
-from gyromc.tuning.sizing import needed_burn_in, sized, steps_per_second
-from gyromc.tuning.survey import Pilot, Survey, survey
-from gyromc.tuning.trial import observed, reference_values
-from gyromc.tuning.tuned import SHORTFALL, Expected, Tried, Tuned
+from gyromc.tuning.trials import FAMILIES, MANY, Family, Trial, cost_of_a_gradient, refer, try_plan
+from gyromc.tuning.tuned import Expected, Tried, Tuned
 
 __all__ = ["tune"]
 
-MOST_DENSE = 1000  # parameters: beyond, matrices are too large
-MOST_SQUARES, MOST_MEANS = 50, 200  # parameters whose squares and means are the observables where none are given
-POINTS = (512, 2048)  # of a survey
-LEAST_CHAINS, MOST_CHAINS = (16, 48), 256  # of a trial: where gradients are counted, and where an error must be known
-POINTS_SHARE, CHAINS_SHARE = 1 / 40, 1 / 2500  # of the budget in gradients
-SHARE = 0.1  # of the budget, beyond which no further family is tried
-FEW = 20_000  # gradients, below which rotations are tried only where they have something to gain
-UNKNOWN, LEAST_LEFT = (
-    0.01,
-    1e-4,
-)  # N·Var that exact gradients leave to an average: where it cannot be measured, and at least
-LONGEST = 12.0  # powers of ten of gradients, where an error is asked for
-BETTER = (0.95, 0.8)  # RMSE of a later family against that of an earlier one, to be preferred; where trials may mislead
-REMEDY = "Check the result against NUTS, which adapts its step size to the curvature, or write the model with less dependence."
+
+@dataclasses.dataclass(frozen=True)
+class TuneSettings:
+    """The numbers of the choice.
+
+    - `error`: that is aimed at without a budget, in posterior standard deviations.
+    - `reference`: gradients of the solver, at least and at most; between them it takes as many as the budget has.
+    - `screening`: steps of all chains in one trial, likewise.
+    - `final`: steps in the last trial, likewise, for twice as many as the plan has: its bias is then known to less than its
+      standard error.
+    - `trial_chains`: whose averages give a variance to 13 %.
+    - `halvings`: of a step size at which chains diverge; `sizes`: step sizes of a sampler that are measured.
+    - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
+    - `chains`: of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown.
+    - `burnt`: share of a chain that burn-in takes at most.
+    - `fewest`: steps of a chain.
+    - `means`, `squares`: parameters whose means and squares are the observables where none are given.
+    """
+
+    error: float = 0.01
+    reference: tuple[float, float] = (20_000, 200_000)
+    screening: tuple[float, float] = (6_400, 32_000)
+    final: tuple[float, float] = (32_000, 256_000)
+    trial_chains: int = 64
+    halvings: int = 8
+    sizes: int = 4
+    better: float = 0.95
+    chains: int = 32
+    burnt: float = 0.2
+    fewest: int = 20
+    means: int = 200
+    squares: int = 50
+
+
+SETTINGS = TuneSettings()
 
 
 def tune(
     target_or_plan: Target | Plan,
-    *,
     observables: Mapping[str, Any] | None = None,
+    *,
     gradients: float | None = None,
     error: float | None = None,
     seconds: float | None = None,
     oracle: Oracle | None = None,
     num_chains: int | None = None,
-    pilot: Pilot | None = None,
     start: Any = None,
     seed: int = 0,
     say: Callable[[str], object] | None = None,
@@ -77,11 +86,9 @@ def tune(
     - `gradients`: the budget, in gradients over all the data: a mini-batch gradient counts by the rows it reads.
     - `error`: in place of a budget, the RMSE to reach for every observable, in posterior standard deviations.
     - `seconds`: in place of a budget, how long the run may take on this machine.
-    - `oracle`: where gradients come from (`gyromc.oracles`); left out: all rows or mini-batches, whichever is cheaper.
-    - `num_chains`: of the plan; left out: as many as burn-in allows, up to 64.
-    - `pilot`: a function that returns draws of the law, in rows of θ; it is called where the modes do not show where the law is.
-    - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`; the search for
-      modes begins there.
+    - `oracle`: where gradients come from (`gyromc.oracles`); left out: mini-batches where there are many rows, else all rows.
+    - `num_chains`: of the plan; left out: as many as burn-in allows, up to 32.
+    - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`.
     - `seed`: of the tuning and of the plan.
     - `say`: a function such as `print` that gets a line after each stage.
 
@@ -97,238 +104,297 @@ def tune(
     """
     budget = Budget.read(gradients, error, seconds, target_or_plan)
     seed = whole(seed, "seed", least=0)
-    num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1)
-    with metered() as meter, messages.catch_warnings():
+    num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1, most=10**6)
+    with messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed, start)
-        if base.dim > MOST_DENSE:
-            return _many(base, target_or_plan, budget, seed, oracle, num_chains)
-        tuning = _Tuning.of(base, budget, seed, oracle, num_chains, pilot, say or (lambda line: None), meter)
-        return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None, meter)
+        tuning = Tuning(base, budget, seed, oracle, num_chains, say or (lambda line: None))
+        return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Exactly one of the three."""
+
+    gradients: float | None = None
+    error: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, gradients: Any, error: Any, seconds: Any, given: Any) -> "Budget":
+        """The arguments of `tune`; a plan's own gradients where none is given."""
+        named = {"gradients": gradients, "error": error, "seconds": seconds}
+        asked = {name: positive(value, name) for name, value in named.items() if value is not None}
+        require(
+            len(asked) <= 1,
+            f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
+        )
+        if asked:
+            return cls(**asked)
+        if isinstance(given, Plan):
+            return cls(gradients=given.gradients * cost_of_a_gradient(given))
+        return cls(error=SETTINGS.error)
+
+    def guess(self, cost: float) -> float:
+        """About how many steps it is, each of which costs so many gradients, before anything is known."""
+        if self.gradients is not None:
+            return self.gradients / cost
+        return 1 / self.error**2 if self.error is not None else 1e5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Tuning:
-    """Everything that was found before the choice is made into a plan."""
+class Candidate:
+    """A sampler and its trials, the largest step size first; `given_up`: step sizes at which chains diverged."""
 
-    around: Circumstances
-    budget: Budget
-    read: list[Reading]
-    ladders: list[Ladder]
-    untried: list[str]
-    num_chains: int | None
+    family: Family
+    trials: list[Trial]
+    given_up: list[float]
 
-    @classmethod
-    def of(
-        cls,
+    def best(self, score: Callable[[Trial], float]) -> Trial:
+        """The trial with the smallest score."""
+        return min(self.trials, key=score)
+
+
+class Tuning:
+    """One tuning: the reference, the trials of every sampler, and the choice."""
+
+    def __init__(
+        self,
         base: Plan,
         budget: Budget,
         seed: int,
         oracle: Oracle | None,
         num_chains: int | None,
-        pilot: Pilot | None,
         say: Callable[[str], object],
-        meter: Meter,
-    ) -> "_Tuning":
-        points = int(np.clip(POINTS_SHARE * budget.guess, max(POINTS[0], 10 * min(base.dim, 60)), POINTS[1]))
-        found = survey(base.model, points, seed, pilot)
-        base.model.remember(found.fit)
-        say(f"survey: {found.fit.source}{'' if found.trusted else ', which may not represent the posterior'}")
-        around = _circumstances(base, found, seed)
-        weighed = readings(base, found, around.left) if oracle is None else [given_reading(base, found, oracle)]
-        least = LEAST_CHAINS[budget.error is not None]
-        chains = int(np.clip(CHAINS_SHARE * budget.guess / weighed[0].cost, least, MOST_CHAINS))
-        read = base.replace(oracle=weighed[0].oracle)
-        around = dataclasses.replace(
-            around, base=read, noise=weighed[0].noise, chains=chains, sure=budget.error is not None
-        )
-        say(f"gradients: from {weighed[0].name}")
-        moments = GradientMoments(found.second, around.noise, "a survey of the posterior")
-        base.model.remember(found.fit, around.base.oracle, moments)
-        steps = budget.steps(weighed[0].cost)
-        kept: list[Ladder] = []
-        untried: list[str] = []
-        last = 0.0  # gradients that the trials of a family cost
-        for family in FAMILIES if not _exact(around) else FAMILIES[:1]:
-            before = meter.gradients
-            if kept and budget.gradients is not None and before + last > SHARE * budget.gradients:
-                untried.append(family.name)
+    ):
+        self.budget, self.seed, self.num_chains, self.say = budget, seed, num_chains, say
+        self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
+        known = self.known
+        say(f"reference: {known.gradients:,.0f} gradients, errors up to {self._reference_error():.2g} posterior sds")
+        self.cost = cost_of_a_gradient(known.plan)
+        say(f"gradients: from {'all rows' if isinstance(known.plan.oracle, Exact) else known.plan.oracle.name}")
+        self.spent, self.tried_seeds = known.gradients, 0
+        self.steps = budget.guess(self.cost)
+        families = (FAMILIES[:1] if known.exact else FAMILIES) if known.dense else MANY
+        self.candidates: list[Candidate] = []
+        for family in families:
+            if family.turn and base.dim == 1:
                 continue
-            if family.turn and (base.dim == 1 or (budget.guess < FEW and _independent(kept, steps))):
-                continue
-            ladder = climb(family, around, steps, min((one.rmse(steps) for one in kept), default=math.inf))
-            kept += [] if ladder is None else [ladder]
-            last = meter.gradients - before
-            say(f"trials of {family.name}: {'all diverged' if ladder is None else _outcome(ladder, steps)}")
-        if not kept:
-            euler = climb(EULER, around, steps)
-            kept += [] if euler is None else [euler]
+            candidate = self._candidate(family)
+            say(f"trials of {family.name}: {self._outcome(candidate)}")
+            if candidate.trials:
+                self.candidates.append(candidate)
         require(
-            bool(kept),
+            bool(self.candidates),
             "No plan can be recommended: every sampler diverged at every step size that was tried. "
-            f"{' '.join(found.doubts)} {REMEDY}".strip(),
+            f"{' '.join(known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
         )
-        return cls(around, budget, weighed, kept, untried, num_chains)
 
-    def chosen(self, steps: float) -> Ladder:
-        """The ladder with the smallest error, an earlier family where a later one is hardly better."""
-        best, better = self.ladders[0], BETTER[bool(self.around.survey.doubts)]
-        for ladder in self.ladders[1:]:
-            if ladder.rmse(steps) < better * best.rmse(steps):
-                best = ladder
-        return best
+    def _reference_error(self) -> float:
+        sd = np.where(self.known.sd > 0, self.known.sd, np.inf)
+        return float(np.max(self.known.error / sd))
 
-    def finished(self, given: Plan | None, meter) -> Tuned:
-        """The choice as a plan, with its account."""
-        cost, budget = self.read[0].cost, self.budget
-        if budget.error is not None:
-            steps = self._steps_for(budget.error)
-        else:
-            steps = budget.steps(cost)
-        ladder = self.chosen(steps)
-        plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
-        rate = steps_per_second(plan) if budget.seconds is not None or budget.error is not None else None
-        if budget.seconds is not None and rate is not None:
-            steps = max(rate * budget.seconds, 100.0)
-            ladder = self.chosen(steps)
-            plan = sized(ladder, self.around, ladder.best(steps), steps, self.num_chains)
-        return self._account(ladder, plan, given, meter.gradients, rate)
+    def _try(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool = False) -> Trial | None:
+        self.tried_seeds += 1
+        self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
+        return try_plan(plan, self.known, chains, steps, burn_in, self.seed + 1000 * self.tried_seeds, exact)
 
-    def _steps_for(self, error: float) -> float:
-        """How many gradients the error needs for every observable: the fewest over families, each at its best step size.
+    def _candidate(self, family: Family) -> Candidate:
+        """Trials at step sizes that become smaller by halves, until the expected error rises."""
+        found = Candidate(family, [], [])
+        eta, halvings = family.first_step(self.known), 0
+        chains = SETTINGS.trial_chains
+        most = float(np.clip(self.steps, *SETTINGS.screening)) / chains
+        while halvings <= SETTINGS.halvings + len(found.trials) and len(found.trials) < SETTINGS.sizes:
+            plan, trial = family.plan(self.known, eta), None
+            if plan is not None:
+                burn_in, steps = self._lengths(family, plan.eta, self.steps, self._chains(family, plan.eta, self.steps))
+                trial = self._try(plan, chains, int(min(steps, most)), burn_in, self.known.exact)
+                if trial is None:
+                    found.given_up.append(plan.eta)
+                elif self.budget.seconds is not None and not self.candidates and not found.trials:
+                    self._set_rate(trial)
+            if trial is not None:
+                found.trials.append(trial)
+                if len(found.trials) > 1 and self._score(found.trials[-1]) > self._score(found.trials[-2]):
+                    break
+            eta, halvings = eta / 2, halvings + 1
+        return found
 
-        Where the bias is not known well enough for any number of them: those that make the Monte Carlo error as small.
-        """
+    def _set_rate(self, trial: Trial) -> None:
+        """The number of steps that the seconds allow, from the speed of a second run of a trial, which compiles nothing."""
+        again = self._try(trial.plan, trial.chains, trial.steps, trial.plan.burn_in) or trial
+        self.steps = max(self.budget.seconds * self._rate(again), 100.0)
 
-        def reached(ladder: Ladder, steps: float, biased: bool) -> bool:
-            eta = ladder.best(steps)
-            squared = ladder.squared_error(eta, steps) - (0.0 if biased else ladder.squared_bias(eta))
-            return float(np.max(squared)) <= error**2
+    @staticmethod
+    def _rate(trial: Trial) -> float:
+        return trial.chains * (trial.steps + trial.plan.burn_in) / trial.seconds
 
-        able = [ladder for ladder in self.ladders if reached(ladder, 10.0**LONGEST, True)]
-        needed = []
-        for ladder in able or self.ladders:
-            low, high = 0.0, LONGEST
-            while high - low > 0.02:
-                middle = (low + high) / 2
-                low, high = (low, middle) if reached(ladder, 10.0**middle, bool(able)) else (middle, high)
-            needed.append(10.0**high)
-        return min(needed)
+    def _score(self, trial: Trial) -> float:
+        """What is made small: the root mean square error with the budget, or the steps that an error takes."""
+        if self.budget.error is not None:
+            return self._needed(trial, self.budget.error)
+        return math.sqrt(float(np.mean(trial.squared_error(self.steps))))
 
-    def _account(self, ladder: Ladder, plan: Plan, given: Plan | None, spent: float, rate: float | None) -> Tuned:
-        eta, steps, spread = plan.eta, plan.num_chains * plan.num_steps, self.around.spread
-        squared = ladder.squared_bias(eta)
-        chance = ladder.per_gradient(eta) / steps + ladder.boundary(eta, steps, plan.num_chains)
-        unknown = ladder.bias_error(eta)
-        known = np.sqrt(np.maximum(squared - unknown**2, 0.0) if ladder.sure else squared)
-        columns = zip(plan.observables, spread, np.sqrt(squared + chance), known, np.sqrt(chance), unknown, strict=True)
-        rows = {name: _expected(float(sd), *map(float, numbers)) for name, sd, *numbers in columns}
-        own = math.sqrt(float(np.mean(squared + chance)))
-        tried, gains = self._compared(ladder, steps, own, given)
-        seconds = None if rate is None else plan.num_chains * (plan.num_steps + plan.burn_in) / rate
-        doubts = self._doubts(plan, rows)
-        by_theory = merits(np.linalg.eigvalsh(self.around.survey.fit.precision))
-        total, reason = plan.gradients * self.read[0].cost, self._reason(ladder, plan)
-        return Tuned(plan, rows, tuple(tried), gains, total, spent, seconds, reason, doubts, by_theory)
+    def _needed(self, trial: Trial, error: float) -> float:
+        """Steps until every observable has the error; where its bias is larger, more the larger it is."""
+        known, unknown = trial.squared_bias()
+        allowed = error**2 - known - unknown
+        if np.min(allowed) <= 0.1 * error**2:
+            return 1e12 * float(np.max(known + unknown)) / error**2
+        return float(np.max(trial.variance * trial.steps / allowed))
 
-    def _compared(
-        self, ladder: Ladder, steps: float, own: float, given: Plan | None
-    ) -> tuple[list[Tried], dict[str, float]]:
-        """What was tried, and how many times more gradients others need for the error `own`."""
-        observables, fit = self.around.base.observables.values(), self.around.survey.fit
-        tried = [_line(one, steps, "chosen" if one is ladder else "") for one in self.ladders]
-        total = steps * self.read[0].cost
-        plain, at = plain_error(fit, total, quadratic=any(not getattr(h, "is_linear", False) for h in observables))
-        draws = 1 / (plain**2 * total)
-        tried.append(Tried("plain SGLD, on a Gaussian", (), at, plain, math.nan, draws, "for comparison"))
-        reversible = min((one.rmse(steps) for one in self.ladders if not one.family.turn), default=math.nan)
-        gains = {"plain SGLD": (plain / own) ** 2, "reversible": (reversible / ladder.rmse(steps)) ** 2}
-        if given is not None:
-            same = list(given.observables) == list(self.around.base.observables)
-            theirs = total / cost_of_a_gradient(given)
-            untuned = plan_error(given, fit, self.around.spread, theirs) if same else math.nan
-            gains["untuned plan"] = (untuned / own) ** 2
-        return tried, gains
+    def _chains(self, family: Family, eta: float, steps: float) -> int:
+        """As many chains as leave most steps after burn-in."""
+        if self.num_chains is not None:
+            return self.num_chains
+        return int(np.clip(SETTINGS.burnt * steps // family.burn_in(eta), 1, SETTINGS.chains))
 
-    def _doubts(self, plan: Plan, rows: dict[str, Expected]) -> list[str]:
+    def _lengths(self, family: Family, eta: float, steps: float, chains: int) -> tuple[int, int]:
+        """Burn-in and steps of a chain, where all chains together have so many steps."""
+        each = max(int(steps / chains), SETTINGS.fewest)
+        burn_in = min(family.burn_in(eta), int(SETTINGS.burnt * each))
+        return burn_in, min(max(each - burn_in, SETTINGS.fewest), 2**31 - 1 - burn_in)
+
+    def _chosen(self) -> tuple[Candidate, Trial]:
+        """The sampler with the smallest score, an earlier one where a later is hardly better."""
+        best = self.candidates[0]
+        factor = SETTINGS.better if self.budget.error is None else SETTINGS.better**2
+        for candidate in self.candidates[1:]:
+            if self._score(candidate.best(self._score)) < factor * self._score(best.best(self._score)):
+                best = candidate
+        return best, best.best(self._score)
+
+    def finished(self, given: Plan | None) -> Tuned:
+        """The choice, measured once more, as a plan with its account."""
+        final = None
+        while final is None:
+            candidate, trial = self._chosen()
+            if self.budget.error is not None:
+                self.steps = min(self._steps_for(trial), 1e12)
+            final = self._final(candidate.family, trial)
+            if final is None:  # rare divergence, which the longer trial met
+                candidate.trials.remove(trial)
+                candidate.given_up.append(trial.plan.eta)
+                if not candidate.trials:
+                    self.candidates.remove(candidate)
+                require(
+                    bool(self.candidates),
+                    "No plan can be recommended: chains of every sampler diverged in longer trials.",
+                )
+        if self.budget.error is not None:
+            self.steps = min(self._steps_for(final), 1e12)
+        plan = self._sized(candidate.family, final.plan)
+        rows = self._rows(final, plan)
+        tried = [self._line(one, one is candidate) for one in self.candidates]
+        total = plan.gradients * self.cost
+        seconds = plan.num_chains * (plan.num_steps + plan.burn_in) / self._rate(final)
+        gains = self._gains(candidate, final, given)
+        doubts = self._doubts(candidate.family, plan, rows)
+        return Tuned(plan, rows, tuple(tried), gains, total, self.spent, seconds, self._reason(candidate, plan), doubts)
+
+    def _steps_for(self, trial: Trial) -> float:
+        """Steps that the error asked for takes, burn-in included; where the bias is too large, as if there were none."""
+        error = self.budget.error
+        assert error is not None
+        needed = self._needed(trial, error)
+        if needed >= 1e11:
+            needed = float(np.max(trial.variance)) * trial.steps / error**2
+        return max(needed / (1 - SETTINGS.burnt), SETTINGS.fewest)
+
+    def _final(self, family: Family, trial: Trial) -> Trial | None:
+        """A trial like the plan itself, with more chains; shorter where the plan is very long."""
+        chains = self._chains(family, trial.plan.eta, self.steps)
+        burn_in, steps = self._lengths(family, trial.plan.eta, self.steps, chains)
+        total = float(np.clip(2 * self.steps, *SETTINGS.final))
+        chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
+        steps = int(min(steps, total / chains))
+        return self._try(trial.plan, chains, steps, burn_in, self.known.exact)
+
+    def _sized(self, family: Family, plan: Plan) -> Plan:
+        """The plan with its chains, steps, burn-in, starts and seed."""
+        chains = self._chains(family, plan.eta, self.steps)
+        burn_in, steps = self._lengths(family, plan.eta, self.steps, chains)
+        start = self.known.start(chains, self.seed)
+        sized = plan.replace(num_chains=chains, num_steps=steps, burn_in=burn_in, start=start, seed=self.seed)
+        return sized.knowing(plan.model)
+
+    def _rows(self, final: Trial, plan: Plan) -> dict[str, Expected]:
+        known, unknown = final.squared_bias()
+        chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
+        sd = self.known.sd
+        columns = zip(
+            plan.observables, sd, sd * np.sqrt(known + unknown + chance), sd * np.sqrt(known), sd * np.sqrt(chance),
+            sd * np.sqrt(unknown), strict=True,
+        )  # fmt: skip
+        return {
+            name: Expected(float(total), float(bias), float(own), float(scale), float(error))
+            for name, scale, total, bias, own, error in columns
+        }
+
+    def _rmse(self, trial: Trial) -> float:
+        return math.sqrt(float(np.mean(trial.squared_error(self.steps))))
+
+    def _line(self, candidate: Candidate, chosen: bool) -> Tried:
+        trial = candidate.best(self._score)
+        failed = f"diverged at {', '.join(f'{x:.2g}' for x in candidate.given_up)}" if candidate.given_up else ""
+        sizes = sorted((*candidate.given_up, *(one.plan.eta for one in candidate.trials)), reverse=True)
+        known, unknown = trial.squared_bias()
+        draws = 1 / trial.per_gradient if trial.per_gradient > 0 else math.inf
+        note = "; ".join(filter(None, ("chosen" if chosen else "", failed)))
+        bias = math.sqrt(float(np.mean(known + unknown)))
+        return Tried(candidate.family.name, tuple(sizes), trial.plan.eta, self._rmse(trial), bias, draws, note)
+
+    def _gains(self, chosen: Candidate, final: Trial, given: Plan | None) -> dict[str, float]:
+        """How many times more gradients others need for the same error."""
+        own = self._rmse(final)
+        ratio = lambda trial: (self._rmse(trial) / own) ** 2 if own > 0 else math.nan
+        gains = {}
+        plain = [one for one in self.candidates if not one.family.turn and not one.family.friction]
+        if plain and chosen not in plain:
+            gains["reversible"] = min(ratio(one.best(self._score)) for one in plain)
+        elif plain:
+            gains["reversible"] = 1.0
+        if given is not None and list(given.observables) == list(self.known.plan.observables):
+            share = self.cost / cost_of_a_gradient(given)
+            steps = int(np.clip(self.steps * share / SETTINGS.trial_chains, SETTINGS.fewest, 500))
+            trial = self._try(given, SETTINGS.trial_chains, steps, 0)
+            error = math.inf if trial is None else math.sqrt(float(np.mean(trial.squared_error(self.steps * share))))
+            gains["untuned plan"] = (error / own) ** 2 if own > 0 else math.nan
+        return gains
+
+    def _doubts(self, family: Family, plan: Plan, rows: Mapping[str, Expected]) -> list[str]:
         """What could not be known, and what would help."""
-        found, error = self.around.survey, self.budget.error
-        doubts = [*found.doubts]
-        if not found.trusted and plan.burn_in < needed_burn_in(found, plan.eta):
+        doubts, error = list(self.known.warnings), self.budget.error
+        if plan.burn_in < family.burn_in(plan.eta):
             doubts.append(
-                f"The budget is too small: chains last {plan.num_steps * plan.eta:.2g} relaxation times after a burn-in of "
-                f"{plan.burn_in * plan.eta:.2g}, and may still be near their starts."
+                f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
+                "`gradients`, or fewer `num_chains`."
             )
-        if doubts:
-            doubts.append(REMEDY)
-        if heavy := heavy_tailed(plan, found.theta):
+        if heavy := heavy_tailed(plan, self.known.draws):
             doubts.append(f"{', '.join(heavy)}: {HEAVY}")
-        biases = [row.largest_bias / row.sd for row in rows.values() if row.sd > 0]
-        if error is not None and max(biases, default=0.0) > error:
+        worst = max((row.relative for row in rows.values()), default=0.0)
+        if error is not None and worst > 1.1 * error:
             doubts.append(
-                f"{SHORTFALL} ({error:g}): short trials know the bias to {max(biases):.2g} posterior standard deviations only. "
-                "`gyromc.expect` measures it."
+                f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
+                "of the bias of the step size or what trials know of it. `gyromc.expect` has no such bias."
             )
         return doubts
 
-    def _reason(self, ladder: Ladder, plan: Plan) -> str:
-        read = self.read[0]
-        rows = (
-            ""
-            if len(self.read) == 1
-            else f" ({', '.join(f'{r.name}: {r.merit:.3g}' for r in self.read)} rows per draw)"
-        )
+    def _reason(self, candidate: Candidate, plan: Plan) -> str:
+        reads = "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
+        shape = "covariance" if self.known.dense else "scales"
         return (
-            f"{ladder.family.name}, whitened by {self.around.survey.fit.source}; gradients from {read.name}{rows}; step size "
-            f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in, with the "
-            "martingale control variate."
-            + (f" Not tried, because the budget is small: {'; '.join(self.untried)}." if self.untried else "")
+            f"{candidate.family.name}, whitened by the {shape} of the solver's chains; gradients from {reads}; step size "
+            f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in"
+            f"{', with the martingale control variate' if plan.martingale else ''}."
         )
 
-
-def _many(
-    base: Plan, given: Target | Plan, budget: Budget, seed: int, oracle: Oracle | None, num_chains: int | None
-) -> Tuned:
-    """More parameters than matrices allow."""
-    require(
-        budget.gradients is not None,
-        f"With more than {MOST_DENSE} parameters (here {base.dim:,}) errors are not predicted: pass `gradients`.",
-    )
-    used = oracle or (given.oracle if isinstance(given, Plan) else None)
-    share = 1.0 if used is None else cost_of_a_gradient(base.replace(oracle=used))
-    return tune_many(base, used, budget.guess, share, seed, num_chains, fixed=oracle is not None)
-
-
-def _expected(sd: float, error: float, bias: float, chance: float, unknown: float) -> Expected:
-    """From numbers in posterior standard deviations; a constant, whose spread is infinite here, has no error."""
-    if not math.isfinite(sd):
-        return Expected(0.0, 0.0, 0.0, 0.0)
-    return Expected(sd * error, sd * bias, sd * chance, sd, sd * unknown)
-
-
-def _exact(around: Circumstances) -> bool:
-    """Whether every family is exact, so that one trial is enough: a Gaussian with exact gradients."""
-    return around.base.flat_target.gaussian() is not None and not np.any(around.noise)
-
-
-def _independent(ladders: list[Ladder], steps: float) -> bool:
-    """Whether some sampler already makes more than an independent draw per gradient: a rotation then has little to gain."""
-    return any(float(np.mean(ladder.per_gradient(ladder.best(steps)))) < 1.0 for ladder in ladders)
-
-
-def _outcome(ladder: Ladder, steps: float) -> str:
-    return f"step size {ladder.best(steps):.3g}, RMSE {ladder.rmse(steps):.2g} posterior standard deviations"
-
-
-def _line(ladder: Ladder, steps: float, note: str) -> Tried:
-    eta = ladder.best(steps)
-    sizes = sorted((*ladder.given_up, *(rung.eta for rung in ladder.rungs)), reverse=True)
-    failed = f"too large: {', '.join(f'{x:.2g}' for x in ladder.given_up)}" if ladder.given_up else ""
-    draws = 1 / float(np.mean(ladder.per_gradient(eta)))
-    bias = math.sqrt(float(np.mean(ladder.squared_bias(eta))))
-    return Tried(
-        ladder.family.name, tuple(sizes), eta, ladder.rmse(steps), bias, draws, "; ".join(filter(None, (note, failed)))
-    )
+    def _outcome(self, candidate: Candidate) -> str:
+        if not candidate.trials:
+            return "all diverged"
+        trial = candidate.best(self._score)
+        return f"step size {trial.plan.eta:.3g}, RMSE {self._rmse(trial):.2g} posterior sds"
 
 
 def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:
@@ -338,7 +404,7 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
         return given.replace(
             observables=given.observables if observables is None else observables,
             dynamics=overdamped(given.dim), oracle=None, scheme="euler", step_size=0.1, num_steps=1, burn_in=0, num_chains=1,
-            start=given.unravel(given.model.start), martingale=True, weighting="uniform", seed=seed,
+            start=given.unravel(given.model.start), martingale=False, weighting="uniform", seed=seed,
         )  # fmt: skip
     require(
         isinstance(given, Target),
@@ -356,41 +422,14 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
     )
     d = sum(np.size(leaf) for _, leaf in leaves(start, "start")) if given.dim is None else given.dim
     return Plan(
-        target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, martingale=True,
-        observables=_default_observables(d) if observables is None else observables, seed=seed,
+        target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, seed=seed,
+        observables=_default_observables(d) if observables is None else observables,
     )  # fmt: skip
 
 
 def _default_observables(d: int) -> dict[str, Any]:
     """The parameters and, where there are not too many, their squares."""
-    chosen = {f"theta[{i}]": linear(row) for i, row in enumerate(np.eye(d)[:MOST_MEANS])}
-    if d <= MOST_SQUARES:
+    chosen = {f"theta[{i}]": linear(row) for i, row in enumerate(np.eye(d)[: SETTINGS.means])}
+    if d <= SETTINGS.squares:
         chosen |= {f"theta[{i}]²": square(row) for i, row in enumerate(np.eye(d))}
     return chosen
-
-
-def _circumstances(base: Plan, found: Survey, seed: int) -> Circumstances:
-    """Spreads and reference means of the observables, from the survey's points."""
-    weights, d = found.weights, base.dim
-    plain = observed(base.model, base.observables)(found.theta)
-    bad = [name for name, column in zip(base.observables, plain.T, strict=True) if not np.all(np.isfinite(column))]
-    require(
-        not bad,
-        f"Observable {', '.join(map(repr, bad[:3]))} is NaN or infinite at points of the posterior: define it everywhere.",
-    )
-    spread = np.sqrt(np.maximum(weights @ (plain - weights @ plain) ** 2, 0.0))
-    spread = np.where(
-        spread > 1e-12 * (1 + np.abs(weights @ plain)), spread, np.inf
-    )  # a constant has no error to weigh
-    values = reference_values(base, found.fit, found.theta, found.gradients)
-    mean = weights @ values
-    errors = np.sqrt(np.sum(weights[:, None] ** 2 * (values - mean) ** 2, axis=0)) / spread
-    exact = base.flat_target.gaussian() is not None
-    errors = np.maximum(errors, 1e-6) if found.trusted and (exact or _differs(found)) else np.full(len(mean), np.inf)
-    left = np.mean(weights @ ((values - mean) / spread) ** 2) if _differs(found) else UNKNOWN
-    return Circumstances(base, found, np.zeros((d, d)), spread, mean, errors, max(LEAST_LEFT, float(left)), seed)
-
-
-def _differs(found: Survey) -> bool:
-    """Whether the points' gradients are their own, and not those of the fit: then a mean over them says something new."""
-    return not np.allclose(found.gradients, (found.theta - found.fit.mean) @ found.fit.precision)

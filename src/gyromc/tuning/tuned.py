@@ -1,4 +1,4 @@
-"""Tuned: the plan that a tuning chose, the errors to expect of it, and the account of what was tried and why."""
+"""Tuned: the plan that a tuning chose, the errors to expect of it, and the account of what was tried."""
 
 import dataclasses
 import math
@@ -10,11 +10,7 @@ from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table
 
-__all__ = ["SHORTFALL", "Expected", "Tried", "Tuned"]
-
-SHORTFALL = (
-    "The error asked for may not be reached"  # begins the warning that a longer run or a measured bias makes obsolete
-)
+__all__ = ["Expected", "Tried", "Tuned"]
 
 COLUMNS = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
 TRIED = (
@@ -32,8 +28,9 @@ TRIED = (
 class Expected:
     """What to expect of one observable's mean over all chains.
 
-    - `expected`: its RMSE; `bias` and `std_error`: the two parts; `sd`: the posterior standard deviation of the observable.
-    - `bias_error`: the standard error of what the trials measured as bias; where it is larger than `bias`, that is a guess.
+    - `expected`: its RMSE, √(bias² + bias_error² + std_error²); `sd`: the posterior standard deviation of the observable.
+    - `bias`, `bias_error`: the bias as a trial measured it against the solver's mean, and the standard error of that.
+    - `std_error`: the Monte Carlo part.
     """
 
     expected: float
@@ -49,18 +46,21 @@ class Expected:
 
     @property
     def relative(self) -> float:
-        """The RMSE in posterior standard deviations."""
-        return self.expected / self.sd if self.sd > 0 else math.nan
+        """The RMSE in posterior standard deviations; 0 for an observable that does not vary."""
+        return self.expected / self.sd if self.sd > 0 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """One line of the account: a sampler, the step sizes at which it was tried, and what it would give with the whole budget."""
+    """One line of the account: a sampler, the step sizes at which it was tried, and what it would give with the whole budget.
+
+    `rmse` and `bias` are root mean squares over observables, in posterior standard deviations.
+    """
 
     name: str
     step_sizes: tuple[float, ...]
     step_size: float
-    rmse: float  # root mean square over observables, in posterior standard deviations
+    rmse: float
     bias: float
     draws_per_gradient: float
     note: str = ""
@@ -74,14 +74,12 @@ class Tuned(Shown, Records[Expected]):
 
     - `plan`: an ordinary `Plan`.
     - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
-    - `tried`: a tuple of `Tried`, what was weighed; `reason`: what was chosen and why, in sentences.
-    - `gains`: how many times fewer gradients than `"plain SGLD"`, `"reversible"` and, where a plan was given, `"untuned plan"`
-      would need for the same error; those of the first and last are for a Gaussian with the posterior's mean and covariance.
-    - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes,
-      None where that was not measured.
+    - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
+    - `gains`: how many times more gradients the best `"reversible"` sampler and, where a plan was given, the `"untuned plan"`
+      would need for the same error, from their trials.
+    - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
+      on this machine, without compiling.
     - `warnings`: what could not be known, and what would help.
-    - `by_theory`: dynamics that were weighed by theory alone: gradients at equal bias on a Gaussian with the posterior's
-      covariance, all with Euler's step, in units of preconditioned SGLD's (`gyromc.tuning.blocks`).
     """
 
     plan: Plan
@@ -93,7 +91,6 @@ class Tuned(Shown, Records[Expected]):
     seconds: float | None
     reason: str
     warnings: list[str]
-    by_theory: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     _result = "tuning"
     expected = Column[float]("The RMSE of the mean over all chains.")
@@ -112,7 +109,6 @@ class Tuned(Shown, Records[Expected]):
             },
             "tried": [{key: _plain(value) for key, value in vars(one).items()} for one in self.tried],
             "gains": {name: plain(value) for name, value in self.gains.items()},
-            "by_theory": {name: plain(value) for name, value in self.by_theory.items()},
             **plain_attributes(self, "gradients", "spent"),
             "seconds": plain(self.seconds),
             "reason": self.reason,
@@ -122,15 +118,9 @@ class Tuned(Shown, Records[Expected]):
     def shown(self) -> Sequence[Table | str]:
         """The reason, what was tried, what to expect, and what could not be known."""
         cells = [
-            (
-                one.name,
-                ", ".join(f"{eta:.3g}" for eta in one.step_sizes) or "–",
-                _number(one.step_size),
-                _number(one.rmse),
-                _number(one.bias),
-                _number(one.draws_per_gradient),
-                one.note,
-            )
+            (one.name, ", ".join(f"{eta:.3g}" for eta in one.step_sizes) or "–")
+            + tuple(_number(x) for x in (one.step_size, one.rmse, one.bias, one.draws_per_gradient))
+            + (one.note,)
             for one in self.tried
         ]
         expected = [
@@ -146,14 +136,7 @@ class Tuned(Shown, Records[Expected]):
         tried = Table(TRIED, cells, "What was tried", left=(TRIED[0], TRIED[1], TRIED[-1]))
         rows = Table(COLUMNS, expected, "What to expect of the means over all chains")
         gains = [f"{name}: {_number(gain)} times the gradients for the same error" for name, gain in self.gains.items()]
-        doubts = [f"warning: {text}" for text in self.warnings]
-        return [self.reason, tried, *self._theory(), *gains, rows, self._cost(), *doubts]
-
-    def _theory(self) -> list[str]:
-        if not self.by_theory:
-            return []
-        listed = ", ".join(f"{name} {phi:.2g}" for name, phi in self.by_theory.items())
-        return [f"By theory, gradients at equal bias with Euler's step on a Gaussian of this shape: {listed}."]
+        return [self.reason, tried, *gains, rows, self._cost(), *(f"warning: {text}" for text in self.warnings)]
 
     def _cost(self) -> str:
         time = "" if self.seconds is None else f", about {duration(self.seconds)} on this machine"

@@ -14,16 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.data import Mapped, prefetched
-from gyromc.engines.blocks import InBlocks
-from gyromc.engines.placement import OnMesh
+from gyromc.engines.scan.layout import InBlocks, OnMesh
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
 
-__all__ = ["Feed", "is_fed"]
-
-BYTES = 2**24  # of rows that are copied to the device at once
-LONGEST = 256  # steps whose rows these are, at most
+BYTES, LONGEST = 2**24, 256
+"""What is copied to the device at once, at most: bytes of rows, and steps whose rows these are."""
 BUFFERS = 6  # for the chunks that are read ahead, being read, and being copied
 
 

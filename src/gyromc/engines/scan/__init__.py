@@ -1,8 +1,8 @@
 """Engine `scan`: any target JAX can differentiate, many chains as one array, one compiled loop.
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
-chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. On a CPU `blocks`
-says which chains are computed together; elsewhere `placement` says where on a mesh of devices everything is.
+chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. `layout`
+says where the chains are and which of them are computed together.
 """
 
 import functools
@@ -18,15 +18,14 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
-from gyromc.engines import parts as in_parts
-from gyromc.engines import threefry
-from gyromc.engines.blocks import InBlocks, drawn, in_blocks
-from gyromc.engines.feeding import Feed, is_fed
+from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.meshes import ROWS, ChainMesh
-from gyromc.engines.parts import ByPart, Parts
-from gyromc.engines.placement import Carry, OnMesh, cast, on_mesh, spread_over
-from gyromc.engines.shards import Shards, on_devices
-from gyromc.engines.state import initial_state, keys, two_sum
+from gyromc.engines.scan import sharding as in_parts
+from gyromc.engines.scan import threefry
+from gyromc.engines.scan.feeding import Feed, is_fed
+from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
+from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
+from gyromc.engines.suitability import scan as why_not
 from gyromc.martingale import Martingale, martingale
 from gyromc.memory import require_memory
 from gyromc.observables import Observable, Ridge
@@ -35,21 +34,11 @@ from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.schemes import Scheme
 from gyromc.targets import Target
-from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["Session", "cast", "initial_state", "why_not"]
+__all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
-MAX_STEPS = 2**31 - 1
 BLOCK = 128
 MANY = 16  # observables
-
-
-def why_not(plan: Plan) -> str | None:
-    """Why this engine cannot run the plan, or None."""
-    reason, steps = why_not_in_jax(plan.flat_target), plan.num_steps + plan.burn_in
-    if reason is None and steps > MAX_STEPS:
-        return f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run"
-    return reason
 
 
 class Pieces(eqx.Module):
@@ -180,7 +169,7 @@ class ScanSession:
         return self.layout.to_host(self.carries)
 
 
-Session = ScanSession  # the name in `protocol.Engine`
+open_session = Session = ScanSession
 
 
 def _check_randomness(pieces: Pieces, plan: Plan) -> None:

@@ -1,6 +1,6 @@
-"""How much memory a run takes, before any of it is made.
+"""What a run takes, in memory and in time, before any of it is made.
 
-Input: a plan. Output: bytes, and `InvalidInput` where they are not free.
+Input: a plan. Output: bytes and seconds, and `InvalidInput` for a run that does not fit or would take years.
 """
 
 import numpy as np
@@ -10,22 +10,44 @@ from gyromc.memory import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.show.progress import say
 
-__all__ = ["WORTH_SAYING", "announce", "check_memory", "draws_bytes", "num_draws", "row_bytes", "run_bytes"]
-
 WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
+STEPS_A_SECOND = 10**9  # of all chains together, at best: a large GPU
+MOST_CHAIN_STEPS = 10**17  # three years at that pace
+FEW_CHAINS = 64  # with more chains than this, errors come from the variation between chains
+BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
 
 
-def check_memory(plan: Plan, keep_blocks: int) -> None:
-    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    require_memory(
-        run_bytes(plan, keep_blocks),
-        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        f"Take fewer chains; several runs with different seeds can be averaged. {keep_blocks} blocks of each are kept "
-        "(`keep_blocks`).",
+def kept_blocks(plan: Plan) -> int:
+    """How many block averages of each chain are kept, at most, from which the error of single chains is computed."""
+    return BLOCKS[plan.num_chains > FEW_CHAINS]
+
+
+def least_seconds(plan: Plan, done: int = 0) -> float:
+    """The seconds that the steps after the first `done` take at least."""
+    return plan.num_chains * (plan.num_steps + plan.burn_in - done) / STEPS_A_SECOND
+
+
+def check_length(plan: Plan) -> None:
+    """Raise `InvalidInput` for a run that would take years."""
+    steps = plan.num_steps + plan.burn_in
+    require(
+        plan.num_chains * steps <= MOST_CHAIN_STEPS,
+        f"{plan.num_chains} chains × {steps} steps would take {least_seconds(plan) / (365.25 * 86400):,.1f} years at "
+        f"{STEPS_A_SECOND:.0e} steps a second. Pass a smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a "
+        "run.",
     )
 
 
-def run_bytes(plan: Plan, keep_blocks: int) -> int:
+def check_memory(plan: Plan) -> None:
+    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
+    require_memory(
+        run_bytes(plan),
+        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
+        "Take fewer chains; several runs with different seeds can be averaged.",
+    )
+
+
+def run_bytes(plan: Plan) -> int:
     """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
     For each chain: its state at the start, in the engine, at the end and in the making, and with a martingale as much again for
@@ -33,7 +55,7 @@ def run_bytes(plan: Plan, keep_blocks: int) -> int:
     copied when averages are read; random numbers and marks of failure.
     """
     numbers = (8 if plan.martingale else 4) * plan.state_size + 6 * plan.oracle.memory(plan.dim)
-    sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(keep_blocks, plan.num_steps))
+    sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(kept_blocks(plan), plan.num_steps))
     return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 160)
 
 
@@ -42,7 +64,7 @@ def draws_bytes(plan: Plan, thin: int) -> int:
     return num_draws(plan, thin) * row_bytes(plan)
 
 
-def announce(plan: Plan, thin: int, keep_blocks: int, quiet: bool) -> None:
+def announce(plan: Plan, thin: int, quiet: bool) -> None:
     """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
     text = (
@@ -50,7 +72,7 @@ def announce(plan: Plan, thin: int, keep_blocks: int, quiet: bool) -> None:
         f"{size / 2**20:.0f} MiB"
     )
     require(
-        2 * size + run_bytes(plan, keep_blocks) < 0.8 * free,  # twice at the end, when they are put together
+        2 * size + run_bytes(plan) < 0.8 * free,  # twice at the end, when they are put together
         f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
         f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains.",
     )

@@ -1,9 +1,12 @@
-"""What several processes that compute one run must do alike: stop, save, and begin from the same numbers.
+"""What several processes that compute one run must do alike: compute the same plan, stop, save, and begin from the same numbers.
 
-Input: what each process knows on its own: signals, the clock, checkpoints on its disk. Output: the same answer on all of them.
-With one process everything is as if this were not here.
+Input: what each process knows on its own: the plan and its options, signals, the clock, checkpoints on its disk. Output: the
+same answer on all of them, or `InvalidInput` on all of them with what differs. With one process everything is as if this were
+not here.
 """
 
+import hashlib
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,33 +15,28 @@ import numpy as np
 
 from gyromc import __version__, processes
 from gyromc.archive import read_archive, unpack, write_archive
-from gyromc.engines.checkpoints import STATE, Checkpoints
+from gyromc.engines.checkpoints import NUMBERS, STATE, Checkpoints
 from gyromc.errors import InvalidInput
-from gyromc.packing import PIECES, prepared, remember
+from gyromc.packing import PIECES, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
-from gyromc.results import Run
+from gyromc.results import Run, RunOptions
 from gyromc.show.interruption import Interruption
-
-__all__ = ["SharedCheckpoints", "heard", "same_start"]
 
 KIND = "message"
 
 
 def heard(*signals: Interruption | None) -> tuple[bool, ...]:
     """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
-    if processes.count() > 1:
-        own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
-        for theirs in processes.everyone(own):
-            for signal, found in zip(signals, theirs, strict=True):
-                if signal is not None and found is not None and found[0]:
-                    signal.pressed, signal.number = True, signal.number or found[1]
+    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
+    for theirs in processes.everyone(own):
+        for signal, found in zip(signals, theirs, strict=True):
+            if signal is not None and found is not None and found[0]:
+                signal.pressed, signal.number = True, signal.number or found[1]
     return tuple(bool(signal) for signal in signals)
 
 
 def same_start(plan: Plan) -> Plan:
     """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
-    if processes.count() == 1:
-        return plan
     plan = plan.replace()
     found = _sent(prepared(plan, functions=False) if processes.index() == 0 else None)
     if processes.index() > 0:
@@ -109,3 +107,18 @@ def _sent(content: Any) -> Any:
         path.write_bytes(processes.joined(own).tobytes())
         archive = read_archive(path)
         return unpack(archive.content, archive.arrays, PIECES | STATE)["content"]
+
+
+def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
+    """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
+    known = {"steps done": str(done), **description(plan, {name: getattr(options, name) for name in NUMBERS})}
+    own = {**known, **{f"version of {name}": str(version) for name, version in versions().items()}}
+    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
+        return
+    everyone = processes.everyone(own)
+    other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])
+    raise InvalidInput(
+        f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
+        + "\n  ".join(differences(everyone[0], everyone[other]))
+        + "\nGive all processes the same plan, options and versions."
+    )

@@ -1,0 +1,314 @@
+"""Trials: what the solver knows of a posterior, the samplers that are tried, and one short run of each, measured against it.
+
+Input: a plan with target and observables. Output: a `Reference` from the solver, whose chains have no step-size bias: means with
+errors, draws, a covariance, the second moment of the gradients; for a sampler and a step size a `Trial`, started from these draws:
+the bias of its averages with an error, and their variance.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc import engines
+from gyromc.dynamics import Dynamics, hfhr, rotations
+from gyromc.errors import DivergenceError, InvalidInput
+from gyromc.flat import identity
+from gyromc.operators import Scaled, as_operator
+from gyromc.oracle_moments import mean_covariance, why_no_moments
+from gyromc.oracles import ControlVariate, Exact, Oracle
+from gyromc.plan import Plan
+from gyromc.schemes import balanced
+from gyromc.schemes.moments import GradientMoments
+from gyromc.shape.gaussian import GaussianFit
+from gyromc.show.progress import progress as show_progress
+from gyromc.solve.chains import ChainSettings
+from gyromc.solve.expect import Limits, Solver
+from gyromc.solve.metric import DenseMetric
+from gyromc.solve.minibatch import MinibatchChains
+from gyromc.solve.question import Question
+from gyromc.targets import SumOverData
+
+__all__ = ["FAMILIES", "MANY", "Family", "Reference", "Trial", "cost_of_a_gradient", "refer", "try_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialSettings:
+    """The numbers of the reference and of the trials.
+
+    - `error`: of the reference's means, in posterior standard deviations; it counts in the bias of a trial.
+    - `seconds`: that the reference may take.
+    - `points`: draws at which gradients give E[∇U∇Uᵀ]; their noise in a direction is √(2/points).
+    - `noise_points`: draws at which the noise of an oracle is measured.
+    - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
+    - `ill_conditioned`: condition number from which on chains run in float64.
+    - `alpha`: of HFHR, near 0, where momentum mixes best (T10).
+    """
+
+    error: float = 0.003
+    seconds: float = 30.0
+    points: int = 4096
+    noise_points: int = 64
+    far: float = 2.0
+    ill_conditioned: float = 1e5
+    alpha: float = 0.01
+
+
+SETTINGS = TrialSettings()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reference:
+    """What the solver found of a posterior; observables in the order of the plan.
+
+    - `plan`: the plan to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model.
+    - `mean`, `error`, `sd`: of every observable.
+    - `draws`: rows of θ with equal weights.
+    - `covariance`: C, a matrix, or a vector with more parameters than matrices allow; `second`: S = E[ĝĝᵀ] likewise.
+    - `exact`: whether the target is Gaussian and gradients are exact, so that no sampler here has a bias.
+    """
+
+    plan: Plan
+    mean: np.ndarray
+    error: np.ndarray
+    sd: np.ndarray
+    draws: np.ndarray
+    covariance: np.ndarray
+    second: np.ndarray
+    exact: bool
+    gradients: float
+    warnings: list[str]
+
+    @property
+    def dense(self) -> bool:
+        """Whether matrices are formed."""
+        return self.covariance.ndim == 2
+
+    @property
+    def steepest(self) -> float:
+        """The largest eigenvalue of S in units of C⁻¹: 1 on a Gaussian."""
+        if not self.dense:
+            return max(1.0, float(np.max(self.covariance * self.second)))
+        R = np.linalg.cholesky(self.covariance)
+        return max(1.0, float(np.linalg.eigvalsh(R.T @ self.second @ R)[-1]))
+
+    def start(self, chains: int, seed: int) -> Any:
+        """Draws, one for each chain; for a target over a pytree a function that draws one."""
+        rng = np.random.default_rng(seed)
+        rows = self.draws[rng.choice(len(self.draws), chains, replace=chains > len(self.draws))]
+        model = self.plan.model
+        if model.unravel is identity:
+            return rows
+        return _Drawn(jnp.asarray(self.draws[rng.permutation(len(self.draws))[: max(chains, 64)]]), model.unravel)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A start that draws one of some rows."""
+
+    rows: Any
+    unravel: Callable
+
+    def __call__(self, key):
+        return self.unravel(self.rows[jax.random.randint(key, (), 0, len(self.rows))])
+
+
+def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Reference:
+    """Run the solver for at most so many gradients, and choose the oracle where none is given."""
+    question = Question.read(base)
+    limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
+    with show_progress(None, False) as shown:
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed)
+        solver.solve()
+    solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
+    found = solver.posterior(0.95)
+    mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
+    draws = found.resampled(SETTINGS.points, seed)
+    slopes = base.flat_target.gradients(draws)
+    dense = base.dim <= ChainSettings.most_dense
+    metric = solver.chains.metric
+    C = metric.covariance() if dense and isinstance(metric, DenseMetric) else np.asarray(metric.scale) ** 2
+    S = slopes.T @ slopes / len(slopes) if dense else np.mean(slopes**2, axis=0)
+    center, known = draws.mean(axis=0), base.flat_target.gaussian() if dense else None
+    if known is not None:
+        S, center = known
+        C = np.linalg.inv(S)
+    elif dense:
+        center = center - C @ slopes.mean(axis=0)  # exact on a Gaussian
+    if oracle is None:
+        oracle = _minibatches(solver.chains, base) or Exact()
+    plan = base.replace(oracle=oracle)
+    noise = np.zeros_like(S)
+    if dense:
+        noise = _noise(plan, draws[: SETTINGS.noise_points])
+        fit = GaussianFit(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
+        plan.model.remember(fit, plan.oracle, GradientMoments(S, noise, "the solver's chains"))
+        if np.linalg.cond(C) > SETTINGS.ill_conditioned:
+            plan = plan.replace(dtype="float64")
+    exact = known is not None and isinstance(plan.oracle, Exact)
+    spent = solver.chains.gradients + len(draws)
+    return Reference(plan, mean, error, sd, draws, C, S + noise, exact, spent, list(found.warnings))
+
+
+def _minibatches(chains: Any, base: Plan) -> Oracle | None:
+    """The control variate of order 2 that the solver used, if it did."""
+    if not isinstance(chains, MinibatchChains):
+        return None
+    used = chains.oracle
+    center = np.asarray(used.center, float)
+    center = center if base.model.unravel is identity else base.model.unravel(center)
+    return ControlVariate(used.size, center=center, order=2, curvature=used.operator.dense())
+
+
+def _noise(plan: Plan, rows: np.ndarray) -> np.ndarray:
+    """E[Cov(ĝ | θ)] of the plan's oracle over draws."""
+    why = why_no_moments(plan.oracle)
+    if why is not None:
+        raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
+    return mean_covariance(plan.flat_target, plan.prepared_oracle, rows)
+
+
+def cost_of_a_gradient(plan: Plan) -> float:
+    """What one gradient of a plan costs in gradients over all the data."""
+    rows = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
+    return plan.oracle.evaluations(plan.target) / rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A scheme in the coordinates of C, with a rate of rotation or a friction.
+
+    - `turn`: Q = R J Rᵀ with C = RRᵀ and J rotating pairs of whitened coordinates at this rate.
+    - `friction`: γ of HFHR, 0 for dynamics without momenta.
+    - `first`: the largest step size worth a trial on a Gaussian; half of it is tried next.
+    """
+
+    scheme: str
+    first: float
+    turn: float = 0.0
+    friction: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        how = (
+            f", friction {self.friction:g}"
+            if self.friction
+            else f", rotating at {self.turn:g}"
+            if self.turn
+            else ", reversible"
+        )
+        return f"{self.scheme}{how}"
+
+    def first_step(self, known: Reference) -> float:
+        """The step size to begin with: smaller where gradients are steeper than a Gaussian's."""
+        top = known.steepest
+        return self.first / (math.sqrt(top) if self.friction else top) / (1 + self.turn**2)
+
+    def burn_in(self, eta: float) -> int:
+        """Steps in which a chain from a posterior draw comes to its own law: some relaxation times of a Gaussian."""
+        return math.ceil(3 * max(1.0, 2 * self.friction, 1 / (self.friction or 1.0)) / eta)
+
+    def plan(self, known: Reference, eta: float) -> Plan | None:
+        """The plan at this step size; None where the scheme cannot make such a step."""
+        C = known.covariance
+        scheme: Any = balanced(known.second) if self.scheme == "balanced" else self.scheme
+        try:
+            plan = known.plan.replace(
+                dynamics=self._dynamics(C), scheme=scheme, step_size=float(f"{eta:.3g}"), martingale=known.dense
+            )
+            _ = plan.step_matrices if known.dense else plan.prepared_scheme
+        except InvalidInput:
+            return None
+        return plan
+
+    def _dynamics(self, C: np.ndarray) -> Dynamics:
+        if self.friction:
+            return hfhr(len(C), SETTINGS.alpha, self.friction, preconditioner=C)
+        if not self.turn:
+            return Dynamics(as_operator(C, "D"), Scaled(0.0, len(C)), "preconditioned SGLD", augmented=False)
+        R = np.linalg.cholesky(C)
+        Q = as_operator(R @ rotations(len(C), self.turn).dense() @ R.T, "Q")
+        return Dynamics(as_operator(C, "D"), Q, "preconditioned SGNLMC", augmented=False)
+
+
+FAMILIES = (
+    Family("leimkuhler_matthews", 1.2),
+    Family("balanced", 1.2),
+    Family("balanced", 1.2, turn=1.0),
+    Family("hfhr_splitting", 1.4, friction=1.0),
+)
+MANY = tuple(Family("hfhr_splitting", 1.4, friction=friction) for friction in (1.0, 0.3, 0.1))
+"""With more parameters than matrices allow: whitening is incomplete, and less friction pays (T10)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trial:
+    """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error.
+
+    - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
+    - `variance`: of one chain's average over `steps` steps.
+    """
+
+    plan: Plan
+    bias: np.ndarray
+    bias_error: np.ndarray
+    variance: np.ndarray
+    chains: int
+    steps: int
+    seconds: float
+    exact: bool
+
+    def squared_bias(self) -> tuple[np.ndarray, np.ndarray]:
+        """Squares of the bias and of its error, whose sum is the mean square of what the bias may be.
+
+        A bias beyond `far` standard errors is taken as measured, less what noise adds to its square. The others are shrunk by
+        τ²/(τ² + s²), τ² being their mean square over observables, no less than what chance leaves of it.
+        """
+        if self.exact:
+            return np.zeros_like(self.bias), np.zeros_like(self.bias)
+        b, s = self.bias**2, self.bias_error**2
+        far = b > SETTINGS.far**2 * s
+        near = ~far & (s > 0)
+        count = max(1, int(near.sum()))
+        typical = max(0.0, float(np.sum(np.where(near, b - s, 0.0))) / count)
+        tau = np.maximum(typical, s * math.sqrt(2 / count))
+        share = np.where(s > 0, tau / np.where(s > 0, tau + s, 1.0), 0.0)
+        return np.where(far, b - s, share**2 * b), np.where(far, s, share * s)
+
+    def squared_error(self, steps: float, biased: bool = True) -> np.ndarray:
+        """The expected squared error of every observable with so many steps of all chains after burn-in."""
+        known, unknown = self.squared_bias()
+        return self.variance * self.steps / steps + (known + unknown if biased else 0.0)
+
+    @property
+    def per_gradient(self) -> float:
+        """N·Var of an average over N steps, averaged over observables."""
+        return float(np.mean(self.variance)) * self.steps
+
+
+def try_plan(
+    plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool = False
+) -> Trial | None:
+    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged.
+
+    `exact`: the plan is known to have no bias.
+    """
+    own = plan.replace(
+        num_chains=chains, num_steps=steps, burn_in=burn_in, start=known.start(chains, seed), seed=seed
+    ).knowing(known.plan.model)
+    try:
+        run = engines.run(own, progress=False)
+    except (DivergenceError, InvalidInput):
+        return None
+    averages = np.stack([run.averages[name] for name in own.observables], axis=1)
+    scale = np.where(known.sd > 0, known.sd, np.inf)
+    mean, variance = averages.mean(axis=0), averages.var(axis=0, ddof=1) / scale**2
+    error = np.sqrt(variance / chains + (known.error / scale) ** 2)
+    spent = max(run.wall_time - run.compile_time, 1e-6)
+    return Trial(own, (mean - known.mean) / scale, error, variance, chains, steps, spent, exact)
