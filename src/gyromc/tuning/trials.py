@@ -1,7 +1,7 @@
 """Trials: what the solver knows of a posterior, the samplers that are tried, and one short run of each, measured against it.
 
 Input: a plan with target and observables. Output: a `Reference` from the solver, whose chains have no step-size bias: means with
-errors, draws, a covariance, the second moment of the gradients; for a sampler and a step size a `Trial`, started from these draws:
+errors, draws, a covariance, E[∇U∇Uᵀ]. For a sampler and a step size a `Trial`, which starts from these draws:
 the bias of its averages with an error, and their variance.
 """
 
@@ -19,6 +19,7 @@ from gyromc import engines
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
+from gyromc.memory import require_memory
 from gyromc.operators import Scaled, as_operator
 from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
@@ -48,15 +49,18 @@ class TrialSettings:
     - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
     - `ill_conditioned`: condition number from which on chains run in float64.
     - `alpha`: of HFHR, near 0, where momentum mixes best (T10).
+    - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
     """
 
     error: float = 0.003
-    seconds: float = 30.0
+    seconds: float = 60.0
     points: int = 4096
     noise_points: int = 64
     far: float = 2.0
     ill_conditioned: float = 1e5
     alpha: float = 0.01
+    few_chains: int = 16
+    few_rounds: int = 30
 
 
 SETTINGS = TrialSettings()
@@ -90,6 +94,11 @@ class Reference:
         return self.covariance.ndim == 2
 
     @property
+    def largest_error(self) -> float:
+        """Of the means, in posterior standard deviations."""
+        return float(np.max(self.error / np.where(self.sd > 0, self.sd, np.inf)))
+
+    @property
     def steepest(self) -> float:
         """The largest eigenvalue of S in units of C⁻¹: 1 on a Gaussian."""
         if not self.dense:
@@ -120,18 +129,24 @@ class _Drawn:
 
 def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Reference:
     """Run the solver for at most so many gradients, and choose the oracle where none is given."""
-    question = Question.read(base)
+    question, many = Question.read(base), base.dim > ChainSettings.most_dense
+    settings = ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds) if many else ChainSettings()
+    require_memory(
+        8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
+        f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
+        "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
+        "`preconditioner` and the scheme `hfhr_splitting`.",
+    )
     limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed)
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = solver.posterior(0.95)
     mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
-    dense = base.dim <= ChainSettings.most_dense
-    metric = solver.chains.metric
+    dense, metric = not many, solver.chains.metric
     C = metric.covariance() if dense and isinstance(metric, DenseMetric) else np.asarray(metric.scale) ** 2
     S = slopes.T @ slopes / len(slopes) if dense else np.mean(slopes**2, axis=0)
     center, known = draws.mean(axis=0), base.flat_target.gaussian() if dense else None
@@ -196,7 +211,13 @@ class Family:
     @property
     def name(self) -> str:
         """For tables."""
-        how = f", friction {self.friction:g}" if self.friction else f", rotating at {self.turn:g}" if self.turn else ", reversible"
+        how = (
+            f", friction {self.friction:g}"
+            if self.friction
+            else f", rotating at {self.turn:g}"
+            if self.turn
+            else ", reversible"
+        )
         return f"{self.scheme}{how}"
 
     def first_step(self, known: Reference) -> float:
@@ -275,15 +296,20 @@ class Trial:
         share = np.where(s > 0, tau / np.where(s > 0, tau + s, 1.0), 0.0)
         return np.where(far, b - s, share**2 * b), np.where(far, s, share * s)
 
-    def squared_error(self, steps: float, biased: bool = True) -> np.ndarray:
+    def squared_error(self, steps: float) -> np.ndarray:
         """The expected squared error of every observable with so many steps of all chains after burn-in."""
-        known, unknown = self.squared_bias()
-        return self.variance * self.steps / steps + (known + unknown if biased else 0.0)
+        return self.variance * self.steps / steps + sum(self.squared_bias())
 
     @property
-    def per_gradient(self) -> float:
-        """N·Var of an average over N steps, averaged over observables."""
-        return float(np.mean(self.variance)) * self.steps
+    def draws_per_gradient(self) -> float:
+        """1/(N·Var) of an average over N steps, Var averaged over observables."""
+        left = float(np.mean(self.variance)) * self.steps
+        return 1 / left if left > 0 else math.inf
+
+    @property
+    def rate(self) -> float:
+        """Steps of all chains per second."""
+        return self.chains * (self.steps + self.plan.burn_in) / self.seconds
 
 
 def try_plan(
