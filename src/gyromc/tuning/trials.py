@@ -6,6 +6,7 @@ the bias of its averages with an error, and their variance.
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from gyromc.operators import Scaled, as_operator
 from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
+from gyromc.results import flat_draws
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
 from gyromc.shape.gaussian import GaussianFit
@@ -47,16 +49,19 @@ class TrialSettings:
     - `points`: draws at which gradients give E[∇U∇Uᵀ]; their noise in a direction is √(2/points).
     - `noise_points`: draws at which the noise of an oracle is measured.
     - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
+    - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
     - `ill_conditioned`: condition number from which on chains run in float64.
     - `alpha`: of HFHR, near 0, where momentum mixes best (T10).
     - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
     """
 
-    error: float = 0.003
-    seconds: float = 60.0
+    error: float = 0.001
+    seconds: float = 120.0
     points: int = 4096
     noise_points: int = 64
     far: float = 2.0
+    looks: int = 100
+    thrown: float = 1.5
     ill_conditioned: float = 1e5
     alpha: float = 0.01
     few_chains: int = 16
@@ -97,6 +102,16 @@ class Reference:
     def largest_error(self) -> float:
         """Of the means, in posterior standard deviations."""
         return float(np.max(self.error / np.where(self.sd > 0, self.sd, np.inf)))
+
+    def farthest(self, rows: np.ndarray) -> float:
+        """The largest distance of a coordinate from its mean, in standard deviations of the draws."""
+        sd = self.draws.std(axis=0)
+        return float(np.max(np.abs(rows - self.draws.mean(axis=0)) / np.where(sd > 0, sd, 1.0)))
+
+    @functools.cached_property
+    def reach(self) -> float:
+        """That of the draws."""
+        return self.farthest(self.draws)
 
     @property
     def steepest(self) -> float:
@@ -156,7 +171,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     elif dense:
         center = center - C @ slopes.mean(axis=0)  # exact on a Gaussian
     if oracle is None:
-        oracle = _minibatches(solver.chains, base) or Exact()
+        oracle = _minibatches(solver.chains) or Exact()
     plan = base.replace(oracle=oracle)
     noise = np.zeros_like(S)
     if dense:
@@ -170,14 +185,12 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     return Reference(plan, mean, error, sd, draws, C, S + noise, exact, spent, list(found.warnings))
 
 
-def _minibatches(chains: Any, base: Plan) -> Oracle | None:
+def _minibatches(chains: Any) -> Oracle | None:
     """The control variate of order 2 that the solver used, if it did."""
     if not isinstance(chains, MinibatchChains):
         return None
     used = chains.oracle
-    center = np.asarray(used.center, float)
-    center = center if base.model.unravel is identity else base.model.unravel(center)
-    return ControlVariate(used.size, center=center, order=2, curvature=used.operator.dense())
+    return ControlVariate(used.size, center=np.asarray(used.center, float), order=2, curvature=used.operator.dense())
 
 
 def _noise(plan: Plan, rows: np.ndarray) -> np.ndarray:
@@ -267,7 +280,7 @@ class Trial:
     """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error.
 
     - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
-    - `variance`: of one chain's average over `steps` steps.
+    - `variance`: of one chain's average over `steps` steps, with its standard error added as far as tails make it large.
     """
 
     plan: Plan
@@ -315,7 +328,10 @@ class Trial:
 def try_plan(
     plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool = False
 ) -> Trial | None:
-    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged.
+    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged, or was thrown out.
+
+    Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no mass.
+    That is rare and comes back in its own time, and averages of few chains do not show it.
 
     `exact`: the plan is known to have no bias.
     """
@@ -323,12 +339,18 @@ def try_plan(
         num_chains=chains, num_steps=steps, burn_in=burn_in, start=known.start(chains, seed), seed=seed
     ).knowing(known.plan.model)
     try:
-        run = engines.run(own, progress=False)
+        run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
     except (DivergenceError, InvalidInput):
+        return None
+    if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > SETTINGS.thrown * known.reach:
         return None
     averages = np.stack([run.averages[name] for name in own.observables], axis=1)
     scale = np.where(known.sd > 0, known.sd, np.inf)
-    mean, variance = averages.mean(axis=0), averages.var(axis=0, ddof=1) / scale**2
+    mean, away = averages.mean(axis=0), averages - averages.mean(axis=0)
+    square = np.mean(away**2, axis=0)
+    tails = np.maximum(np.mean(away**4, axis=0) / np.where(square > 0, square, 1.0) ** 2 - 3, 0.0)
+    # few chains that were thrown far out decide a variance, and the next run may have more of them
+    variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
     error = np.sqrt(variance / chains + (known.error / scale) ** 2)
     spent = max(run.wall_time - run.compile_time, 1e-6)
     return Trial(own, (mean - known.mean) / scale, error, variance, chains, steps, spent, exact)

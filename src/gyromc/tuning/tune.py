@@ -34,8 +34,9 @@ class TuneSettings:
     - `error`: that is aimed at without a budget, in posterior standard deviations.
     - `reference`: gradients of the solver, at least and at most; between them it takes as many as the budget has.
     - `screening`: steps of all chains in one trial, likewise.
-    - `final`: steps in the last trial, likewise, for twice as many as the plan has: its bias is then known to less than its
-      standard error.
+    - `final`: steps in the last trial, likewise, for `longer` times as many as the plan has: its bias is then known to half its
+      standard error, and what happens in one run of four is seen.
+    - `finals`: how many samplers get such a trial at most, where the first ones turn out worse than their short trials.
     - `trial_chains`: whose averages give a variance to 13 %.
     - `halvings`: of a step size at which chains diverge; `sizes`: step sizes of a sampler that are measured.
     - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
@@ -48,7 +49,9 @@ class TuneSettings:
     error: float = 0.01
     reference: tuple[float, float] = (100_000, 400_000)
     screening: tuple[float, float] = (6_400, 32_000)
-    final: tuple[float, float] = (32_000, 256_000)
+    final: tuple[float, float] = (32_000, 512_000)
+    longer: float = 4.0
+    finals: int = 4
     trial_chains: int = 64
     halvings: int = 8
     sizes: int = 4
@@ -226,33 +229,42 @@ class Tuning:
         return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
 
     def choose(self) -> tuple[Candidate, Trial]:
-        """The best sampler, an earlier one where a later is hardly better, and a longer trial of it, like the plan itself.
+        """The best sampler with a longer trial of it, like the plan itself.
 
-        Where that diverges, the step size is given up and the choice made again.
+        That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
         """
+        finals: list[Trial] = []
         while True:
             require(
                 bool(self.candidates),
                 "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
                 f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
             )
-            chosen = self.candidates[0]
-            for one in self.candidates[1:]:
-                if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
-                    chosen = one
+            chosen = self._preferred()
             trial = self.best(chosen)
             if self.budget.error is not None:
                 self.steps = self._needed(trial)
+            if trial in finals or len(finals) == SETTINGS.finals:
+                return chosen, trial
             _, burn_in, steps = self.lengths(chosen.family, trial.plan.eta)
-            total = float(np.clip(2 * self.steps, *SETTINGS.final))
+            total = float(np.clip(SETTINGS.longer * self.steps, *SETTINGS.final))
             chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
             final = self.attempt(trial.plan, chains, int(min(steps, total / chains)), burn_in, self.known.exact)
-            if final is not None:
-                self.steps = self.steps if self.budget.error is None else self._needed(final)
-                return chosen, final
             chosen.trials.remove(trial)
-            chosen.given_up.append(trial.plan.eta)
-            self.candidates = [one for one in self.candidates if one.trials]
+            if final is None:
+                chosen.given_up.append(trial.plan.eta)
+                self.candidates = [one for one in self.candidates if one.trials]
+            else:
+                chosen.trials.append(final)
+                finals.append(final)
+
+    def _preferred(self) -> Candidate:
+        """The sampler with the smallest error, an earlier one where a later is hardly better."""
+        chosen = self.candidates[0]
+        for one in self.candidates[1:]:
+            if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
+                chosen = one
+        return chosen
 
     def _needed(self, trial: Trial) -> float:
         """Steps until every observable has the error asked for, burn-in included; as if a bias that forbids it were none."""
