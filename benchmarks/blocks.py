@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import blocks, scan
+from gyromc.engines import scan
+from gyromc.engines.scan import layout as blocks
 from pages import markdown, replace_between, write_measured
 
 CHAINS = (1000, 10_000)  # fewer are one block

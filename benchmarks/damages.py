@@ -111,7 +111,7 @@ class Files:
         self.options = {**options_of("lanes", self.STEPS), "every": self.EVERY}
         self.expected = digest(gm.run(plan_of(self.STEPS), **options_of("lanes", self.STEPS)))
         with stopped_at(6 * self.EVERY):
-            gm.run(plan_of(self.STEPS), checkpoint=self.made, chunk_size=self.EVERY, **self.options)
+            gm.run(plan_of(self.STEPS), checkpoint=self.made, **self.options)
 
     def copy(self) -> Path:
         """A fresh copy of the directory."""
@@ -232,22 +232,22 @@ def without_rights() -> Iterator[None]:
 @contextlib.contextmanager
 def empty_caches(folder: Path) -> Iterator[list[Path]]:
     """Let Numba and JAX store what they compile in new folders, and forget the loops that were compiled; returns the folders."""
-    from gyromc.engines.lanes import loops, storage  # a machine with a GPU may have no Numba
+    from gyromc.engines.lanes import compiled  # a machine with a GPU may have no Numba
 
-    forget = (storage.private_folder.cache_clear, loops.loop_for.cache_clear, compilation_cache.reset_cache)
-    before, jax_before = storage.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    forget = (compiled.private_folder.cache_clear, compiled.loop_for.cache_clear, compilation_cache.reset_cache)
+    before, jax_before = compiled.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     shutil.rmtree(folder, ignore_errors=True)
     made = [folder / "numba", folder / "jax"]
     for path in made:
         path.mkdir(parents=True)
     for act in forget:
         act()
-    storage.SETTINGS.CACHE_DIR = str(made[0])
+    compiled.SETTINGS.CACHE_DIR = str(made[0])
     jax.config.update("jax_compilation_cache_dir", str(made[1]))
     try:
         yield made
     finally:
-        storage.SETTINGS.CACHE_DIR = before
+        compiled.SETTINGS.CACHE_DIR = before
         jax.config.update("jax_compilation_cache_dir", jax_before)
         for act in forget:
             act()
@@ -255,7 +255,7 @@ def empty_caches(folder: Path) -> Iterator[list[Path]]:
 
 def caches(files: Files, rng: np.random.Generator) -> bool:
     """Read-only from the start, read-only after the loops' folder was looked at, or a disk that is full."""
-    from gyromc.engines.lanes import storage
+    from gyromc.engines.lanes import compiled
 
     kind, c = ("at the start", "later", "full")[int(rng.integers(3))], float(rng.uniform(1, 2))
     plain = plan_of(10).replace(oracle=None, scheme="euler", martingale=False, num_steps=20)
@@ -266,7 +266,7 @@ def caches(files: Files, rng: np.random.Generator) -> bool:
     with empty_caches(files.folder / "caches") as folders, without_rights(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kind != "at the start":
-            storage.private_folder()
+            compiled.private_folder()
         if kind == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(rng.integers(1, 1000)), hard))
         else:
@@ -306,7 +306,7 @@ def removed(files: Files, rng: np.random.Generator) -> bool:
     whole = gm.run(plan, "lanes", progress=False)
     with stopped_at(int(rng.integers(1, 600))):
         (folder / "X.npy").rename(folder / "gone.npy")
-        gm.run(plan, "lanes", progress=False, checkpoint=directory, every=50, chunk_size=50)
+        gm.run(plan, "lanes", progress=False, checkpoint=directory, every=50)
     before, said = content(directory), ""
     try:
         planfiles.load(folder / "plan.toml")

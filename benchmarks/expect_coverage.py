@@ -15,12 +15,12 @@ import warnings
 
 import jax.numpy as jnp
 import numpy as np
+from gyromc.expectation.expect import attain
+from gyromc.expectation.pursuit import FEWEST
 
 import gyromc as gm
 from accuracy.hierarchies import eight_schools
 from gyromc import datasets
-from gyromc.expectation.expect import attain
-from gyromc.expectation.pursuit import FEWEST
 from gyromc.shape.importance import expectation
 from interval_coverage import cosine_square, shares
 from pages import coverage_options, replace_between, save_rows

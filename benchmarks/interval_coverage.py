@@ -18,6 +18,7 @@ import warnings
 import numpy as np
 
 import gyromc as gm
+from gyromc.engines import limits
 from gyromc.results import Run
 from pages import coverage_options, replace_between, save_rows
 
@@ -183,11 +184,12 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
     began = time.perf_counter()
     steps = problem.num_steps * case.finer // case.shorter
     plan = problem.plan(rotated, runs * case.chains, steps, seed).replace(step_size=problem.step_size / case.finer)
-    fine = gm.run(plan, keep_blocks=128, thin=case.thin, progress=False)
+    limits.BLOCKS = (128, 128)  # chains are judged in small groups
+    fine = gm.run(plan, thin=case.thin, progress=False)
     coarse, bias = None, None
     if case.two_step_sizes or not problem.predictable:
         rough = plan.replace(step_size=2 * plan.step_size, num_steps=steps // 2, seed=seed + 1)
-        coarse = gm.run(rough, keep_blocks=128, progress=False)
+        coarse = gm.run(rough, progress=False)
     small, small_coarse = (None if run is None else fewer_chains(run.plan, case.chains) for run in (fine, coarse))
     found = collections.defaultdict(list)
     warned = 0

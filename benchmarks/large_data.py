@@ -110,7 +110,7 @@ def _seconds(plan: gm.Plan) -> tuple[float, float]:
     busy = time.process_time()
     short = gm.run(plan.replace(num_steps=1), "lanes", progress=False)
     before = time.process_time()
-    run = gm.run(plan, "lanes", progress=False, chunk_size=STEPS)
+    run = gm.run(plan, "lanes", progress=False)
     used = (time.process_time() - before) - (before - busy)  # less what a run of one step takes
     return (run.wall_time - run.compile_time) / plan.num_steps, used / (plan.num_steps - short.plan.num_steps)
 

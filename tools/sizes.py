@@ -25,7 +25,6 @@ ABOUT = {
     "blackjax": "`gyromc.interop.blackjax`",
     "arviz": "`run.to_datatree()`",
     "orbax": '`gm.run(…, checkpoint_format="orbax")`',
-    "cluster": "`gyromc reproduce --cluster`, Dask",
     "all": "everything above",
 }
 

@@ -52,7 +52,7 @@ def installed() -> str:
     assert gyromc.__version__ == metadata.version("gyromc")
     data = (resources.files("gyromc.datasets") / "statlog_heart.csv").read_bytes()
     assert hashlib.sha256(data).hexdigest() == HEART.sha256
-    names = ("py.typed", "show/templates/page.html.j2", "app/fit/templates/fit.html.j2", "explore/style.css")
+    names = ("py.typed", "show/templates/page.html.j2", "tables/templates/fit.html.j2", "explore/style.css")
     for name in names:
         assert (where.parent / name).is_file(), f"{name} is missing"
     top = {str(file).split("/")[0] for file in metadata.files("gyromc") or []}

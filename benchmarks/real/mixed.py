@@ -57,7 +57,7 @@ MIXED = (
 
 def mixed_record(case: Mixed) -> dict:
     """All parameters of one model, from both."""
-    from gyromc.app.fit.study import Request, study
+    from gyromc.tables.study import Request, study
 
     path = fetch(case.source, Path("results/real-files"))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
@@ -77,7 +77,7 @@ def mixed_record(case: Mixed) -> dict:
                 "theirs": mean,
                 "error": combined,
                 "z": z,
-                "spread_ratio": c["std"] / sd,
+                "spread_ratio": c["sd"] / sd,
             }
         )
     assert len(rows) == len(theirs), (list(theirs), [r["name"] for r in rows])

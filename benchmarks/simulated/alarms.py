@@ -10,9 +10,18 @@ import numpy as np
 from gyromc.regression.adequacy.assess import assess, cut, held_out_coverage
 from gyromc.regression.adequacy.checks import ModelVerdict
 from gyromc.regression.fit import fit
-from gyromc.regression.terms import GroupTerm
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
+from gyromc.regression.problem import GroupTerm
+from gyromc.targets.families import (
+    Bernoulli,
+    BetaBinomial,
+    Categorical,
+    Gamma,
+    NegativeBinomial,
+    Normal,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
 from simulated.quickdraws import quick_draws
 
 __all__ = ["EVERY", "FAMILIES", "GROUPED", "alarms", "assessed", "columns", "responses"]

@@ -4,10 +4,9 @@ import numpy as np
 
 from gyromc.regression.draws import Draws
 from gyromc.regression.fit import fit
-from gyromc.regression.posing import pose_problem
-from gyromc.regression.reading import Problem
-from gyromc.targets.families import Ordinal
-from gyromc.targets.likelihoods import Normal
+from gyromc.regression.problem import Problem
+from gyromc.regression.standardised import standardise
+from gyromc.targets.families import Normal, Ordinal
 from gyromc.targets.mixed import MixedRegression
 
 
@@ -17,18 +16,18 @@ def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
         return fit(X, y, "linear", seed=int(rng.integers(2**31)), num_draws=num_draws).posterior
     names, intercept = tuple(f"x{j}" for j in range(X.shape[1])), not isinstance(likelihood, Ordinal)
     known = () if trials is None else (trials,)
-    posed = pose_problem(Problem("", likelihood, X, y, names, None, intercept, 2.5, {}, known=known))
-    theta, curvature = _mode(posed.target)
+    standard = standardise(Problem("", likelihood, X, y, names, None, intercept, 2.5, {}, known=known))
+    theta, curvature = _mode(standard.target)
     root = np.linalg.cholesky(np.linalg.inv(curvature))
     away = rng.standard_normal((4 * num_draws, theta.size))
     candidates = theta + away @ root.T
-    logs = -posed.target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
+    logs = -standard.target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
     weights = np.exp(logs - logs.max())
     chosen = candidates[rng.choice(len(weights), num_draws, p=weights / weights.sum())].reshape(64, -1, theta.size)
-    if not isinstance(posed.target, MixedRegression):
-        return Draws(likelihood, posed.units, chosen)
-    given = likelihood.in_units(posed.target.given(chosen), posed.units.y_scale)
-    return Draws(likelihood, posed.units, chosen[..., : posed.target.num_coefficients], given)
+    if not isinstance(standard.target, MixedRegression):
+        return Draws(likelihood, standard.units, chosen)
+    given = likelihood.in_units(standard.target.given(chosen), standard.units.y_scale)
+    return Draws(likelihood, standard.units, chosen[..., : standard.target.num_coefficients], given)
 
 
 def _mode(target):

@@ -13,9 +13,17 @@ from scipy import special, stats
 from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate
 from gyromc.regression.fit import fit
 from gyromc.regression.marginal import Marginal
-from gyromc.regression.nested import Nested
-from gyromc.targets.families import BetaBinomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Poisson
+from gyromc.solve.expect import expect
+from gyromc.targets.families import (
+    Bernoulli,
+    BetaBinomial,
+    Gamma,
+    NegativeBinomial,
+    NormalNoise,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
 from gyromc.targets.mixed import Group, MixedRegression
 
 __all__ = [
@@ -25,7 +33,7 @@ __all__ = [
     "least_p_value",
     "linear_places",
     "mixed_linear_places",
-    "nested_places",
+    "solved_places",
 ]
 
 ROWS, LEVELS, SCALE = 24, 6, 0.7
@@ -62,14 +70,14 @@ def simulated(likelihood, groups, rng):
     return MixedRegression(X, y, likelihood, SCALE, known=known, groups=terms), theta
 
 
-def nested_places(likelihood, groups, simulations, seed):
+def solved_places(likelihood, groups, simulations, seed):
     """The posterior's distribution function at the truth, for all parameters but the deviations: simulations × parameters."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(simulations):
         target, theta = simulated(likelihood, groups, rng)
-        draws = Nested(target).sample(0.05, seed=int(rng.integers(2**31)))
+        draws = expect(target, error=0.05, seed=int(rng.integers(2**31)), progress=False)
         kept = target.num_coefficients + len(likelihood.auxiliary) + groups
-        below = draws.theta[..., :kept] < theta[:kept]
+        below = draws.draws[..., :kept] < theta[:kept]
         found.append(np.tensordot(draws.weights, below, axes=((0, 1), (0, 1))))
     return np.array(found)
 
@@ -172,9 +180,9 @@ def _studies() -> dict[str, tuple[Callable, int]]:
         found[family] = functools.partial(chain_places, family), 150
     for family, likelihood in LIKELIHOODS.items():
         if likelihood.auxiliary:
-            found[family] = functools.partial(nested_places, likelihood, False), 300
+            found[family] = functools.partial(solved_places, likelihood, False), 300
     for family, likelihood in LIKELIHOODS.items():
-        found[f"{family} with groups"] = functools.partial(nested_places, likelihood, True), 300
+        found[f"{family} with groups"] = functools.partial(solved_places, likelihood, True), 300
     return found
 
 

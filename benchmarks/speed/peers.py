@@ -244,7 +244,7 @@ def _posteriors_sgld(work: Work):
 def _engine(name: str):
     def prepare(work: Work):
         plan = work.plan
-        session = ENGINES[name].Session(plan, ENGINES[name].initial_state(plan), 1e8, None, 0)
+        session = ENGINES[name].open_session(plan, ENGINES[name].initial_state(plan), 1e8, None, 0)
         return session.advance
 
     return Competitor(prepare, lambda work: ENGINES[name].why_not(work.plan) is None)
@@ -255,9 +255,9 @@ def _limit(work: Work):
     from numba import njit
 
     from gyromc.engines.lanes import Session, initial_state
+    from gyromc.engines.lanes.compiled import OPTIONS
     from gyromc.engines.lanes.gradients import WIDTH, draw_rows
     from gyromc.engines.lanes.kernel import LANES, draw_normals
-    from gyromc.engines.lanes.storage import OPTIONS
 
     @njit(**OPTIONS)
     def random_numbers(p, c, task, workspace):

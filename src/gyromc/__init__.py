@@ -28,6 +28,7 @@ _NAMES = {
     "check": "gyromc.solve.draws",
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
+    "fit": "gyromc.tables.study",
     "load": "gyromc.app.loading",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
@@ -44,13 +45,14 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
-    from gyromc.posterior import Posterior
-    from gyromc.solve.draws import check, sharpen
-    from gyromc.solve.expect import expect
     from gyromc.model import Model
     from gyromc.plan import Plan
+    from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.draws import check, sharpen
+    from gyromc.solve.expect import expect
+    from gyromc.tables.study import fit
     from gyromc.tuning.tune import tune
     from gyromc.tuning.tuned import Tuned
 

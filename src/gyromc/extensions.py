@@ -11,7 +11,6 @@ from typing import Any
 EXTENSIONS = {
     "to_datatree": "gyromc.interop.arviz",
     "posterior_datatree": "gyromc.interop.arviz",
-    "read_draws": "gyromc.draws",
     "save_run": "gyromc.savedruns",
 }
 """The module of each function."""

@@ -24,7 +24,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
     "orbax": ("orbax",),
-    "cluster": ("distributed",),
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""
 

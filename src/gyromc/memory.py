@@ -1,4 +1,4 @@
-"""Memory of the machine: how much is free, whether something fits, and giving back what is no longer needed.
+"""Memory and processors of the machine: how much is free, whether something fits, how many threads share the work.
 
 Input: a number of bytes and what they are for. Output: `InvalidInput` before they are taken, where they do not fit.
 """
@@ -11,8 +11,9 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from gyromc.checks import require
+from gyromc.errors import InvalidInput
 
-__all__ = ["free_memory", "release_memory", "require_memory"]
+__all__ = ["free_memory", "num_threads", "release_memory", "require_memory"]
 
 GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
@@ -73,3 +74,17 @@ def require_memory(size: int, what: str, remedy: str) -> None:
         size < 0.8 * free,
         f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
     )
+
+
+def num_threads() -> int:
+    """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
+    asked = os.environ.get("GYROMC_THREADS")
+    if asked:
+        try:
+            return max(1, int(asked))
+        except ValueError:
+            raise InvalidInput(
+                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
+                "use, or unset it for one per processor."
+            ) from None
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

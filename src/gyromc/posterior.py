@@ -214,8 +214,10 @@ class Posterior(Records[PosteriorMean], Shown):
         for name, row in list(self.items())[:most]:
             low, high = self.credible(name, self.level)
             cells.append(
-                [name, f"{row.mean:.6g}", f"{row.sd:.3g}", f"{row.std_error:.2g}", f"[{low:.4g}, {high:.4g}]"]
-                + [f"{row.r_hat:.3f}", f"{row.ess:.3g}"]
+                [
+                    *(name, f"{row.mean:.6g}", f"{row.sd:.3g}", f"{row.std_error:.2g}"),
+                    *(f"[{low:.4g}, {high:.4g}]", f"{row.r_hat:.3f}", f"{row.ess:.3g}"),
+                ]
             )
         more = [f"… and {len(self) - most} more"] if len(self) > most else []
         said = [f"WARNING: {text}" for text in self.warnings] + [f"hint: {text}" for text in self.hints]

@@ -22,7 +22,6 @@ from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.prediction.exact.mehler import ridge_moments
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import plain
 from gyromc.show.tables import Shown, Table
@@ -68,12 +67,10 @@ class RunOptions:
 
     engine: str
     reason: str  # for this engine
-    chunk_size: int | None
     progress: bool | Callable[[int], object] | None
     on_divergence: Literal["raise", "report"]
     thin: int | None
     sane_range: float
-    keep_blocks: int
     mesh: Any = None  # of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,6 +118,8 @@ class PosteriorSpread:
             rows = flat_draws(self.draws, self.good)
         for name, h in self.plan.observables.items():
             if known is not None and isinstance(h, Ridge) and np.any(h.direction):
+                from gyromc.prediction.exact.mehler import ridge_moments
+
                 found[name] = ridge_moments(h, *known)[1]
             elif rows is not None:
                 found[name] = float(np.var(self.plan.model.values(h, spaced(rows, MOST_ROWS)), ddof=1))

@@ -11,10 +11,10 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import scan
-from gyromc.engines.state import keys
+from gyromc.engines.base import keys
 from gyromc.oracle_moments import mean_covariance, oracle_covariances
 from gyromc.prediction.stability import Linearisation, stability
-from support.values import SUMS, THETA, logistic, regression, rotating
+from support.values import SUMS, THETA, in_chunks, logistic, regression, rotating
 
 STALE = np.array([2.0, -1.0, 1.5])
 
@@ -92,7 +92,7 @@ def test_scan_renews_the_anchor_of_every_chain_in_every_mth_step():
 def test_runs_do_not_depend_on_chunks_and_can_be_continued(num_chains):
     plan = plan_for(gm.oracles.ControlVariate(2, refresh=7), start=STALE, burn_in=3, num_chains=num_chains)
     whole = gm.run(plan)
-    assert np.array_equal(gm.run(plan, chunk_size=4).averages["u"], whole.averages["u"])
+    assert np.array_equal(in_chunks(4, plan).averages["u"], whole.averages["u"])
     part = gm.run(plan.replace(num_steps=9))
     assert np.array_equal(part.continue_(14).averages["u"], whole.averages["u"])
     forgotten = dataclasses.replace(part.state, anchors=np.zeros_like(part.state.anchors))

@@ -2,12 +2,10 @@
 
 import re
 
-import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc import records
-from gyromc.regression.fit import fit
 from support.values import ROOT
 
 TABLE = (ROOT / "CHANGELOG.md").read_text().split("**Deprecated.**")[1].split("\n## ")[0]
@@ -45,13 +43,6 @@ def test_the_old_name_of_the_predictions_warns():
         assert gm.theory is gm.prediction
 
 
-def test_the_old_name_of_a_family_warns():
-    X = np.arange(12.0)[:, None]
-    with pytest.warns(DeprecationWarning, match="`model` is now called `family`") as heard:
-        fit(X, X[:, 0] + np.cos(X[:, 0]), model="linear", effort="quick")
-    assert heard[0].filename == __file__
-
-
-@pytest.mark.parametrize("old", ["theory", "keep_draws", "step sizes", "model", "dynamics", "bias"])
+@pytest.mark.parametrize("old", ["theory", "step sizes", "bias"])
 def test_the_changelog_lists_old_arguments(old):
     assert row_of(old)

@@ -245,7 +245,6 @@ ARGUMENTS = {
     "fit num_draws": (lambda v: fit(X, Y, num_draws=v), "`num_draws`", ()),
     "fit dynamics": (lambda v: fit(X, Y, dynamics=v), "`dynamics`", ("none",)),
     "fit seed": (lambda v: fit(X, Y, seed=v), "`seed`", ()),
-    "fit engine": (lambda v: fit(X, Y, engine=v), "`engine`", ()),
     "fit intercept": (lambda v: fit(X, Y, intercept=v), "`intercept`", ()),
     "fit names": (lambda v: fit(X, Y, names=v), "`names`", ()),
     "fit classes": (lambda v: fit(X, Y, "logistic", classes=v), "`classes`", ()),
@@ -260,12 +259,10 @@ OF_A_RUN = {
             taken,
         )
         for name, taken in {
-            "chunk_size": ("none", "2**62"),
             "progress": ("none", "true", "function", "type"),
             "on_divergence": (),
             "thin": ("none",),
             "sane_range": ("none", "2**62"),
-            "keep_blocks": ("none",),
         }.items()
     },
     "continue_ more_steps": (lambda run, v: run.continue_(v), "`more_steps`|years", ()),

@@ -183,7 +183,6 @@ WRONG = {
         lambda: gm.run(build(), on_divergence="ignore"),
         "must be one of raise, report: got 'ignore'",
     ),
-    "chunk zero": (lambda: gm.run(build(), chunk_size=0), "`chunk_size`"),
     "keep every zeroth": (lambda: gm.run(build(), thin=0), "`thin`"),
 }
 

@@ -9,8 +9,8 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import scan
-from gyromc.engines.state import keys
-from support.values import regression, skew, spd
+from gyromc.engines.base import keys
+from support.values import in_chunks, regression, skew, spd
 
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((6, 2)), rng.integers(0, 2, 6)
@@ -95,7 +95,7 @@ def test_contract(dynamics, oracle, target, monkeypatch):
     original = scan._step
     monkeypatch.setattr(scan, "_step", lambda *args: traces.append(1) or original(*args))
     plan = make(dynamics, oracle, target)
-    first = gm.run(plan, engine="scan", chunk_size=1)
+    first = in_chunks(1, plan, engine="scan")
     compiled = len(traces)
     again = gm.run(plan, engine="scan")
     other = gm.run(plan.replace(step_size=0.04, seed=5, num_steps=6, burn_in=1), engine="scan")

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.engines import failures
 from gyromc.results import Cause
+from support.values import in_chunks
 
 
 def bounded(target, **options):
@@ -51,14 +53,14 @@ def test_a_long_run_stops_early():
     """At the end of a block, not at the end of the run."""
     steps = []
     with pytest.raises(gm.DivergenceError, match="density is zero"):
-        gm.run(bounded(DENSITY, num_steps=10**6), "scan", progress=steps.append, chunk_size=2**14)
+        in_chunks(2**14, bounded(DENSITY, num_steps=10**6), "scan", progress=steps.append)
     assert sum(steps) < 2 * 10**5
 
 
 def test_u_is_computed_for_at_most_a_hundredth_of_the_gradients(monkeypatch):
     calls = []
-    count = gm.engines.loop.over_rows
-    monkeypatch.setattr(gm.engines.loop, "over_rows", lambda *a, **k: calls.append(len(a[1])) or count(*a, **k))
+    count = failures.over_rows
+    monkeypatch.setattr(failures, "over_rows", lambda *a, **k: calls.append(len(a[1])) or count(*a, **k))
     normal = gm.targets.LogDensity(lambda x: -0.5 * x @ x)
     run = gm.run(bounded(normal, num_steps=5000), "scan", progress=False)
     assert not run.failures

@@ -6,6 +6,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
+from support.values import in_chunks
 
 J = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 
@@ -72,8 +73,8 @@ def test_same_bits_for_any_number_of_threads(name, monkeypatch):
 def test_same_bits_for_any_chunks_and_when_continued(name):
     plan = PLANS[name]
     whole = gm.run(plan, "lanes")
-    _same(whole, gm.run(plan, "lanes", chunk_size=1))
-    _same(whole, gm.run(plan, "lanes", chunk_size=7))
+    _same(whole, in_chunks(1, plan, "lanes"))
+    _same(whole, in_chunks(7, plan, "lanes"))
     _same(whole, gm.run(plan.replace(num_steps=8), "lanes").continue_(15))
     _same(whole, gm.run(plan.replace(num_steps=9), "lanes").continue_(14))
 
@@ -94,7 +95,7 @@ def test_many_probabilities_have_the_bits_of_few(burn_in):
     many, few = (gm.run(one, "lanes") for one in (plan, plan.replace(observables={"row 3": rows["row 3"]})))
     assert np.array_equal(many.averages["row 3"], few.averages["row 3"])
     assert np.array_equal(many.state.z, few.state.z)
-    _same(many, gm.run(plan, "lanes", chunk_size=7))
+    _same(many, in_chunks(7, plan, "lanes"))
     _same(many, gm.run(plan.replace(num_steps=9), "lanes").continue_(14))
 
 
@@ -114,7 +115,7 @@ def test_burn_in_weights_and_draws_agree_with_each_other():
     every = gm.run(plan, "lanes", thin=1)
     assert every.draws.shape == (70, 30, 3)
     assert np.allclose(every.draws[..., 0].mean(axis=1), every.averages["x"], rtol=1e-13)
-    assert np.array_equal(every.draws[:, ::4], gm.run(plan, "lanes", thin=4, chunk_size=5).draws)
+    assert np.array_equal(every.draws[:, ::4], in_chunks(5, plan, "lanes", thin=4).draws)
     burnt = gm.run(plan.replace(burn_in=11, num_steps=19), "lanes")
     assert np.allclose(every.draws[:, 11:, 0].mean(axis=1), burnt.averages["x"], rtol=1e-13)
     weighted = gm.run(plan.replace(weighting="step_size"), "lanes")

@@ -10,7 +10,7 @@ from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients
 from gyromc.evaluation import doubled
 from support import exact
-from support.values import logistic, regression
+from support.values import in_chunks, logistic, regression
 from support.zscores import largest, two_sample_scores, z_scores
 
 LIMIT = 4.0
@@ -88,7 +88,7 @@ def test_logistic_regression_agrees_with_scan():
     ours, theirs = gm.run(plan, "lanes"), gm.run(plan.replace(seed=1, num_chains=10_000), "scan")
     for name in plan.observables:
         assert largest(*two_sample_scores(ours.averages[name], theirs.averages[name])) < LIMIT
-    chunks = gm.run(plan.replace(num_steps=4), "lanes", chunk_size=3).continue_(11)
+    chunks = in_chunks(3, plan.replace(num_steps=4), "lanes").continue_(11)
     assert np.array_equal(ours.averages["p"], chunks.averages["p"])
 
 

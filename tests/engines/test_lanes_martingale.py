@@ -6,7 +6,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import lanes
-from gyromc.engines.lanes import increments
+from gyromc.engines.lanes import program as increments
 from gyromc.martingale import martingale
 from support import recursion
 from support.values import quadratic, skew, spd

@@ -7,7 +7,7 @@ import gyromc as gm
 from gyromc.engines import lanes
 from gyromc.engines.lanes.gradients import WIDTH
 from support import recursion
-from support.values import quadratic, regression, skew, spd
+from support.values import in_chunks, quadratic, regression, skew, spd
 from support.zscores import largest, two_sample_scores, z_scores
 
 CHAINS, LIMIT = 40_000, 4.0  # standard errors; 2 × 26 comparisons exceed it by chance once in 300 suites
@@ -123,7 +123,7 @@ def test_same_bits_for_any_chunks_threads_and_when_continued(scheme, dynamics, m
     plan = plan.replace(observables={"u": gm.observables.linear(U), "p": gm.observables.predictive(U)})
     whole = gm.run(plan, "lanes")
     monkeypatch.setenv("GYROMC_THREADS", "3")
-    runs = [gm.run(plan, "lanes", chunk_size=size) for size in (1, 7)]
+    runs = [in_chunks(size, plan, "lanes") for size in (1, 7)]
     for other in [*runs, gm.run(plan.replace(num_steps=8), "lanes").continue_(15)]:
         assert np.array_equal(whole.state.sums, other.state.sums)
         assert np.array_equal(whole.state.z, other.state.z)

@@ -11,6 +11,7 @@ from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
 from gyromc.engines.lanes.mapped import fits_in_place
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
+from support.values import chunks_of
 
 RNG = np.random.default_rng(1)
 N, D = 3000, 5
@@ -67,7 +68,8 @@ def test_pages_given_back_after_every_step_change_nothing(tmp_path, monkeypatch)
     monkeypatch.setattr(Mapped, "release", lambda self, own=Mapped.release: (given.append(1), own(self)))
     target = mapped(tmp_path, "logistic", resident=2**21)
     given.clear()
-    assert np.array_equal(averages(target, gm.oracles.Minibatch(21), chunk_size=10), wanted)
+    with chunks_of(10):
+        assert np.array_equal(averages(target, gm.oracles.Minibatch(21)), wanted)
     assert len(given) == 40
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import pallas, scan
-from gyromc.engines.pallas import kernel, philox, unrolled
+from gyromc.engines.pallas import kernel, unrolled
+from gyromc.engines.pallas import team as philox
 from gyromc.engines.pallas.lowering import Lowering, choose
 from gyromc.engines.pallas.recipe import make_recipe
 from gyromc.engines.pallas.team import Layout

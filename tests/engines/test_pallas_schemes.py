@@ -11,7 +11,9 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import pallas
-from gyromc.engines.pallas import kernel, philox, recipe, rows
+from gyromc.engines.pallas import kernel, recipe
+from gyromc.engines.pallas import recipe as rows
+from gyromc.engines.pallas import team as philox
 from gyromc.engines.pallas.team import Team
 from gyromc.martingale import martingale
 from support import exact, recursion

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import ENGINES, choose, protocol
+from gyromc.engines import ENGINES, base, choose, lanes, pallas, scan
 from gyromc.results import EngineState
 from gyromc.schemes import Scheme
+
+MODULES = {"pallas": pallas, "lanes": lanes, "scan": scan}
 
 
 def parameters(function, skip=0):
@@ -19,16 +21,14 @@ def parameters(function, skip=0):
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_has_the_signatures_of_the_protocol(name):
     engine = ENGINES[name]
-    for function in ("why_not", "initial_state"):
-        assert parameters(getattr(engine, function)) == parameters(getattr(protocol.Engine, function), skip=1)
-    asked = parameters(protocol.SessionClass.__call__, skip=1)
-    own = parameters(engine.Session)
-    assert own[: len(asked)] == asked
-    assert all(default is not inspect.Parameter.empty for _, default in own[len(asked) :])
-    methods = [method for method in vars(protocol.Session) if not method.startswith("_")]
+    for function in ("why_not", "initial_state", "open_session"):
+        asked = parameters(getattr(base.Engine, function), skip=1)
+        assert parameters(getattr(engine, function)) == asked
+        assert parameters(getattr(MODULES[name], function)) == asked
+    methods = [method for method in vars(base.Session) if not method.startswith("_")]
     assert sorted(methods) == ["advance", "failed", "kept", "state", "sums"]
     for method in methods:
-        assert parameters(getattr(engine.Session, method)) == parameters(getattr(protocol.Session, method))
+        assert parameters(getattr(MODULES[name].Session, method)) == parameters(getattr(base.Session, method))
 
 
 @pytest.mark.parametrize("name", ["scan", "lanes"])
@@ -38,7 +38,7 @@ def test_a_session_does_what_the_protocol_says(plan, name):
     state = engine.initial_state(plan)
     assert isinstance(state, EngineState)
     assert state.step == 0
-    session = engine.Session(plan, state, 1e8, 2, 3)
+    session = engine.open_session(plan, state, 1e8, 2, 3)
     session.advance(5, 0)
     assert session.kept(3).shape == (3, plan.num_chains, plan.dim)
     assert session.state().step == 5

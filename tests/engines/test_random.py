@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from gyromc.engines.lanes.random import next_index, next_word, normal_pair, streams
+from gyromc.engines.lanes.functions import next_index, next_word, normal_pair, streams
 from gyromc.engines.lanes.vectors import load, store
 from support.generators import xoshiro
 

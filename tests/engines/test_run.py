@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import draws_bytes, sizes
-from gyromc.engines.state import two_sum
+from gyromc.engines import draws_bytes, limits
+from gyromc.engines.base import two_sum
 from gyromc.results import Cause
 from support import exact
-from support.values import on_normal, quadratic
+from support.values import in_chunks, on_normal, quadratic
 
 
 @pytest.fixture(params=["scan", "lanes"])
@@ -35,8 +35,8 @@ def same(a, b):
 @pytest.mark.parametrize("chains", [1, 50])
 def test_chunks_do_not_change_the_numbers(plan, chains, engine):
     plan = plan.replace(num_chains=chains, burn_in=7)
-    same(gm.run(plan, chunk_size=1, engine=engine), gm.run(plan, engine=engine))
-    same(gm.run(plan, chunk_size=13, engine=engine), gm.run(plan, engine=engine))
+    same(in_chunks(1, plan, engine=engine), gm.run(plan, engine=engine))
+    same(in_chunks(13, plan, engine=engine), gm.run(plan, engine=engine))
 
 
 SLOW = pytest.mark.slow
@@ -70,14 +70,6 @@ def test_a_pickled_run_continues_as_the_run_itself(plan, engine):
     assert again.steps_done == run.steps_done + 5
     assert np.array_equal(longer.draws, again.draws)
     assert np.array_equal(longer.state.sums, again.state.sums)
-
-
-def test_the_old_name_of_thin_warns(plan, engine):
-    with pytest.warns(DeprecationWarning, match="`thin=n`"):
-        old = gm.run(plan, keep_draws=5, engine=engine)
-    assert np.array_equal(old.draws, gm.run(plan, thin=5, engine=engine).draws)
-    with pytest.raises(gm.InvalidInput, match="pass `thin` alone"):
-        gm.run(plan, thin=5, keep_draws=5, engine=engine)
 
 
 def test_seeds(plan, engine):
@@ -284,7 +276,7 @@ def test_draws_say_what_they_take(plan, capsys, monkeypatch, engine):
     assert size == 25 * 50 * 2 * 4
     gm.run(plan, thin=4, engine=engine)
     assert "keeping" not in capsys.readouterr().err  # too small to say
-    monkeypatch.setattr(sizes, "WORTH_SAYING", size)
+    monkeypatch.setattr(limits, "WORTH_SAYING", size)
     gm.run(plan, thin=4, engine=engine)
     assert "keeping 25 draws × 50 chains × 2 parameters (float32): 0 MiB" in capsys.readouterr().err
     gm.run(plan, thin=4, engine=engine, progress=False)
@@ -322,7 +314,7 @@ def test_ctrl_c_returns_what_is_done(plan, engine, sigint):
     long = plan.replace(num_steps=10**9)
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.warns(gm.GyromcWarning, match="Interrupted: averages over"):
-        run = gm.run(long, chunk_size=50, engine=engine, progress=lambda count: timer.ident or timer.start())
+        run = in_chunks(50, long, engine=engine, progress=lambda count: timer.ident or timer.start())
     assert run.partial
     assert 0 < run.steps_done < 10**9
     assert "PARTIAL" in repr(run)
@@ -338,7 +330,7 @@ def test_an_ignored_ctrl_c_stays_ignored(plan, engine, sigint):
         handlers.append(signal.getsignal(signal.SIGINT))
         os.kill(os.getpid(), signal.SIGINT)
 
-    run = gm.run(plan, chunk_size=50, engine=engine, progress=press)
+    run = in_chunks(50, plan, engine=engine, progress=press)
     assert not run.partial
     assert set(handlers) == {signal.SIG_IGN}
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

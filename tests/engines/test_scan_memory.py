@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import scan, threefry
-from gyromc.engines.state import keys
+from gyromc.engines import scan
+from gyromc.engines.base import keys
+from gyromc.engines.scan import threefry
 from speed import peers
+from support.values import in_chunks
 
 
 def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
@@ -46,7 +48,7 @@ def test_large_states_move_by_the_equation():
         dtype="float32",
         start=np.ones(d),
     )
-    run = gm.run(plan, "scan", chunk_size=2)
+    run = in_chunks(2, plan, "scan")
     z, total = np.ones((chains, d)), np.zeros(chains)
     for k in range(3):
         total += z[:, -1]

@@ -288,7 +288,7 @@ def test_a_single_chain_of_a_schedule_has_an_error():
         num_chains=40,
         weighting="step_size",
     )
-    many = gm.run(schedule, keep_blocks=128)
+    many = gm.run(schedule)
     within = monte_carlo_error(many["x"], ErrorMethod.BATCH_MEANS)
     between = monte_carlo_error(many["x"], ErrorMethod.REPLICATE)
     assert within.variance == pytest.approx(2.0 / sum(many.state.clock), rel=4 * math.sqrt(2 / within.dof) + 0.05)

@@ -1,4 +1,4 @@
-"""Zero-mean functions: their mean is zero by quadrature on a law that is no Gaussian, and the chosen sets are nested and bounded."""
+"""Zero-mean functions: their mean is zero by quadrature on a law that is no Gaussian; the chosen sets are nested and bounded."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,9 @@ def on_grid(half=9.0, points=701):
 def all_fields(center, scale):
     d = len(center)
     corner = np.stack(np.meshgrid(*[np.arange(d)] * 3, indexing="ij")).reshape(3, -1)
-    return Fields(np.asarray(center), np.asarray(scale), np.stack(np.triu_indices(d)), corner[:, corner[0] <= corner[1]])
+    return Fields(
+        np.asarray(center), np.asarray(scale), np.stack(np.triu_indices(d)), corner[:, corner[0] <= corner[1]]
+    )
 
 
 def test_every_function_has_mean_zero_by_quadrature():

@@ -106,7 +106,10 @@ def test_weights_sum_to_one_balance_the_functions_and_sharpen_quantiles():
         w = calibrated_weights(functions)
         assert w.sum() == pytest.approx(1)
         assert w.min() >= 0
-        assert np.abs(w @ functions / functions.std(axis=0)).max() < 0.2 * np.abs(functions.mean(axis=0) / functions.std(axis=0)).max() + 1e-3
+        assert (
+            np.abs(w @ functions / functions.std(axis=0)).max()
+            < 0.2 * np.abs(functions.mean(axis=0) / functions.std(axis=0)).max() + 1e-3
+        )
         plain.append(np.quantile(theta[:, 0], levels) - truth)
         weighted.append(weighted_quantiles(theta[:, 0], w, levels) - truth)
     ratio = np.mean(np.square(weighted), axis=0) / np.mean(np.square(plain), axis=0)

@@ -17,7 +17,7 @@ from blackjax.base import SamplingAlgorithm
 from blackjax.sgmcmc import gradients
 
 import gyromc as gm
-from gyromc.engines.state import keys
+from gyromc.engines.base import keys
 from gyromc.interop import blackjax as interop
 from support import exact
 from support.zscores import largest, mean_score, second_moment_scores, z_scores

@@ -167,6 +167,34 @@ def schools_exactly() -> dict[str, float]:
     return {"mu": weight @ center, "tau": weight @ tau[:, 0], **{f"theta[{j}]": theta[j] for j in range(8)}}
 
 
+def centred_schools():
+    """As a textbook writes it, with a funnel."""
+    effect, error = examples()["eight schools"].args
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+    with numpyro.plate("schools", 8):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    numpyro.sample("effect", dist.Normal(theta, error), obs=effect)
+
+
+def test_expect_has_the_exact_means_of_a_centred_hierarchy():
+    """Within 4.5 standard errors of 31 degrees of freedom, ten numbers; draws, tree, table and new data by site."""
+    found = gm.expect(gnp.target(centred_schools), error=0.03)
+    for name, mean in schools_exactly().items():
+        assert abs(found[name].mean - mean) < 4.5 * found[name].std_error, name
+    table = gnp.summary(found)
+    assert list(table) == list(found) == ["mu", "tau", *(f"theta[{j}]" for j in range(8))]
+    assert table.std_error["mu"] == found.std_error["mu"]
+    assert "bias" not in repr(table)
+    assert gnp.draws(found)["theta"].shape == (*found.draws.shape[:2], 8)
+    assert gnp.predictive(found, draws_used=50)["effect"].shape == (50, 8)
+    tree = found.to_datatree()
+    assert tree["posterior"]["theta"].dims == ("chain", "draw", "schools")
+    away = float(tree["posterior"]["mu"].mean()) - found.mean["mu"]
+    assert abs(away) < 0.2 * found.sd["mu"]
+    np.testing.assert_array_equal(tree["averages"]["mean"], [*found.mean.values()])
+
+
 @pytest.mark.slow
 def test_eight_schools_have_their_exact_means():
     """Within 4 standard errors, and the bias seen between two step sizes where it is more than noise."""

@@ -1,7 +1,6 @@
-"""Default plans on models of the kinds found in collections of posteriors: within four claimed errors of NUTS, or warned.
+"""`expect` on models of the kinds found in collections of posteriors: within four claimed errors of NUTS, or warned.
 
-The references are long NUTS runs (`support/references.py` says how they were made). What counts as a warning is one of the plan
-or of the summary; an unknown bias of the step size, which the table shows as `?`, is none.
+The references are long NUTS runs (`support/references.py` says how they were made).
 """
 
 import json
@@ -22,15 +21,14 @@ MOST_SECONDS = 120
 
 
 def compared(name: str) -> dict:
-    """A default plan run: parameters, seconds, the largest |z| over the elements, and what was warned of."""
+    """A default call: parameters, seconds, the largest |z| over the elements, and what was warned of."""
     posed, began = models()[name], time.perf_counter()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", gm.GyromcWarning)
         target = gnp.target(posed.model, *posed.args)
-        run = gm.run(gnp.plan(target, sites=posed.sites))
-        table = gnp.summary(run)
+        table = gm.expect(target, seconds=MOST_SECONDS / 2)
     seconds = time.perf_counter() - began
-    own = [str(w.message) for w in heard if issubclass(w.category, gm.GyromcWarning)]
+    own = [*table.warnings, *(str(w.message) for w in heard if issubclass(w.category, gm.GyromcWarning))]
     z = {
         element: (table[element].mean - row["mean"]) / np.hypot(table[element].std_error, row["error"])
         for element, row in REFERENCES[name].items()
@@ -39,8 +37,7 @@ def compared(name: str) -> dict:
     return {
         "parameters": target.dim,
         "seconds": seconds,
-        "eta": run.plan.eta,
-        "steps": run.plan.num_steps,
+        "gradients": table.gradient_evaluations,
         "worst": worst,
         "z": abs(z[worst]),
         "elements": len(z),
@@ -50,7 +47,7 @@ def compared(name: str) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_default_plan_is_right_or_says_that_it_may_not_be(name):
+def test_a_default_call_is_right_or_says_that_it_may_not_be(name):
     found = compared(name)
     assert found["z"] < 4 or found["warned"], found
     assert found["seconds"] < MOST_SECONDS, found

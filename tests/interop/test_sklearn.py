@@ -102,7 +102,7 @@ def test_linear_against_the_conjugate_posterior():
     sd = np.sqrt(np.diag(covariance))
     assert np.all(model.coef_std_error_ < 0.005 * sd[1:])
     assert np.all(np.abs(model.coef_ - mean[1:]) < 4 * model.coef_std_error_ + 1e-4 * sd[1:])
-    assert np.allclose(model.coef_std_, sd[1:], rtol=0.015)
+    assert np.allclose(model.coef_sd_, sd[1:], rtol=0.015)
     new = np.array([[0.5, 50.0], [3.0, -200.0]])
     B = np.column_stack([np.ones(2), new - X.mean(axis=0)])
     expected, deviation = model.predict(new, return_std=True)
@@ -124,21 +124,21 @@ def test_rows_in_pieces_give_the_posterior_of_all(fit_intercept):
     pieces = BayesianLinearRegression(fit_intercept=fit_intercept)
     for part in (slice(0, 1), slice(1, 7), slice(7, 40)):
         pieces.partial_fit(X[part], y[part])
-    assert np.allclose(pieces.coef_, whole.coef_, atol=1e-3 * whole.coef_std_.min())
-    assert np.allclose(pieces.coef_std_, whole.coef_std_, rtol=1e-4)
+    assert np.allclose(pieces.coef_, whole.coef_, atol=1e-3 * whole.coef_sd_.min())
+    assert np.allclose(pieces.coef_sd_, whole.coef_sd_, rtol=1e-4)
     assert np.isclose(pieces.noise_scale_, whole.noise_scale_)
     direct = fit(X, y, effort="quick", intercept=fit_intercept)
     assert np.isclose(direct.noise_scale, whole.noise_scale_, rtol=1e-5)
     slopes = direct.coefficients[int(fit_intercept) :]
-    assert np.allclose([c.sd for c in slopes], whole.coef_std_, rtol=1e-3)
-    assert np.allclose([c.mean for c in slopes], whole.coef_, atol=1e-2 * whole.coef_std_.min())
+    assert np.allclose([c.sd for c in slopes], whole.coef_sd_, rtol=1e-3)
+    assert np.allclose([c.mean for c in slopes], whole.coef_, atol=1e-2 * whole.coef_sd_.min())
 
 
 def test_logistic_attributes_and_probabilities():
     X, y = classes()
     model = BayesianLogisticRegression(effort=0.02).fit(X, y)
     assert list(model.classes_) == ["no", "yes"]
-    assert model.coef_.shape == model.coef_std_.shape == (1, 2)
+    assert model.coef_.shape == model.coef_sd_.shape == (1, 2)
     assert model.intercept_.shape == (1,)
     assert model.n_features_in_ == 2
     p, spread = model.predict_proba(X, return_std=True)
@@ -148,7 +148,7 @@ def test_logistic_attributes_and_probabilities():
     assert np.array_equal(of_them, spread[np.arange(60), p.argmax(axis=1)])
     assert np.allclose(special.expit(model.decision_function(X)), p[:, 1])
     point = LogisticRegression(C=2.5**2).fit(X / X.std(axis=0), y)  # the same prior: its mode
-    assert np.allclose(model.coef_ * X.std(axis=0), point.coef_, atol=0.5 * np.max(model.coef_std_ * X.std(axis=0)))
+    assert np.allclose(model.coef_ * X.std(axis=0), point.coef_, atol=0.5 * np.max(model.coef_sd_ * X.std(axis=0)))
     averaged = special.expit(X @ model.coef_[0] + model.intercept_[0])
     assert np.all(
         (np.abs(p[:, 1] - 0.5) < np.abs(averaged - 0.5))[np.abs(averaged - 0.5) > 0.3]
@@ -198,10 +198,6 @@ def test_the_seed_decides():
 
 def test_errors():
     X, _ = classes()
-    with pytest.warns(DeprecationWarning, match="chosen by `gyromc.tune`"):
-        BayesianLinearRegression(effort=0.2, num_draws=64, dynamics="rotating").fit(X, X[:, 0])
-    with pytest.raises(gm.InvalidInput, match="must be one of reversible, rotating"):
-        BayesianLinearRegression(dynamics="fast").fit(X, X[:, 0])
     with pytest.raises(gm.InvalidInput, match="at least 2 classes: got 1 class"):
         BayesianLogisticRegression().fit(X, np.full(60, "yes"))
     with pytest.raises(gm.InvalidInput, match=r"would be made dense: 7\.5 GiB\. Take fewer columns"):
@@ -239,7 +235,7 @@ def test_counts_are_those_of_the_regression():
         assert np.allclose(model.coef_, [direct.mean["x0"], direct.mean["x1"]], rtol=1e-6)
         mean, sd = model.predict(X[:5], return_std=True)
         assert np.allclose(mean, direct.predict(X[:5]).mean, rtol=1e-6)
-        assert np.allclose(sd, direct.predict(X[:5]).sd, rtol=1e-6)
+        assert np.allclose(sd, direct.predict(X[:5]).predictive_sd, rtol=1e-6)
     assert 1 < model.auxiliary_["shape"] < 5
 
 
@@ -262,14 +258,14 @@ def test_weights_are_rows_that_come_several_times(estimator):
     times = np.arange(len(y)) % 3  # some not at all
     weighted = estimator(effort=0.1).fit(X, y, sample_weight=times)
     repeated = estimator(effort=0.1).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
-    assert np.allclose(weighted.coef_, repeated.coef_, atol=1e-3 * repeated.coef_std_.min())
+    assert np.allclose(weighted.coef_, repeated.coef_, atol=1e-3 * repeated.coef_sd_.min())
     order = np.random.default_rng(0).permutation(len(y))
     shuffled = estimator(effort=0.1).fit(X[order], y[order], sample_weight=times[order])
-    assert np.allclose(shuffled.coef_, repeated.coef_, atol=1e-3 * repeated.coef_std_.min())
+    assert np.allclose(shuffled.coef_, repeated.coef_, atol=1e-3 * repeated.coef_sd_.min())
     halves = estimator(effort=0.05).fit(X, y, sample_weight=times + 0.5)
     full = estimator(effort=0.05).fit(np.repeat(X, 2 * times + 1, axis=0), np.repeat(y, 2 * times + 1))
-    assert np.allclose(halves.coef_std_ / full.coef_std_, np.sqrt(2), rtol=0.12)  # half as many observations
-    assert np.all(np.abs(halves.coef_ - full.coef_) < 0.5 * full.coef_std_)
+    assert np.allclose(halves.coef_sd_ / full.coef_sd_, np.sqrt(2), rtol=0.12)  # half as many observations
+    assert np.all(np.abs(halves.coef_ - full.coef_) < 0.5 * full.coef_sd_)
     with pytest.raises(ValueError, match="at least one non-zero"):
         estimator().fit(X, y, sample_weight=np.zeros(len(y)))
 
@@ -300,7 +296,7 @@ def test_sparse_rows_and_several_responses():
     assert mean.shape == sd.shape == Y.shape
     assert np.array_equal(mean[:, 1], alone[1].predict(X))
     pieces = BayesianLinearRegression().partial_fit(X[:70], Y[:70]).partial_fit(X[70:], Y[70:])
-    assert np.allclose(pieces.coef_, both.coef_, atol=1e-3 * both.coef_std_.min())
+    assert np.allclose(pieces.coef_, both.coef_, atol=1e-3 * both.coef_sd_.min())
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
@@ -313,7 +309,7 @@ def test_saved_without_pickle_and_read_back(estimator, tmp_path):
     assert np.array_equal(copy.predict(X), model.predict(X))
     assert copy.get_params()["effort"] == 0.3
     assert copy.random_state is None
-    assert np.array_equal(copy.coef_std_, model.coef_std_)
+    assert np.array_equal(copy.coef_sd_, model.coef_sd_)
     assert b"pickle" not in (tmp_path / "model.gyromc").read_bytes()
     if estimator is BayesianLinearRegression:  # rows can still be added
         assert copy.partial_fit(X, y).sums_[0].count == 2 * len(y)

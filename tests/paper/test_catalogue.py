@@ -12,8 +12,7 @@ from gyromc.app.cli import app
 from gyromc.errors import InvalidInput
 from gyromc.paper import CATALOGUE, PROFILES
 from gyromc.paper.cache import fingerprint
-from gyromc.paper.catalogue import select
-from gyromc.paper.problems import with_choices
+from gyromc.paper.catalogue import select, with_choices
 from support.values import ROOT
 
 NAMES = [

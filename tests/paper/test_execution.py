@@ -15,13 +15,12 @@ import pytest
 import gyromc
 from gyromc.app.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper import execution, reproduce, reproduction
+from gyromc.paper import computation, reproduce, reproduction
 from gyromc.paper.cache import Cache, Piece, fingerprint
-from gyromc.paper.catalogue import select
-from gyromc.paper.execution import cells, execute
-from gyromc.paper.profiles import PROFILES
+from gyromc.paper.catalogue import PROFILES, select
+from gyromc.paper.computation import cells
 from gyromc.paper.report import RESULTS
-from support.profiles import TINY
+from support.profiles import TINY, execute
 
 
 def test_every_cell_is_kept_and_found_again(tmp_path):
@@ -156,7 +155,7 @@ def test_results_of_another_schema_are_refused(tmp_path, gyromc_says):
 
 SCRIPT = """
 import json, sys
-from gyromc.paper.profiles import Profile
+from gyromc.paper.catalogue import Profile
 from gyromc.paper import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
 profile = Profile(name="kill", num_chains=dict.fromkeys(families, 20), num_step_sizes=dict.fromkeys(families, step_sizes),
@@ -243,13 +242,13 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
 def test_beside_a_gpu_the_processors_compute_what_has_few_chains(tmp_path, monkeypatch):
     """Kernels are interpreted here. `auto` leaves few chains to `lanes`; an engine that was asked for computes all."""
     monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
-    monkeypatch.setattr(execution, "processors", lambda: 4)
+    monkeypatch.setattr(computation, "num_threads", lambda: 4)
     (e,) = select(["nld-quadratic"], 0)
-    todo = [execution.Cell(e, e.roles[0], 0.1, e.plan(0.1, e.roles[0], num_chains=n)) for n in (256, 257)]
-    few, many = execution.Work(todo, Cache(tmp_path)).engines
+    todo = [computation.Cell(e, e.roles[0], 0.1, e.plan(0.1, e.roles[0], num_chains=n)) for n in (256, 257)]
+    few, many = computation.Work(todo, Cache(tmp_path)).engines
     assert (few, many) == ("lanes", "pallas")
-    assert execution.Work(todo, Cache(tmp_path), "pallas").engines == ["pallas", "pallas"]
-    work = execution.Work(todo, Cache(tmp_path))
+    assert computation.Work(todo, Cache(tmp_path), "pallas").engines == ["pallas", "pallas"]
+    work = computation.Work(todo, Cache(tmp_path))
     assert work.on_gpu == {work.keys[1]}
-    monkeypatch.setattr(execution, "processors", lambda: 1)
-    assert execution.Work(todo, Cache(tmp_path)).engines == ["pallas", "pallas"]
+    monkeypatch.setattr(computation, "num_threads", lambda: 1)
+    assert computation.Work(todo, Cache(tmp_path)).engines == ["pallas", "pallas"]

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from gyromc.paper import claims
-from gyromc.paper.measures import (
+from gyromc.paper.analysis import predictive_reference
+from gyromc.paper.claims import (
     Bootstrap,
     anderson_darling,
     interval,
@@ -16,7 +17,6 @@ from gyromc.paper.measures import (
     rmse,
     slope,
 )
-from gyromc.paper.reference import predictive_reference
 from gyromc.targets import LogisticRegression
 
 

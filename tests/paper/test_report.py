@@ -16,8 +16,8 @@ from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
+from gyromc.paper.analysis import headlines
 from gyromc.paper.report import COLUMNS, drawing_place, judged, markdown, render, took, write_report
-from gyromc.paper.sensitivity import headlines
 from gyromc.show.pages import lay_out
 from gyromc.workers import Here, Processes
 from support.browsing import assert_well_formed, needs_chromium, open_page

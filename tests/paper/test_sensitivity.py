@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 import gyromc as gm
 from gyromc.app.cli import app
 from gyromc.paper import CATALOGUE
-from gyromc.paper.measures import Bootstrap, rmse_ratio
-from gyromc.paper.profiles import PROFILES
+from gyromc.paper.analysis import headlines, variants
+from gyromc.paper.catalogue import PROFILES
+from gyromc.paper.claims import Bootstrap, rmse_ratio
 from gyromc.paper.reproduction import _command
-from gyromc.paper.sensitivity import headlines, variants
 
 
 def test_variants_differ_in_data_noise_and_start():

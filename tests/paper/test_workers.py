@@ -14,24 +14,20 @@ import pytest
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper import jobs, reproduce
-from gyromc.paper.cache import Cache, Claims, Piece, fingerprint
-from gyromc.paper.catalogue import select
-from gyromc.paper.computation import Computation
-from gyromc.paper.execution import Work, cells, compute, execute, prepares
-from gyromc.paper.jobs import Job, Obtained, obtain
-from gyromc.paper.profiles import PROFILES
-from gyromc.paper.sending import SentPlan
+from gyromc.paper import cache as module
+from gyromc.paper import reproduce
+from gyromc.paper.cache import Cache, Job, Obtained, Piece, SentPlan, fingerprint, obtain
+from gyromc.paper.catalogue import PROFILES, select
+from gyromc.paper.computation import Computation, Work, cells, compute, prepares
 from gyromc.show.progress import Progress
 from gyromc.workers import Here, Processes, WorkerTask
 from support import chores
-from support.profiles import FAMILIES, TINY, VARIED
+from support.profiles import FAMILIES, TINY, VARIED, execute
 
 FEWER = dataclasses.replace(
     VARIED.sensitivity, num_chains=dict.fromkeys(FAMILIES, 24), num_step_sizes=TINY.num_step_sizes
 )
 SMALL = dataclasses.replace(VARIED, name="small", num_chains=dict.fromkeys(FAMILIES, 70), sensitivity=FEWER)
-CACHE = ".claims"
 
 
 def timeless(directory):
@@ -113,30 +109,34 @@ def _job(cache, key="ab" * 16, function=chores.square, arguments=(3,)):
 
 
 HOLD = """
-import fcntl, sys
-f = open(sys.argv[1], "r+b")
-fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[2]))
-print(flush=True)
-input()
+import sys
+from pathlib import Path
+from gyromc.show.files import locked
+with locked(Path(sys.argv[1])) as free:
+    print(free, flush=True)
+    input()
 """
 
 
-def test_what_another_process_computes_is_waited_for(tmp_path, capsys, monkeypatch):
-    """It is loaded where the other one finishes it, and computed here where that one is killed."""
-    monkeypatch.setattr(jobs, "LOOK_AGAIN", 0.02)
+def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, capsys, monkeypatch):
+    """What it finished is loaded; where it was killed, the rest is computed here."""
+    monkeypatch.setattr(module, "LOOK_AGAIN", 0.02)
     cache, key = Cache(tmp_path), "ab" * 16
-    (tmp_path / CACHE).touch()
     for finishes in (True, False):
-        command = [sys.executable, "-S", "-c", HOLD, str(tmp_path / CACHE), str(int(key[:15], 16))]
-        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        other.stdout.readline()
-        results = []
-        thread = threading.Thread(
-            target=lambda to: to.append(obtain([_job(cache)], cache, Here(), Progress())), args=(results,)
+        other = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        assert other.stdout.readline() == "True\n"
+        results = []
+
+        def work(to=results):
+            with cache.alone():
+                to.append(obtain([_job(cache)], cache, Here(), Progress()))
+
+        thread = threading.Thread(target=work)
         thread.start()
         said = ""
-        while "waiting for 1 pieces that another process computes" not in said:
+        while "waiting for another process that computes in" not in said:
             assert thread.is_alive(), said
             time.sleep(0.01)
             said += capsys.readouterr().err
@@ -148,23 +148,6 @@ def test_what_another_process_computes_is_waited_for(tmp_path, capsys, monkeypat
         assert results[0].values == {key: {"value": 9}}
         assert results[0].computed == (frozenset() if finishes else {key})
         (tmp_path / f"{key}.json").unlink()
-
-
-def test_claims_of_one_process_are_kept_until_the_last_is_given_back(tmp_path):
-    free = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
-
-    def refused():
-        command = [sys.executable, "-S", "-c", free, str(tmp_path / CACHE), str(int("ab" * 7 + "a", 16))]
-        return subprocess.run(command, capture_output=True).returncode != 0
-
-    with Claims(tmp_path) as claims:
-        assert claims.take("ab" * 16)
-        with Claims(tmp_path) as second:
-            assert second.take("cd" * 16)
-        assert refused()
-        claims.release("ab" * 16)
-        assert not refused()
-    assert not Claims.handles
 
 
 def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):
@@ -190,19 +173,6 @@ def test_where_pieces_are_computed(tmp_path, monkeypatch):
     assert Computation(few, TINY, cache, "scan", workers=3).place_name == "3 processes, 1 threads each"
     with pytest.raises(InvalidInput, match="workers"):
         Computation(few, TINY, cache, "scan", workers=0)
-
-
-@pytest.mark.slow
-def test_a_cluster_computes_what_one_process_does(tmp_path):
-    pytest.importorskip("distributed")
-    names = ["nld-quadratic", "linear-nld"]
-    reproduce(names, SMALL, out=tmp_path / "one", workers=1)
-    with pytest.raises(InvalidInput, match="leave `workers` out"):
-        reproduce(names, SMALL, out=tmp_path / "two", workers=2, cluster="tcp://127.0.0.1:1")
-    done = reproduce(names, SMALL, out=tmp_path / "two", workers=2, cluster="local")
-    assert done.results["times"]["workers"] == "cluster local"
-    assert timeless(tmp_path / "one") == timeless(tmp_path / "two")
-    assert not done.warnings
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gyromc.regression.adequacy import design, laws, trends
+from gyromc.regression.adequacy import design, laws
+from gyromc.regression.adequacy import residuals as trends
 from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import chance, residuals
-from gyromc.regression.predictive import Predictive, ResponseKind
-from gyromc.targets.likelihoods import Normal, Poisson
+from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.targets.families import Normal, Poisson
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 

@@ -50,7 +50,7 @@ def test_heart_coefficients_agree_with_nuts_within_the_stated_error(tmp_path):
         stated = np.hypot([c["std_error"] for c in found], [c["bias"] for c in found])
         assert np.all(stated < 1.5 * {"standard": 0.02, "thorough": 0.005}[effort] * sd)
         z = (np.array([c["mean"] for c in found]) - mean) / np.hypot(stated, error)
-        spread = np.array([c["std"] for c in found]) / sd
+        spread = np.array([c["sd"] for c in found]) / sd
         ends = np.array([c["interval_95"] for c in found]).T
         inside = np.mean((draws > ends[0]) & (draws < ends[1]), axis=(0, 1))
         print(

@@ -4,10 +4,21 @@ import numpy as np
 import pytest
 
 from gyromc.regression.draws import Draws, GroupDraws
-from gyromc.regression.terms import GroupTerm
-from gyromc.regression.units import Units
-from gyromc.targets.families import BetaBinomial, Binomial, Gamma, NegativeBinomial, NormalNoise, Ordinal, StudentT
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
+from gyromc.regression.problem import GroupTerm
+from gyromc.regression.standardised import Units
+from gyromc.targets.families import (
+    Bernoulli,
+    BetaBinomial,
+    Binomial,
+    Categorical,
+    Gamma,
+    NegativeBinomial,
+    Normal,
+    NormalNoise,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
 
 CHAINS, DRAWS, COLUMNS, ROWS = 8, 16, 3, 700
 
@@ -70,7 +81,7 @@ def test_quick_averages_are_plain_averages(case, threads, monkeypatch):
     )  # probabilities near 1 have seven digits
     assert np.max(np.abs(found.mean - mean) / scale) < 1
     assert np.max(np.abs(found.std_error - error) / scale) < 1
-    assert np.max(np.abs(found.spread - spread) / scale) < 2
+    assert np.max(np.abs(found.sd - spread) / scale) < 2
     assert np.max(np.abs(found.noise**2 - noise**2) / scale) < 3 * max(1.0, noise.max())
 
 
@@ -115,10 +126,10 @@ def test_linear_predictors_beyond_single_precision(case):
     t, known = draws.predictors(X)
     means = likelihood.mean(t, *known)
     found = draws.predict(X)
-    for quick in (found.mean, found.std_error, found.spread, found.noise):
+    for quick in (found.mean, found.std_error, found.sd, found.noise):
         assert np.isfinite(quick).all()
     scale = np.abs(means.mean(axis=(0, 1))) + means.std(axis=(0, 1)) + (1e-3 if means.max() <= 1 else 0.0)
     assert (
         np.max(np.abs(found.mean - means.mean(axis=(0, 1))) / scale) < 3e-4
     )  # t = 150 has an error of 10⁻⁵ in single precision
-    assert np.max(np.abs(found.spread - means.std(axis=(0, 1))) / scale) < 3e-4
+    assert np.max(np.abs(found.sd - means.std(axis=(0, 1))) / scale) < 3e-4

@@ -11,7 +11,7 @@ from simulated.ranks import (
     least_p_value,
     linear_places,
     mixed_linear_places,
-    nested_places,
+    solved_places,
 )
 
 BY_CHANCE = 0.01 / len(STUDIES)  # of one family, so that all together fail by chance once in a hundred
@@ -49,7 +49,7 @@ def test_ranks_of_linear_models_with_groups_are_those_of_quadrature_in_few_simul
 @pytest.mark.parametrize("family", ["negative-binomial", "ordinal", "poisson"])
 def test_ranks_are_uniform_in_few_simulations(family):
     groups = family == "poisson"
-    places = nested_places(LIKELIHOODS[family], groups, 12, seed=2)
+    places = solved_places(LIKELIHOODS[family], groups, 12, seed=2)
     assert stats.kstest(places.ravel(), "uniform").pvalue > 1e-3
 
 

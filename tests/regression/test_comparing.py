@@ -92,7 +92,7 @@ def test_one_extreme_row_does_not_hide_what_the_others_say():
 def test_what_cannot_be_fitted_is_said():
     X, y = counts(0.0, n=40)
     found = compare(X, y - 1, ["poisson", "linear"])
-    assert "counts 0, 1, 2" in found.candidates[0].refused
+    assert "counts (0, 1, 2" in found.candidates[0].refused
     assert found.chosen == "linear"
     assert "only family of 2" in found.reason
     with pytest.raises(gm.InvalidInput, match=r"No family could be fitted. poisson: .* negative-binomial: "):

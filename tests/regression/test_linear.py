@@ -6,7 +6,7 @@ from scipy import stats
 
 from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate, noise_scale
 from gyromc.regression.fit import fit
-from gyromc.regression.sums import RowSums
+from gyromc.regression.standardised import RowSums
 from simulated.coverage import coverage
 
 
@@ -79,7 +79,7 @@ def test_predictions_are_mixtures_over_sigma():
     assert np.sum(density) * (at[1] - at[0]) == pytest.approx(1, abs=1e-3)
     prediction = found.predict(X[:1])
     sd = np.sqrt(np.sum(density * (at - prediction.mean) ** 2) * (at[1] - at[0]))
-    assert sd == pytest.approx(prediction.sd[0], rel=0.02)
+    assert sd == pytest.approx(prediction.predictive_sd[0], rel=0.02)
     kurtosis = np.sum(density * (at - prediction.mean) ** 4) * (at[1] - at[0]) / sd**4
     assert kurtosis > 3.3
 
@@ -102,13 +102,13 @@ def test_rows_summed_up_are_the_same_regression():
     sums = RowSums.empty(3)
     for first in range(0, 40, 8):
         sums = sums.add(X[first : first + 8], y[first : first + 8])
-    posed = sums.pose(2.5, True)
+    standard = sums.standardised(2.5, True)
     direct = fit(X, y)
-    np.testing.assert_allclose(posed.units.scale, direct.posterior.units.scale)
-    assert posed.units.scale[2] == 0.5
-    T = posed.units.coefficients(np.eye(1))[0]
-    noise = posed.units.noise
-    found = integrate(noise * posed.target.X, noise * posed.target.y, 2.5, T, posed.count)
+    np.testing.assert_allclose(standard.units.scale, direct.posterior.units.scale)
+    assert standard.units.scale[2] == 0.5
+    T = standard.units.coefficients(np.eye(1))[0]
+    noise = standard.units.noise
+    found = integrate(noise * standard.target.X, noise * standard.target.y, 2.5, T, standard.count)
     np.testing.assert_allclose(found.moments()[1], [c.sd for c in direct.coefficients], rtol=1e-6)
 
 

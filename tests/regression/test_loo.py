@@ -6,8 +6,8 @@ from arviz_base import from_dict
 from arviz_stats import loo as arviz_loo
 from scipy import stats
 
-from gyromc.regression.adequacy import loo as module
-from gyromc.regression.adequacy.loo import loo, loo_difference, waic
+from gyromc.regression import scores as module
+from gyromc.regression.scores import loo, loo_difference, waic
 
 
 def linear(outlier=0.0, n=60, d=4, draws=4000, seed=0):

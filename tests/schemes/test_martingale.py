@@ -11,10 +11,12 @@ import pytest
 import gyromc as gm
 from gyromc import martingale as module
 from gyromc.dynamics import augment
+from gyromc.engines import limits
 from gyromc.martingale import martingale
 from gyromc.prediction.shared import Answer
 from gyromc.statistics.errors import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
+from support.values import in_chunks
 
 CASES = [*EXACT, ("euler", "general"), ("euler", "gaul"), ("lm_ab2", "general"), ("lm_ab2", "general on (θ, r)")]
 
@@ -194,7 +196,7 @@ def test_the_slope_that_is_kept_solves_the_poisson_equation():
 def test_a_run_with_a_martingale_continues_exactly(corrected):
     plan = corrected.plan.replace(num_steps=96)  # the program of the run above
     whole = gm.run(plan, "scan")
-    part = gm.run(plan.replace(num_steps=40), "scan", chunk_size=7).continue_(56)
+    part = in_chunks(7, plan.replace(num_steps=40), "scan").continue_(56)
     np.testing.assert_array_equal(whole.state.high, part.state.high)
     assert whole.mean == part.mean
 
@@ -253,7 +255,9 @@ def test_corrected_intervals_hold_the_truth_as_often_as_they_say():
 
 
 @pytest.mark.slow
-def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_only_the_ends_are_left():
+def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_only_the_ends_are_left(
+    monkeypatch,
+):
     """Errors from blocks count the ends of every batch, the average only those of the chain; the spread of chains is right."""
     plan = gm.Plan(
         target=gm.targets.Quadratic([1.0, 2.0]),
@@ -266,7 +270,8 @@ def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_onl
         num_chains=800,
         burn_in=50,
     )
-    for name, row in gm.run(plan, "lanes", keep_blocks=128).items():
+    monkeypatch.setattr(limits, "BLOCKS", (128, 128))
+    for name, row in gm.run(plan, "lanes").items():
         truth = np.std(row.averages, ddof=1)
         error = {size: np.sqrt(np.mean([g.std_error**2 for g in groups_of(row, size)]) * size) for size in (4, 20)}
         assert {group.method for group in groups_of(row, 4)} == {ErrorMethod.LUGSAIL}

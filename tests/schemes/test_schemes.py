@@ -12,7 +12,7 @@ from gyromc.dynamics import augment
 from gyromc.operators import Dense, LowRank
 from gyromc.schemes.balanced import noise_root
 from gyromc.schemes.moments import gradient_moments
-from support.values import skew, wishart
+from support.values import in_chunks, skew, wishart
 
 K = np.array([[2.0, 0.5, 0.0], [0.5, 1.5, -0.3], [0.0, -0.3, 1.0]])
 MEAN = np.array([1.0, -2.0, 0.5])
@@ -186,7 +186,7 @@ WITH_MEMORY = ("lm_ab2", "hfhr_splitting")
 def test_a_continued_run_is_one_longer_run(scheme):
     dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr"}.get(scheme, "general")
     plan = plan_of(scheme, dynamics, gm.oracles.Gaussian(0.2))
-    whole, part = gm.run(plan, "scan"), gm.run(plan.replace(num_steps=20), "scan", chunk_size=3).continue_(30)
+    whole, part = gm.run(plan, "scan"), in_chunks(3, plan.replace(num_steps=20), "scan").continue_(30)
     np.testing.assert_array_equal(whole.state.z, part.state.z)
     assert whole.mean == part.mean
 

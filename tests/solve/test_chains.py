@@ -6,7 +6,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.errors import InvalidInput
-from gyromc.solve.chains import Chains, ChainSettings
+from gyromc.solve.chains import ChainSettings, LangevinChains
 from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, fitted_metric
 
@@ -79,7 +79,7 @@ def exact_draws(rng, count):
 def test_a_round_keeps_the_law_exactly():
     """40,000 chains from exact draws, with a step so large that a third is refused: five moments stay, to 2 % of a variance."""
     rng, count = np.random.default_rng(3), 40_000
-    chains = Chains(gm.targets.LogDensity(log_density), 2, settings=ChainSettings(chains=count, steps=6))
+    chains = LangevinChains(gm.targets.LogDensity(log_density), 2, settings=ChainSettings(chains=count, steps=6))
     start = exact_draws(rng, count)
     chains.metric, chains.log_step = DenseMetric(np.eye(2) * 0.6), np.log(1.2)
     chains._place(start, *chains.evaluate(start))
@@ -98,7 +98,7 @@ def test_a_round_keeps_the_law_exactly():
 
 def test_warm_up_finds_scale_and_place_of_a_badly_scaled_law():
     P = np.diag(np.geomspace(1e-4, 1e4, 8))
-    chains = Chains(gm.targets.Quadratic(P, np.full(8, 3.0)), 8)
+    chains = LangevinChains(gm.targets.Quadratic(P, np.full(8, 3.0)), 8)
     chains.begin(np.zeros(8))
     while not chains.settled:
         chains.warm_up()
@@ -109,6 +109,6 @@ def test_warm_up_finds_scale_and_place_of_a_badly_scaled_law():
 
 
 def test_a_start_without_density_is_said():
-    chains = Chains(gm.targets.LogDensity(lambda t: jnp.where(t[0] > 100, -t[0], -jnp.inf)), 1)
+    chains = LangevinChains(gm.targets.LogDensity(lambda t: jnp.where(t[0] > 100, -t[0], -jnp.inf)), 1)
     with pytest.raises(InvalidInput, match="Pass `start`"):
         chains.begin(np.zeros(1))

@@ -1,4 +1,4 @@
-"""check and sharpen: right draws pass, wrong ones are named, and means of anybody's draws become sharper with errors that hold."""
+"""check and sharpen: right draws pass, wrong ones are named; means of anybody's draws become sharper with errors that hold."""
 
 import warnings
 
@@ -77,7 +77,7 @@ def test_correlated_draws_of_one_chain_state_their_dependence():
 
 
 def test_wrong_input_is_said():
-    with pytest.raises(InvalidInput, match="2 numbers each"):
+    with pytest.raises(InvalidInput, match="those of 3 parameters"):
         gm.check(np.zeros((4, 100, 2)), TARGET)
     with pytest.raises(InvalidInput, match="too few"):
         gm.check(np.zeros((1, 20, 3)), TARGET)

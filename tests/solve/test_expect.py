@@ -76,7 +76,9 @@ def test_errors_hold_over_seeds_on_a_skew_law():
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
     target = gm.targets.LogDensity(skew)
-    run = lambda seed: gm.expect(target, SKEW, start=np.zeros(2), seed=seed, gradients=30_000, progress=False).mean["xy"]
+    run = lambda seed: gm.expect(target, SKEW, start=np.zeros(2), seed=seed, gradients=30_000, progress=False).mean[
+        "xy"
+    ]
     assert run(1) == run(1) != run(2)
 
 
@@ -128,7 +130,9 @@ def test_limits_hold_from_the_first_call():
 
 def test_ctrl_c_returns_what_there_is():
     target, pressed = gm.targets.LogDensity(skew), threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGINT))
-    gm.expect(target, SKEW, start=np.zeros(2), gradients=20_000, error=0.5, progress=False)  # compiled before the clock runs
+    gm.expect(
+        target, SKEW, start=np.zeros(2), gradients=20_000, error=0.5, progress=False
+    )  # compiled before the clock runs
     pressed.start()
     found = quietly(target, SKEW, error=1e-7, start=np.zeros(2), seconds=60)
     pressed.join()

@@ -31,7 +31,7 @@ def by_importance(target, draws=4000):
     mean = w @ theta
     # pairs of opposite draws are independent of each other
     half = draws // 2
-    pairs = (w[:half, None] * (theta[:half] - mean) + w[half:, None] * (theta[half:] - mean))
+    pairs = w[:half, None] * (theta[:half] - mean) + w[half:, None] * (theta[half:] - mean)
     return mean, np.sqrt(np.sum(pairs**2, axis=0)), np.sqrt(np.diag(root @ root.T))
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.engines import pallas
-from gyromc.engines.pallas import philox
+from gyromc.engines.pallas import team as philox
 from gyromc.engines.pallas.team import Layout
 from gyromc.oracles import Batch, Gaussian
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import blocks, scan
+from gyromc.engines import scan
 from gyromc.engines.meshes import default_mesh, read_mesh
+from gyromc.engines.scan import layout as blocks
 
 STEPS, ETA, ROWS, DIM = 24, 1e-3, 101, 7
 RNG = np.random.default_rng(0)

@@ -1,8 +1,12 @@
-"""Profiles of the reproduction that take seconds, with and without variants."""
+"""Profiles of the reproduction that take seconds, with and without variants; cells computed in this process."""
 
 import dataclasses
 
-from gyromc.paper.profiles import Profile
+from gyromc.paper.cache import obtain
+from gyromc.paper.catalogue import Profile
+from gyromc.paper.computation import Work
+from gyromc.show.progress import Progress
+from gyromc.workers import Here
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 TINY = Profile(
@@ -16,3 +20,10 @@ TINY = Profile(
 VARIED = dataclasses.replace(
     TINY, name="varied", sensitivity=dataclasses.replace(TINY, num_step_sizes=dict.fromkeys(FAMILIES, 1))
 )
+
+
+def execute(todo, cache, engine="auto", fresh=False):
+    """Compute the cells that are not in the cache, or all of them; their pieces."""
+    work = Work(todo, cache, engine, fresh)
+    found = obtain(work.jobs, cache, Here(), Progress())
+    return work.outcome(found, obtain(work.failed(found), cache, Here(), Progress()))

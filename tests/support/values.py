@@ -1,10 +1,13 @@
-"""Values the tests share: random matrices with a given spectrum, small targets, paths."""
+"""Values the tests share: random matrices with a given spectrum, small targets, paths, runs in chunks of a given length."""
 
+import contextlib
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 
 import gyromc as gm
+from gyromc.engines import loop
 
 ROOT = Path(__file__).parents[2]
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])  # the paper's J and u in three dimensions
@@ -87,3 +90,20 @@ def as_finite_sum(target):
 
 SUMS = {"linear": regression(3), "logistic": logistic(), "finite sum": as_finite_sum(logistic())}
 THETA = np.array([0.3, -1.0, 0.8])
+
+
+@contextlib.contextmanager
+def chunks_of(steps):
+    """Runs make so many steps between two looks at the clock."""
+    usual = loop.SETTINGS
+    loop.SETTINGS = dataclasses.replace(usual, first=steps, longest=steps)
+    try:
+        yield
+    finally:
+        loop.SETTINGS = usual
+
+
+def in_chunks(steps, plan, *arguments, **options):
+    """`gm.run` in chunks of so many steps."""
+    with chunks_of(steps):
+        return gm.run(plan, *arguments, **options)

@@ -1,5 +1,6 @@
 """Checkpoints: a run that was stopped anywhere goes on to the same numbers; damaged, foreign and missing files are said."""
 
+import dataclasses
 import errno
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 import gyromc as gm
 from damages import digest
+from gyromc.engines import loop
 from gyromc.engines.checkpoints import Checkpoints, _interval
 from gyromc.show.files import locked
 from gyromc.show.interruption import Interruption
@@ -27,7 +29,8 @@ from support.survivors import PLANS, balanced, killed_at, names, small, start_an
 )
 def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkeypatch):
     plan = PLANS[name]()
-    options = {"engine": engine, "thin": 10, "chunk_size": 9, "every": 20}
+    monkeypatch.setattr(loop, "SETTINGS", dataclasses.replace(loop.SETTINGS, first=9, longest=9))
+    options = {"engine": engine, "thin": 10, "every": 20}
     whole = gm.run(plan, engine, thin=10, progress=False)
     for step in (5, 90, 150):
         start_and_kill(monkeypatch, PLANS[name](), step, tmp_path, **options)
@@ -40,7 +43,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkey
 
 def test_a_checkpoint_before_the_first_draw(tmp_path, monkeypatch):
     options = {"engine": "lanes", "thin": 10}
-    start_and_kill(monkeypatch, small(), 5, tmp_path, every=2, chunk_size=2, **options)
+    start_and_kill(monkeypatch, small(), 5, tmp_path, every=2, **options)
     assert names(tmp_path) == [f"step-{step:015d}.gyromc" for step in (2, 4, 6)]
     resumed = gm.run(small(), progress=False, checkpoint=tmp_path, **options)
     assert digest(resumed) == digest(gm.run(small(), progress=False, **options))
@@ -59,7 +62,7 @@ def test_the_anchor_of_the_first_process_is_used(tmp_path, monkeypatch):
     """A mode that is found anew, with other threads say, may differ in its last digits."""
     plan = balanced()
     plan.model.__dict__["mode"] = plan.model.mode + 1e-3
-    start_and_kill(monkeypatch, plan, 60, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, plan, 60, tmp_path, engine="lanes", every=20)
     resumed = gm.run(balanced(), "lanes", progress=False, checkpoint=tmp_path)
     assert digest(resumed) == digest(gm.run(plan, "lanes", progress=False))
     assert digest(resumed) != digest(gm.run(balanced(), "lanes", progress=False))
@@ -67,7 +70,7 @@ def test_the_anchor_of_the_first_process_is_used(tmp_path, monkeypatch):
 
 def test_the_newest_that_is_not_damaged_is_used(tmp_path, monkeypatch):
     whole = gm.run(small(), "lanes", progress=False)
-    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20)
     newest = max(tmp_path.iterdir())
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(gm.GyromcWarning, match=r"is damaged .* goes on from step-000000000000060\.gyromc"):
@@ -77,7 +80,7 @@ def test_the_newest_that_is_not_damaged_is_used(tmp_path, monkeypatch):
 
 
 def test_nothing_is_overwritten_where_all_are_damaged(tmp_path, monkeypatch):
-    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-100])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -200,7 +203,7 @@ def test_a_file_system_without_locks(number, tmp_path, monkeypatch, capsys):
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
-    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20, chunk_size=20)
+    start_and_kill(monkeypatch, small(), 80, tmp_path, engine="lanes", every=20)
     for age, path in enumerate(sorted(tmp_path.iterdir())):  # the newest by step is the oldest by date
         os.utime(path, (4e9 - age * 1e8,) * 2)
     monkeypatch.setattr(time, "time", lambda: 0.0)
@@ -218,7 +221,7 @@ def test_failed_chains_stay_failed(tmp_path, monkeypatch):
     with pytest.warns(gm.GyromcWarning, match="chains failed"):
         whole = gm.run(plan(), progress=False, **options)
     assert len(whole.failures) == 7
-    start_and_kill(monkeypatch, plan(), 150, tmp_path, every=20, chunk_size=20, **options)
+    start_and_kill(monkeypatch, plan(), 150, tmp_path, every=20, **options)
     with pytest.warns(gm.GyromcWarning, match="chains failed"):
         resumed = gm.run(plan(), progress=False, checkpoint=tmp_path, **options)
     assert resumed.failures == whole.failures
@@ -237,7 +240,7 @@ def test_parameters_of_any_shape_and_their_draws(tmp_path, monkeypatch):
         num_chains=8,
     )
     whole = gm.run(make(), "scan", thin=7, progress=False)
-    start_and_kill(monkeypatch, make(), 30, tmp_path, engine="scan", thin=7, every=10, chunk_size=10)
+    start_and_kill(monkeypatch, make(), 30, tmp_path, engine="scan", thin=7, every=10)
     resumed = gm.run(make(), "scan", thin=7, progress=False, checkpoint=tmp_path)
     assert jax.tree.map(np.shape, resumed.draws) == {"a": (8, 9, 2), "b": (8, 9)}
     assert digest(resumed) == digest(whole)

@@ -19,7 +19,7 @@ OPTIONS = {"engine": "lanes", "thin": 10, "every": 50, "checkpoint_format": "orb
 
 
 def stopped(monkeypatch, directory, plan=small, **options):
-    start_and_kill(monkeypatch, plan(), 150, directory, chunk_size=50, **{**OPTIONS, **options})
+    start_and_kill(monkeypatch, plan(), 150, directory, **{**OPTIONS, **options})
 
 
 def resumed(directory, plan=small, **options):

@@ -21,7 +21,7 @@ def ten(monkeypatch):
 
 
 def stopped(monkeypatch, directory, step=160, **options):
-    start_and_kill(monkeypatch, small(), step, directory, chunk_size=20, **{**OPTIONS, **options})
+    start_and_kill(monkeypatch, small(), step, directory, **{**OPTIONS, **options})
 
 
 def resumed(directory, **options):

@@ -13,7 +13,8 @@ import pytest
 
 import gyromc as gm
 from gyromc import processes
-from gyromc.processes import rollcall, starting
+from gyromc import processes as starting
+from gyromc.processes import connecting
 from support.launch import Ended, ended, free_port, started
 
 
@@ -88,7 +89,7 @@ def test_an_environment_variable_that_is_no_number(monkeypatch):
         processes.start("a:1", 2)
 
 
-# --- the roll call
+# --- connecting
 
 
 WAIT = 100  # seconds; only reached where something is wrong
@@ -117,7 +118,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(rollcall, "time", made)
+    monkeypatch.setattr(connecting, "time", made)
     return made
 
 
@@ -127,7 +128,7 @@ def meetings(*calls, timeout=WAIT):
 
     def one(count, index):
         try:
-            return rollcall.meet(address, count, index, timeout)
+            return connecting.meet(address, count, index, timeout)
         except gm.InvalidInput as error:
             return str(error)
 
@@ -154,7 +155,7 @@ def test_other_numbers_of_processes():
 
 def test_other_versions(monkeypatch):
     versions = iter(["0.1.0", "0.2.0"])
-    monkeypatch.setattr(rollcall, "_version", lambda: next(versions))
+    monkeypatch.setattr(connecting, "_version", lambda: next(versions))
     for said in meetings((2, 0), (2, 1)):
         assert "has gyromc 0." in said
         assert "Install one version everywhere" in said
@@ -162,8 +163,8 @@ def test_other_versions(monkeypatch):
 
 def test_one_that_never_comes(clock, monkeypatch):
     """The time is over as soon as process 2 has said who it is."""
-    monkeypatch.setattr(rollcall, "HELLO", WAIT)
-    monkeypatch.setattr(rollcall, "_wrong", clock.forward_after(rollcall._wrong))
+    monkeypatch.setattr(connecting, "HELLO", WAIT)
+    monkeypatch.setattr(connecting, "_wrong", clock.forward_after(connecting._wrong))
     first, second = meetings((3, 0), (3, 2))
     assert first == second
     assert f"After {WAIT} s, 2 of 3 processes were there; missing: 1." in first
@@ -180,24 +181,24 @@ def test_the_port_is_in_use():
         socket.create_server(("", 0)) as server,
         pytest.raises(gm.InvalidInput, match=f"Port {(port := server.getsockname()[1])} .* is in use"),
     ):
-        rollcall.meet(f"localhost:{port}", 2, 0, 1)
+        connecting.meet(f"localhost:{port}", 2, 0, 1)
 
 
 def test_another_program_answers(clock, monkeypatch):
     """The time is over as soon as it has answered."""
-    monkeypatch.setattr(rollcall.Link, "line", clock.forward_after(rollcall.Link.line))
+    monkeypatch.setattr(connecting.Link, "line", clock.forward_after(connecting.Link.line))
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         threading.Thread(target=lambda: server.accept()[0].sendall(b"HTTP/1.1 400\r\n\r\n"), daemon=True).start()
         with pytest.raises(gm.InvalidInput, match="answers, but does not take process 1"):
-            rollcall.meet(f"localhost:{port}", 2, 1, WAIT)
+            connecting.meet(f"localhost:{port}", 2, 1, WAIT)
 
 
 def test_strangers_do_not_disturb(monkeypatch):
     """A port scanner says nothing, or something else; the run starts all the same."""
-    monkeypatch.setattr(rollcall, "HELLO", 0.2)
+    monkeypatch.setattr(connecting, "HELLO", 0.2)
     port, found = free_port(), []
-    first = threading.Thread(target=lambda: found.append(rollcall.meet(f"localhost:{port}", 2, 0, WAIT)))
+    first = threading.Thread(target=lambda: found.append(connecting.meet(f"localhost:{port}", 2, 0, WAIT)))
     first.start()
     for greeting in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"index": 1}\n', b"\xff" * 10):
         while first.is_alive():
@@ -207,7 +208,7 @@ def test_strangers_do_not_disturb(monkeypatch):
             except OSError:
                 time.sleep(0.01)
         stranger.sendall(greeting)
-    rollcall.meet(f"localhost:{port}", 2, 1, WAIT)
+    connecting.meet(f"localhost:{port}", 2, 1, WAIT)
     first.join()
     assert [link.index for link in found[0]] == [1]
 
@@ -218,7 +219,7 @@ WATCHED = """
 import json, multiprocessing, os, signal, sys, tempfile, time
 from pathlib import Path
 from gyromc.processes import leave, watching
-from gyromc.processes.rollcall import meet
+from gyromc.processes.connecting import meet
 
 watching.BEAT = 0.4
 LONG = 200  # seconds; nobody waits for so long

@@ -1,5 +1,6 @@
 """Runs over rows that stay on disk: stored by names and fingerprints of the files, resumed to the same bits without a pass."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import gyromc as gm
 from damages import digest
 from gyromc.data import Batches, Mapped, Parquet, Sequenced
 from gyromc.data.prints import BLOCK, BLOCKS
-from gyromc.engines.feeding import is_fed
+from gyromc.engines import loop
+from gyromc.engines.scan.feeding import is_fed
 from gyromc.targets import streamed
 from gyromc.targets.streamed import StreamedRegression
 from support import survivors
@@ -33,7 +35,7 @@ def saved(self, run, kept):
     if run.state.step >= 40:
         os.kill(os.getpid(), signal.SIGKILL)
 Checkpoints.save = saved
-gm.run(over(mapped(sys.argv[1])), sys.argv[2], progress=False, thin=10, checkpoint=sys.argv[3], every=20, chunk_size=20)
+gm.run(over(mapped(sys.argv[1])), sys.argv[2], progress=False, thin=10, checkpoint=sys.argv[3], every=20)
 """
 
 
@@ -67,7 +69,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(engine, tmp_path, monkeypatch, pa
     """And no mode is looked for again."""
     source = written(tmp_path)
     assert is_fed(over(source))  # the rows of `scan` are read ahead by a thread
-    options = {"thin": 10, "chunk_size": 9, "every": 20}
+    monkeypatch.setattr(loop, "SETTINGS", dataclasses.replace(loop.SETTINGS, first=9, longest=9))
+    options = {"thin": 10, "every": 20}
     whole = gm.run(over(source), engine, thin=10, progress=False)
     assert len(passes) > 2
     start_and_kill(monkeypatch, over(source), 50, tmp_path / "c", engine=engine, **options)

@@ -12,7 +12,7 @@ import pytest
 import gyromc as gm
 from damages import digest
 from gyromc.app import planfiles
-from gyromc.engines import blocks
+from gyromc.engines.scan import layout as blocks
 from gyromc.processes import LOST
 from support import compiling
 from support.launch import ended, free_port, started, together
@@ -52,7 +52,7 @@ assert np.array_equal(processes.gathered(jax.numpy.ones(3)), np.ones(3))
 import gyromc as gm
 from damages import digest
 from support.survivors import PLANS, balanced
-from gyromc.engines import blocks
+from gyromc.engines.scan import layout as blocks
 found = {}
 for engine, name, size in json.loads(sys.argv[4]):
     blocks.block_size = lambda plan: size
@@ -90,7 +90,7 @@ def test_scan_in_two_processes():
     Each sum then differs by at most 60 roundings of 10⁻¹⁶; 200 steps of a contracting chain add up less than 200 of them.
     """
     found = found_together(
-        ("scan", "minibatch", blocks.NUMBERS), ("scan", "minibatch", 1)
+        ("scan", "minibatch", blocks.SETTINGS.numbers), ("scan", "minibatch", 1)
     )  # in one block, and in three
     alone = gm.run(balanced(dtype="float64"), "scan", progress=False)
     for name, averages in found["averages"].items():

@@ -8,16 +8,19 @@ import pytest
 from scipy import special, stats
 
 from gyromc.targets.families import (
+    Bernoulli,
     BetaBinomial,
     Binomial,
+    Categorical,
     Gamma,
     NegativeBinomial,
+    Normal,
     NormalNoise,
     Ordinal,
+    Poisson,
     StudentT,
-    rising,
 )
-from gyromc.targets.likelihoods import Bernoulli, Categorical, Normal, Poisson
+from gyromc.targets.likelihoods import rising
 
 B3 = Categorical(3).basis
 T = np.array([-1.3, 0.2, 1.1])

@@ -108,7 +108,7 @@ def test_the_fused_engine_has_the_same_gradient(name):
 @pytest.mark.parametrize(
     ("make", "y", "says"),
     [
-        (gm.targets.PoissonRegression, [0, 1.5, 2], "counts 0, 1, 2, …: row 1 has 1.5"),
+        (gm.targets.PoissonRegression, [0, 1.5, 2], r"counts \(0, 1, 2, …\): row 1 has 1.5"),
         (gm.targets.PoissonRegression, [0, -1, 2], "row 1 has -1"),
         (gm.targets.SoftmaxRegression, [0, 1, 0.5], "classes 0, 1, 2, …: row 2 has 0.5"),
         (gm.targets.SoftmaxRegression, [0, 1], "X has 3 rows"),

@@ -1,6 +1,5 @@
 """Tasks give the same results wherever they are computed; errors, deaths and Ctrl-C are noticed."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -13,10 +12,9 @@ import pytest
 import gyromc
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.show.progress import Progress
-from gyromc.workers import Cluster, Here, Processes, TaskError, WorkerTask, cluster, fastest
+from gyromc.workers import Here, Processes, TaskError, WorkerTask, fastest
 from support import chores
 
-needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs the extra `cluster`")
 SQUARES = [WorkerTask(f"square of {x}", chores.square, (x,), seconds=x) for x in range(1, 6)]
 
 
@@ -141,47 +139,3 @@ def test_how_many_processes_are_the_fastest():
     assert fastest([1.0] * 10, 8) == 1  # ten seconds
     assert fastest([60.0], 8) == 1
     assert fastest([], 8) == 1
-
-
-# --- Dask
-
-
-def test_without_dask_a_message_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'gyromc\[cluster\]'"):
-        Cluster("local")
-
-
-@needs_dask
-def test_wrong_clusters_are_named(monkeypatch):
-    with pytest.raises(InvalidInput, match=r"must be `local` or the address of a Dask scheduler"):
-        Cluster("host")
-    with pytest.raises(InvalidInput, match="leave `workers` out"):
-        Cluster("tcp://127.0.0.1:1", workers=2)
-    monkeypatch.setattr(cluster, "PATIENCE", "1s")
-    with pytest.raises(InvalidInput, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:1 "):
-        list(Cluster("tcp://127.0.0.1:1").results(SQUARES, Progress()))
-
-
-def test_a_worker_of_another_version_refuses():
-    answer = cluster.compute("0.0.0", SQUARES[0], True)
-    with pytest.raises(InvalidInput, match=r"^square of 1: a worker has gyromc .* and the client 0\.0\.0"):
-        raise answer.error(SQUARES[0])
-
-
-@pytest.mark.slow
-@needs_dask
-def test_a_cluster_gives_the_same_also_when_a_worker_is_killed(tmp_path):
-    """A real one of two processes, which this test reaches by its address."""
-    from distributed import LocalCluster
-
-    with LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as real:
-        place, meter = Cluster(real.scheduler_address), Meter()
-        tasks = [*SQUARES, WorkerTask("killed once", chores.dying, (str(tmp_path), 1))]
-        found = dict(place.results(tasks, meter))
-        assert [found[i] for i in range(6)] == [1, 4, 9, 16, 25, "alive"]
-        assert meter.total == pytest.approx(16)
-        with pytest.raises(TaskError, match=r"^bad: ZeroDivisionError: the third way"):
-            list(place.results([SQUARES[0], WorkerTask("bad", chores.raising, ())], Progress()))
-        with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive"):
-            list(place.results([WorkerTask("bad", chores.refusing, ())], Progress()))

@@ -11,13 +11,11 @@ import warnings
 
 import typer
 
-from gyromc.app import bench, explore, paper, plans
-from gyromc.app.fit import command as fit
-from gyromc.app.fit import rowscommand
+from gyromc.app import bench, explore, fit, paper, plans
 from gyromc.app.output import prepare_streams
 from gyromc.show.interruption import Interruption, interruptible
 
-COMMANDS = (plans, fit, rowscommand, paper, bench, explore)
+COMMANDS = (plans, fit, paper, bench, explore)
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ from gyromc import data, dynamics, observables, oracles, schemes, targets
 from gyromc.checks import numbers
 from gyromc.operators import LowRank, Operator
 from gyromc.stretches import DiagonalLowRank, Gram
-from gyromc.targets import families, likelihoods
+from gyromc.targets import families
 
 __all__ = ["DATA", "KINDS", "PLAN", "TYPES", "PieceKind", "Type", "kind_named"]
 
@@ -115,6 +115,11 @@ def gram(scale, basis, gains, factor=1.0) -> Operator:
     return Gram(DiagonalLowRank(*parts), factor)
 
 
+def _snake(name: str) -> str:
+    """`NegativeBinomial` as `negative_binomial`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
 KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.TARGET: _kinds(
         quadratic=targets.Quadratic,
@@ -157,18 +162,7 @@ KINDS: dict[Type, Mapping[str, PieceKind]] = {
         balanced=schemes.balanced,
     ),
     Type.OPERATOR: _kinds(rotations=dynamics.rotations, low_rank=LowRank, gram=gram),
-    Type.LIKELIHOOD: _kinds(
-        normal=likelihoods.Normal,
-        bernoulli=likelihoods.Bernoulli,
-        poisson=likelihoods.Poisson,
-        categorical=likelihoods.Categorical,
-        normal_noise=families.NormalNoise,
-        student_t=families.StudentT,
-        negative_binomial=families.NegativeBinomial,
-        gamma=families.Gamma,
-        beta_binomial=families.BetaBinomial,
-        ordinal=families.Ordinal,
-    ),
+    Type.LIKELIHOOD: _kinds(**{_snake(known.__name__): known for known in families.LIKELIHOODS}),
 }
 """The kinds of pieces, by what they are and by name."""
 
@@ -178,7 +172,7 @@ DATA = ("csv", "response", "intercept")
 _BY_TYPE = {
     Type.NUMBER: "beta tau prior_scale alpha gamma a",
     Type.WHOLE: "dim num_classes size order refresh label num_levels num_steps num_chains seed burn_in",
-    Type.FLAG: "replace martingale intercept",
+    Type.FLAG: "replace martingale intercept centred",
     Type.TEXT: "csv response family",
     Type.FILE: "X_file y_file",
     Type.NUMBERS: "precision mean X y weights offset known rate u x diagonal factor signs scale basis gains Z index",

@@ -11,7 +11,7 @@ from gyromc.references import References
 
 __all__ = ["load"]
 
-KINDS = {"fit": "gyromc.app.fit.saved", "estimator": "gyromc.interop.sklearn", "run": "gyromc.savedruns"}
+KINDS = {"fit": "gyromc.tables.saved", "estimator": "gyromc.interop.sklearn", "run": "gyromc.savedruns"}
 """The module that restores each kind of file, by its function `restored`."""
 WITH_FUNCTIONS = ("run",)  # kinds that may refer to functions of a user
 

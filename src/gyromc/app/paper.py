@@ -7,13 +7,12 @@ import typer
 
 from gyromc.app.output import Json, answer
 
-__all__ = ["CLUSTER", "WORKERS", "register"]
+__all__ = ["WORKERS", "register"]
 
 WORKERS = (
     "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
     "for each processor, but a single one on a GPU or for less than half a minute of work."
 )
-CLUSTER = "Compute on a Dask cluster: tcp://host:port, or local. Needs the extra `cluster`."
 
 
 def register(app: typer.Typer) -> None:
@@ -25,8 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def list_experiments(json: Json = False) -> None:
     """List the paper's experiments and what each costs."""
-    from gyromc.paper.catalogue import CATALOGUE
-    from gyromc.paper.profiles import PROFILES, seconds
+    from gyromc.paper.catalogue import CATALOGUE, PROFILES, seconds
 
     rows = [
         {
@@ -58,7 +56,6 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="The seed that all noise is derived from.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache holds.")] = False,
     workers: Annotated[int | None, typer.Option(help=WORKERS)] = None,
-    cluster: Annotated[str | None, typer.Option(help=CLUSTER)] = None,
     sensitivity: Annotated[
         bool, typer.Option(help="Judge claim (i) over other data, rows and starts too (profile paper).")
     ] = True,
@@ -68,12 +65,12 @@ def reproduce(
     from gyromc.extras import require_extra
 
     require_extra("report", "`gyromc reproduce`")  # before the work, not at its end
-    from gyromc.paper.execution import Interrupted
+    from gyromc.paper.cache import Interrupted
     from gyromc.paper.reproduction import SUMS, reproduce
     from gyromc.show.progress import say
 
     try:
-        chosen = {"engine": engine, "workers": workers, "cluster": cluster, "sensitivity": sensitivity}
+        chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
         done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
     except KeyboardInterrupt as stop:
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""

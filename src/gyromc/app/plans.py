@@ -86,8 +86,8 @@ def run(
 ) -> None:
     """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
     from gyromc.app.planfiles import find
-    from gyromc.app.saving import require_file
     from gyromc.engines import run
+    from gyromc.show.files import require_file
 
     progress = join(distributed, coordinator, process_id, processes, wait)
     require_file(save if is_first() else None, "--save")
@@ -115,9 +115,9 @@ def continue_(
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
     from gyromc.app.loading import load
-    from gyromc.app.saving import require_file
     from gyromc.checks import require
     from gyromc.results import Run
+    from gyromc.show.files import require_file
 
     join(distributed, coordinator, process_id, processes, wait)
     require_file(save if is_first() else None, "--save")
@@ -168,9 +168,9 @@ def tune(
     """Choose the sampler and step size with the smallest error for a budget: the plan's own when none is given."""
     from gyromc.app.accounts import page
     from gyromc.app.planfiles import find
-    from gyromc.app.saving import require_file, require_saveable, text_of
+    from gyromc.app.saving import require_saveable, text_of
     from gyromc.extras import require_extra
-    from gyromc.show.files import write_atomically
+    from gyromc.show.files import require_file, write_atomically
     from gyromc.show.progress import say
     from gyromc.tuning.tune import tune
 

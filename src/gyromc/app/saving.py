@@ -19,15 +19,7 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
-__all__ = ["require_file", "require_saveable", "text_of"]
-
-
-def require_file(path: Path | None, option: str) -> None:
-    """Raise `InvalidInput` where no file can be written to the path; nothing is checked where it is None."""
-    if path is None:
-        return
-    require(not path.is_dir(), f"`{option}` takes a file: {path} is a directory.")
-    require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
+__all__ = ["require_saveable", "text_of"]
 
 
 def require_saveable(what: str) -> None:

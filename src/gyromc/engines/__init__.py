@@ -1,11 +1,12 @@
 """Engines: run a plan's chains and average its observables.
 
-`run` takes a `Plan` and returns a `Run`. `protocol` defines what an engine provides, `choice` picks one, `loop` runs it in
-chunks and `state` holds what the engines share. The engines are `scan` (any target that JAX can differentiate), `lanes`
-(CPU, Numba) and `pallas` (GPU).
+`run` takes a `Plan` and returns a `Run`. `base` defines what an engine provides and holds what the engines share, `suitability`
+and `choice` pick one, `loop` runs it in chunks. The engines are `scan` (any target that JAX can differentiate), `lanes` (CPU,
+Numba) and `pallas` (GPU).
 """
 
 from gyromc.engines.choice import ENGINES, choose
-from gyromc.engines.loop import draws_bytes, run
+from gyromc.engines.limits import draws_bytes
+from gyromc.engines.loop import run
 
 __all__ = ["ENGINES", "choose", "draws_bytes", "run"]

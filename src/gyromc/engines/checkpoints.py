@@ -42,7 +42,7 @@ NAME = re.compile(r"step-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 READING = (InvalidInput, OSError, KeyError, TypeError, ValueError, AttributeError)  # what reading a damaged one raises
-NUMBERS = ("engine", "thin", "sane_range", "keep_blocks")  # options that the numbers of a run depend on
+NUMBERS = ("engine", "thin", "sane_range")  # options that the numbers of a run depend on
 
 
 class Checkpoints:

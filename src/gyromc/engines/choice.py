@@ -1,33 +1,69 @@
 """Which engine runs a plan.
 
-`choose` takes a plan and an engine's name or `"auto"`, and returns the engine's name with the reason for it.
+`choose` takes a plan and an engine's name or `"auto"`, and returns the engine's name with the reason for it. The module of an
+engine is imported when a plan needs it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from gyromc.checks import one_of, require
-from gyromc.engines import pallas, scan
-from gyromc.engines.protocol import Engine
-from gyromc.engines.slices import why_not_on_mesh
-from gyromc.engines.suitable import WithoutNumba
-from gyromc.errors import MissingExtra
+from gyromc.checks import one_of
+from gyromc.engines import suitability
+from gyromc.engines.base import Engine, Session
+from gyromc.errors import InvalidInput, MissingExtra
 from gyromc.extras import needs
 from gyromc.plan import Plan
+from gyromc.results import EngineState
 
-__all__ = ["ENGINES", "choose"]
+
+class _OnDemand:
+    """An engine that is imported when a plan suits it; where a package is missing for it, it runs no plan and says so."""
+
+    def __init__(self, load: Callable[[], Engine], unsuited: Callable[[Plan, Any], str | None]):
+        self.load, self.unsuited = load, unsuited
+
+    def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
+        reason = self.unsuited(plan, mesh)
+        if reason is not None:
+            return reason
+        try:
+            return self.load().why_not(plan, mesh)
+        except MissingExtra as missing:
+            text = str(missing)
+            return f"it would be faster, but {text[0].lower()}{text[1:]}"
+
+    def initial_state(self, plan: Plan) -> EngineState:
+        return self.load().initial_state(plan)
+
+    def open_session(
+        self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
+    ) -> Session:
+        return self.load().open_session(plan, state, sane_range, thin, slots, mesh)
+
+
+def _pallas() -> Engine:
+    from gyromc.engines import pallas
+
+    return pallas
 
 
 def _lanes() -> Engine:
-    """The engine `lanes`, or what stands in its place where Numba is not installed."""
-    try:
-        with needs("fast", "engine `lanes`"):
-            from gyromc.engines import lanes
-    except MissingExtra as missing:
-        return WithoutNumba(missing)
+    with needs("fast", "engine `lanes`"):
+        from gyromc.engines import lanes
     return lanes
 
 
-ENGINES: dict[str, Engine] = {"pallas": pallas, "lanes": _lanes(), "scan": scan}
+def _scan() -> Engine:
+    from gyromc.engines import scan
+
+    return scan
+
+
+ENGINES: dict[str, Engine] = {
+    "pallas": _OnDemand(_pallas, suitability.pallas),
+    "lanes": _OnDemand(_lanes, suitability.lanes),
+    "scan": _OnDemand(_scan, suitability.scan),
+}
 """The engines by name, the fastest first."""
 
 
@@ -37,17 +73,18 @@ def choose(plan: Plan, name: str = "auto", mesh: Any = None) -> tuple[str, str]:
     `"auto"` chooses the fastest that can run the plan, on the mesh if there is one.
     """
     one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
-    reasons = {
-        candidate: why_not_on_mesh(engine, mesh) or engine.why_not(plan) for candidate, engine in ENGINES.items()
-    }
-    able = [candidate for candidate, reason in reasons.items() if reason is None]
-    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason is not None)
-    require(able, f"No engine can do this plan. {others}.")
-    if name == "auto":
-        faster = list(ENGINES)[: list(ENGINES).index(able[0])]
-        reason = "; ".join(f"not {candidate}: {reasons[candidate]}" for candidate in faster)
-        return able[0], reason or "the fastest that can do the plan"
-    require(
-        name in able, f"Engine `{name}` cannot do this plan: {reasons[name]}. `{able[0]}` can; `auto` would take it."
-    )
-    return name, "asked for"
+    if name != "auto":
+        reason = ENGINES[name].why_not(plan, mesh)
+        if reason is None:
+            return name, "asked for"
+        able, _ = choose(plan, "auto", mesh)
+        raise InvalidInput(f"Engine `{name}` cannot do this plan: {reason}. `{able}` can; `auto` would take it.")
+    reasons = {}
+    for candidate, engine in ENGINES.items():
+        reason = engine.why_not(plan, mesh)
+        if reason is None:
+            said = "; ".join(f"not {other}: {why}" for other, why in reasons.items())
+            return candidate, said or "the fastest that can do the plan"
+        reasons[candidate] = reason
+    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items())
+    raise InvalidInput(f"No engine can do this plan. {others}.")

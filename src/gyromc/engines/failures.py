@@ -1,17 +1,70 @@
 """Chains that failed: which, when and why, and what to do about it.
 
-Input: a plan and the state of its chains. Output: `Failure`s, and the text of the error or warning about them.
+Input: a plan and the state of its chains. Output: `Failure`s, the text of the error or warning about them, and the chains that
+stand where the density is zero.
 """
 
 from collections.abc import Mapping
 
+import jax
 import numpy as np
 
+from gyromc.evaluation import over_rows
 from gyromc.plan import Plan
-from gyromc.prediction.stability import advice
 from gyromc.results import Cause, EngineState, Failure, RunOptions
+from gyromc.targets import CosinePerturbed, Quadratic
+from gyromc.targets.regressions import KnownLikelihood
+from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["explanation", "failures_of"]
+FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)
+"""Targets whose U is finite wherever θ is; where eᵗ overflows, the gradient tells."""
+GRADIENTS_A_CHECK = 100  # the cost of a check, less than a hundredth of a run, in gradients of each chain
+MOST_READ = 2**24  # numbers that are read to compute U of several chains together
+
+
+class DensityCheck:
+    """Finds chains that stand where the density is zero: gradients can be finite there, and no engine computes U.
+
+    `outside`: the step at which each of them was found; `step`: that of the last check.
+    """
+
+    def __init__(self, plan: Plan, state: EngineState, failures: tuple[Failure, ...]):
+        self.plan = plan
+        self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
+        self.step = state.step if state.checked is None else state.checked
+        self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
+        data = getattr(plan.flat_target, "num_data", 1)
+        self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
+
+    def due(self, step: int) -> bool:
+        """Whether a check costs little compared with the steps since the last one."""
+        return step - self.step >= self.between
+
+    def __call__(self, state: EngineState) -> None:
+        """Note the chains of a state that are outside."""
+        if self.known:
+            return
+        self.step = state.step
+        rows, target = state.z[:, : self.plan.dim], self.plan.flat_target
+        size = self.plan.dim + sum(np.size(leaf) for leaf in jax.tree.leaves(target))
+        try:
+            U = over_rows(_potential, rows, target, chunk=min(len(rows), max(1, MOST_READ // size)))
+        except Exception:  # a user's target that has a gradient only
+            self.known = True
+            return
+        for chain in np.flatnonzero(~np.isfinite(U) & np.all(np.isfinite(rows), axis=1) & (state.failed_at < 0)):
+            self.outside.setdefault(int(chain), self.step)
+
+    def marked(self, failed_at: np.ndarray) -> np.ndarray:
+        """The step at which each chain failed, those outside among them."""
+        failed_at = np.array(failed_at)
+        for chain, step in self.outside.items():
+            failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
+        return failed_at
+
+
+def _potential(target, theta):
+    return target.potential(theta)
 
 
 def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:
@@ -41,6 +94,8 @@ def explanation(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) 
             "x = exp(θ) for x > 0, and add the log derivative of the transform to the log density."
         )
     else:
+        from gyromc.prediction.stability import advice
+
         remedy = (
             f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
         )

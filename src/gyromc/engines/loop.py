@@ -11,61 +11,64 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from gyromc import processes
 from gyromc.checks import one_of, positive, require, shown, whole
+from gyromc.engines import limits
+from gyromc.engines.base import batch_length
 from gyromc.engines.choice import ENGINES, choose
-from gyromc.engines.failures import explanation, failures_of
+from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
-from gyromc.engines.sameness import require_same
-from gyromc.engines.sizes import announce, check_memory, draws_bytes, num_draws, row_bytes, run_bytes
-from gyromc.engines.slices import open_session
-from gyromc.engines.state import batch_length
-from gyromc.engines.together import SharedCheckpoints, heard, same_start
 from gyromc.errors import DivergenceError, GyromcWarning
-from gyromc.evaluation import over_rows
 from gyromc.flat import shaped
 from gyromc.plan import Plan
-from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
-from gyromc.show.interruption import delayed, interruptible, unhurried
+from gyromc.results import EngineState, Run, RunOptions
+from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
-from gyromc.targets import CosinePerturbed, Quadratic, StreamedRegression
-from gyromc.targets.regressions import KnownLikelihood
-from gyromc.targets.separable import why_not_in_jax
+from gyromc.targets import StreamedRegression
 
-__all__ = ["draws_bytes", "resume", "run", "run_bytes"]
+if TYPE_CHECKING:
+    from gyromc.engines.multiprocess import SharedCheckpoints
 
-CHUNK_SECONDS = 0.25  # how often progress is shown and Ctrl-C is checked
-FEW_CHAINS = 64  # with more chains than this, errors come from the spread between chains
-BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
+__all__ = ["resume", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkSettings:
+    """How the steps of a run are cut into chunks; none of it changes a number."""
+
+    seconds: float = 0.25
+    """Of a chunk: how often progress is shown and Ctrl-C is checked."""
+    first: int = 64
+    """Steps of the first chunk, at most."""
+    first_work: int = 2**30
+    """Multiplications of the first chunk, at most: a second or so, before anything is known about the speed."""
+    longest: int = 2**20
+    """Steps of a chunk, at most."""
+    on_device: int = 2**26
+    """Bytes of kept draws before they are copied to the host."""
+    worth_saying: float = 3600
+    """Seconds of a run, at least, from which on they are said beforehand."""
+
+
+SETTINGS = ChunkSettings()
 SANE_RANGE = 1e8  # times the start's own size
-MOST_ON_DEVICE = 2**26  # bytes of kept draws
-MOST_CHAIN_STEPS = 10**17
-LONG = 3600  # seconds, after which the time is said beforehand
-STEPS_A_SECOND = 10**9  # of all chains together, at best
-GRADIENTS_A_CHECK = 100  # that U is finite
-MOST_AT_ONCE = 2**24  # numbers that are read to compute U of several chains together
-FIRST_WORK = 2**30  # multiplications, at most, before the clock is looked at
-FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)  # U, wherever θ is; where eᵗ overflows, the gradient tells
 
 
 def run(
     plan: Plan,
     engine: str = "auto",
     *,
-    chunk_size: int | None = None,
     progress: bool | Callable[[int], object] | None = None,
     on_divergence: str = "raise",
     thin: int | None = None,
     sane_range: float | None = None,
-    keep_blocks: int | None = None,
-    keep_draws: int | None = None,
     checkpoint: str | Path | None = None,
     every: str | int = "60s",
     keep: int = 3,
@@ -85,16 +88,12 @@ def run(
     - `plan`: what to compute.
     - `engine`: `"pallas"` (GPU), `"lanes"` (CPU), `"scan"` (any target), or `"auto"` for the fastest that can run the plan;
       `run.engine_reason` gives the reason for the choice.
-    - `chunk_size`: steps between two looks at the clock; never changes the numbers. Left out: about a quarter of a second.
     - `progress`: show a progress bar; left out: when standard error is a terminal. A function is called instead, with the
       number of steps made since its last call.
     - `on_divergence`: `"raise"`, or `"report"` to leave failed chains out, list them in `run.failures` and warn.
     - `thin`: keep every n-th state as `run.draws`; the memory this takes is printed to standard error before the run. Left out:
       no state is kept.
     - `sane_range`: a chain with a coordinate beyond this has diverged; left out: 10⁸ times the size of the start, at least 10⁸.
-    - `keep_blocks`: keep averages over about so many (between half of it and all) equal stretches of each chain, from which the
-      error of single chains is computed; left out: 128, or 8 for more than 64 chains, which vary enough among themselves.
-    - `keep_draws`: the old name of `thin`.
     - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
     - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
     - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
@@ -115,17 +114,14 @@ def run(
     ```
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
-    if keep_draws is not None:
-        require(thin is None, "`keep_draws` is the old name of `thin`: pass `thin` alone.")
-        warnings.warn("`keep_draws=n` has become `thin=n`.", DeprecationWarning, stacklevel=2)
-        thin = keep_draws
-    _check_length(plan)
-    options = _options(plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks, mesh)
-    require_same(plan, options)
+    limits.check_length(plan)
+    options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
+    if processes.count() > 1:
+        _together().require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
+    with delayed() as ended, _together().SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -138,25 +134,13 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
         choose(plan, options.engine, options.mesh)
-    _check_length(plan)
-    require_same(plan, options, before.state.step)
+    limits.check_length(plan)
+    if processes.count() > 1:
+        _together().require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
 
 
-def _check_length(plan: Plan) -> None:
-    """Raise `InvalidInput` for a run that would take years."""
-    steps = plan.num_steps + plan.burn_in
-    years = plan.num_chains * steps / STEPS_A_SECOND / (365.25 * 86400)
-    require(
-        plan.num_chains * steps <= MOST_CHAIN_STEPS,
-        f"{plan.num_chains} chains × {steps} steps would take {years:,.1f} years at {STEPS_A_SECOND:.0e} steps a second. Pass a "
-        "smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a run.",
-    )
-
-
-def _options(
-    plan: Plan, engine, chunk_size, progress, on_divergence, thin, sane_range, keep_blocks, mesh
-) -> RunOptions:
+def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh) -> RunOptions:
     """The arguments of `run`, checked and with their defaults worked out."""
     mesh = read_mesh(mesh)
     name, reason = choose(plan, engine, mesh)
@@ -164,37 +148,38 @@ def _options(
         progress is None or isinstance(progress, bool) or callable(progress),
         f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
-    if keep_blocks is None:
-        keep_blocks = BLOCKS[plan.num_chains > FEW_CHAINS]
-    keep_blocks = whole(keep_blocks, "keep_blocks", least=2, most=2**16)
-    check_memory(plan, keep_blocks)
+    limits.check_memory(plan)
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
     return RunOptions(
         engine=name,
         reason=reason,
-        chunk_size=None if chunk_size is None else whole(chunk_size, "chunk_size", least=1),
         progress=progress,
         on_divergence=one_of(on_divergence, ("raise", "report"), "on_divergence"),
         thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
         sane_range=positive(sane_range, "sane_range"),
-        keep_blocks=keep_blocks,
         mesh=mesh,
     )
 
 
-def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: SharedCheckpoints | None = None) -> Run:
+def _execute(
+    plan: Plan, before: Run | None, options: RunOptions, checkpoints: "SharedCheckpoints | None" = None
+) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     _require_unchanged(plan)
-    began, plan = time.perf_counter(), same_start(plan)
+    began = time.perf_counter()
+    if processes.count() > 1:
+        plan = _together().same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
-    least = plan.num_chains * (plan.num_steps + plan.burn_in - (before.state.step if before else 0)) / STEPS_A_SECOND
-    if least > LONG and options.progress is not False:
-        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
+    least = limits.least_seconds(plan, before.state.step if before else 0)
+    if least > SETTINGS.worth_saying and options.progress is not False:
+        say(
+            f"this takes at least {duration(least)}: {limits.STEPS_A_SECOND:.0e} steps a second are the most that is reached"
+        )
     if options.thin is not None:
-        announce(plan, options.thin, options.keep_blocks, quiet=options.progress is False)
+        limits.announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -209,12 +194,11 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
         signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := heard(*signals)):
+        while loop.step < loop.total and not any(stopped := _heard(*signals)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
-            if options.on_divergence == "raise" and loop.failed():
-                raise DivergenceError(explanation(plan, loop.failures(), options))
+            loop.raise_failures()
             if checkpoints is not None and checkpoints.due(loop.step):
                 checkpoints.save(result(), loop.kept)
         if checkpoints is not None and checkpoints.last != loop.step:
@@ -222,26 +206,41 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: S
                 checkpoints.save(result(), loop.kept)
         if stopped[0]:
             loop.check_density()  # after the last checkpoint: a run that is resumed from it makes no check here
-            if options.on_divergence == "raise" and loop.failed():
-                raise DivergenceError(explanation(plan, loop.failures(), options))
-    run = result()
-    run = dataclasses.replace(run, draws=loop.draws())
+            loop.raise_failures()
+    run = dataclasses.replace(result(), draws=loop.draws())
+    _warn(run, options)
+    return run
+
+
+def _warn(run: Run, options: RunOptions) -> None:
+    """Warn about a run that was interrupted, whose rows were written to, or whose chains failed."""
     if run.partial:
         warnings.warn(
-            f"Interrupted: averages over {run.steps_done} of {plan.num_steps} steps. `run.continue_()` does the rest.",
+            f"Interrupted: averages over {run.steps_done} of {run.plan.num_steps} steps. `run.continue_()` does the rest.",
             GyromcWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    if written := _written(plan):
+    if written := _written(run.plan):
         warnings.warn(
             f"{written} was written to while the run read rows from it: its averages mix what was there before and after. "
             "Run it again.",
             GyromcWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if run.failures:  # otherwise raised above
-        warnings.warn(explanation(plan, run.failures, options), GyromcWarning, stacklevel=3)
-    return run
+        warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
+
+
+def _together() -> Any:
+    """What several processes must do alike, and checkpoints: imported when a run has either."""
+    from gyromc.engines import multiprocess
+
+    return multiprocess
+
+
+def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
+    """Whether each of the signals came, to any of the processes."""
+    return _together().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
 
 
 def _written(plan: Plan) -> str:
@@ -268,7 +267,7 @@ def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: flo
         wall_time=(before.wall_time if before else 0.0) + seconds,
         compile_time=(before.compile_time if before else 0.0) + compile_time,
         partial=state.step < loop.total,
-        failures=failures_of(loop.plan, state, loop.outside),
+        failures=failures_of(loop.plan, state, loop.density.outside),
         options=options,
         resume=resume,
     )
@@ -281,22 +280,19 @@ class _Loop:
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
-        self.length = batch_length(plan.num_steps, options.keep_blocks)
+        self.length = batch_length(plan.num_steps, limits.kept_blocks(plan))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(num_draws(plan, options.thin), MOST_ON_DEVICE // row_bytes(plan)))
+            self.slots = max(1, min(limits.num_draws(plan, options.thin), SETTINGS.on_device // limits.row_bytes(plan)))
         self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
-        failures = () if before is None else before.failures
-        self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
-        self.checked = state.step if state.checked is None else state.checked  # when U was last computed
-        self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
-        data = getattr(plan.flat_target, "num_data", 1)
-        self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
+        self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
-        self.pace = options.chunk_size or max(1, min(64, FIRST_WORK // work))
-        self.session = open_session(ENGINES[options.engine], plan, state, options, self.slots)
+        self.pace = max(1, min(SETTINGS.first, SETTINGS.first_work // work))
+        self.session = ENGINES[options.engine].open_session(
+            plan, state, options.sane_range, options.thin, self.slots, options.mesh
+        )
 
     def chunk(self, stop_every: int | None = None) -> int:
         """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""
@@ -315,12 +311,12 @@ class _Loop:
         self.session.advance(count, first_slot)
         spent = time.perf_counter() - began
         self.step += count
-        if self.options.chunk_size is None:
-            growth = 16 if spent < CHUNK_SECONDS / 100 else 2  # many short chunks would cost more than their steps
-            self.pace = max(1, min(growth * self.pace, int(self.pace * CHUNK_SECONDS / max(spent, 1e-6)) + 1, 2**20))
+        growth = 16 if spent < SETTINGS.seconds / 100 else 2  # many short chunks would cost more than their steps
+        wanted = int(self.pace * SETTINGS.seconds / max(spent, 1e-6)) + 1
+        self.pace = max(1, min(growth * self.pace, wanted, SETTINGS.longest))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
             self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
-            if self.step - self.checked >= self.between:
+            if self.density.due(self.step):
                 self.check_density()
         if thin is not None:
             filled = max(0, -(-(self.step - burn_in) // thin)) - first_slot
@@ -328,37 +324,26 @@ class _Loop:
         return count
 
     def check_density(self) -> None:
-        """Note the chains that stand where the density is zero: gradients can be finite there, and no engine computes U."""
-        if self.known or self.checked == self.step:
-            return
-        self.checked = self.step
-        state = self.session.state()
-        rows, target = state.z[:, : self.plan.dim], self.plan.flat_target
-        size = self.plan.dim + sum(np.size(leaf) for leaf in jax.tree.leaves(target))
-        try:
-            U = over_rows(_potential, rows, target, chunk=min(len(rows), max(1, MOST_AT_ONCE // size)))
-        except Exception:  # a user's target that has a gradient only
-            self.known = True
-            return
-        for chain in np.flatnonzero(~np.isfinite(U) & np.all(np.isfinite(rows), axis=1) & (state.failed_at < 0)):
-            self.outside.setdefault(int(chain), self.step)
+        """Note the chains that stand where the density is zero."""
+        if not self.density.known and self.density.step != self.step:
+            self.density(self.session.state())
 
     def failed(self) -> bool:
         failed = self.session.failed()  # asked on every process
-        return failed or bool(self.outside)
+        return failed or bool(self.density.outside)
 
-    def failures(self) -> tuple[Failure, ...]:
-        return failures_of(self.plan, self.state(), self.outside)
+    def raise_failures(self) -> None:
+        """Raise `DivergenceError` where chains have failed and the run does not go on without them."""
+        if self.options.on_divergence == "raise" and self.failed():
+            failures = failures_of(self.plan, self.state(), self.density.outside)
+            raise DivergenceError(explanation(self.plan, failures, self.options))
 
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
         state = self.session.state()
-        failed_at = np.array(state.failed_at)
-        for chain, step in self.outside.items():
-            failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
         snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
-        marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.checked}
-        return dataclasses.replace(state, failed_at=failed_at, **marks)
+        marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.density.step}
+        return dataclasses.replace(state, failed_at=self.density.marked(state.failed_at), **marks)
 
     def draws(self) -> Any:
         """Kept states, chains × draws, shaped like the parameters; those of an earlier run first.
@@ -383,7 +368,3 @@ def _flat(plan: Plan, draws: Any) -> np.ndarray:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
     rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
     return (rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)).swapaxes(0, 1)
-
-
-def _potential(target, theta):
-    return target.potential(theta)

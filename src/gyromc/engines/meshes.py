@@ -18,8 +18,6 @@ from jax.sharding import PartitionSpec as P
 from gyromc import processes
 from gyromc.checks import require, shown, whole
 
-__all__ = ["AXES", "ROWS", "ChainMesh", "default_mesh", "put", "read_mesh", "shares"]
-
 AXES = ("chains", "data", "parameters")
 ROWS = ("data", "parameters")
 """The axes over which rows of data are shared: where parameters are gathered for a gradient, each device reads other rows."""

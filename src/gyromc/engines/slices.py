@@ -1,13 +1,13 @@
-"""Sessions of the engines: `scan` on a mesh, `lanes` and `pallas` on slices of the chains.
+"""Chains in slices: each process, and each GPU of engine `pallas`, moves its own slice of them.
 
-Input: a plan, the state of its chains and the options of a run. Output: a session. Each process, and each device of `pallas`,
-moves its own slice of the chains, with the random numbers that these chains have in one piece, so the averages are the same, bit
-for bit, on any number of them. Slices meet only where their states, sums and draws are read.
+Input: a plan, the state of its chains and how a session of some of them is made. Output: a session of all. A slice has the random
+numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes and devices.
+Slices meet only where their states, sums and draws are read.
 """
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,50 +15,26 @@ import jax
 import numpy as np
 
 from gyromc import processes
-from gyromc.engines import pallas, scan
-from gyromc.engines.meshes import shares
-from gyromc.engines.protocol import Engine, Session
+from gyromc.engines.base import Session
 from gyromc.plan import Plan
-from gyromc.results import EngineState, RunOptions
-
-__all__ = ["Slices", "open_session", "why_not_on_mesh"]
+from gyromc.results import EngineState
 
 ROWS = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
+Make = Callable[[Plan, EngineState, int], Session]
+"""A session of a plan's chains in a state, whose first one has this number among all."""
 
 
-def why_not_on_mesh(engine: Any, mesh: Any) -> str | None:
-    """Why an engine cannot run on a mesh, or None."""
-    wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
-    return f"only `scan` shares the axis {wanted} of a mesh" if wanted and engine is not scan else None
-
-
-def open_session(engine: Engine, plan: Plan, state: EngineState, options: RunOptions, slots: int) -> Session:
-    """The session of a run on this process, where there is one, its part of the chains on this process."""
-    arguments = plan, state, options.sane_range, options.thin, slots
-    if engine is scan:
-        return scan.Session(*arguments, mesh=options.mesh)
-    devices: list[Any] = [None]
-    if engine is pallas and options.mesh is not None:
-        own = processes.index()
-        devices = [device for device in options.mesh.devices.flat if device.process_index == own]
-    if not getattr(engine, "SLICED", False) or processes.count() * len(devices) == 1:
-        return engine.Session(*arguments)
-    return Slices(engine, devices, *arguments)
+def sliced(make: Make, plan: Plan, state: EngineState, devices: Sequence[Any] = (None,)) -> Session:
+    """A session of all chains: of slices where several processes compute, or this one has several `devices`."""
+    if processes.count() * len(devices) == 1:
+        return make(plan, state, 0)
+    return Slices(make, plan, state, devices)
 
 
 class Slices:
     """The chains of one plan in slices: those of this process here, one for each of its `devices`."""
 
-    def __init__(
-        self,
-        engine: Any,
-        devices: list[Any],
-        plan: Plan,
-        state: EngineState,
-        sane_range: float,
-        thin: int | None,
-        slots: int,
-    ):
+    def __init__(self, make: Make, plan: Plan, state: EngineState, devices: Sequence[Any]):
         self.plan, self.begun, self.steps = plan, state, 0
         total = processes.count() * len(devices)
         edges = np.linspace(0, plan.num_chains, total + 1).round().astype(int)
@@ -66,15 +42,13 @@ class Slices:
         self.own = slice(edges[0], edges[-1])
         bounds = [(device, a, b) for device, a, b in zip(devices, edges[:-1], edges[1:], strict=True) if a < b]
         self.devices = [device for device, _, _ in bounds]
-        made = [lambda a=a, b=b: self._part(engine, a, b, sane_range, thin, slots) for _, a, b in bounds]
-        self.sessions: list[Session] = self._each(made)
+        self.sessions: list[Session] = self._each([lambda a=a, b=b: self._part(make, a, b) for _, a, b in bounds])
 
-    def _part(self, engine: Any, first: int, last: int, sane_range: float, thin: int | None, slots: int) -> Session:
+    def _part(self, make: Make, first: int, last: int) -> Session:
         """A session of the chains from `first` to `last`."""
         part = copy.copy(self.plan)  # the same pieces; a row of `start` for each chain would not fit fewer of them
         object.__setattr__(part, "num_chains", int(last - first))
-        arguments = part, _rows_of(self.begun, slice(first, last)), sane_range, thin, slots
-        return pallas.Session(*arguments, first_chain=int(first)) if engine is pallas else engine.Session(*arguments)
+        return make(part, _rows_of(self.begun, slice(first, last)), int(first))
 
     def _each(self, functions: list[Callable[[], Any]]) -> list[Any]:
         """What the functions return, each called on its own device, at the same time."""

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.engines import scan, threefry
-from gyromc.engines.state import initial_state, two_sum
+from gyromc.engines import scan
+from gyromc.engines.base import initial_state, two_sum
+from gyromc.engines.scan import threefry
 from gyromc.estimation.bias import Bias, largest_step_size, order_of_bias
 from gyromc.oracle_moments import why_no_moments
 from gyromc.plan import Plan

@@ -85,7 +85,11 @@ class Fields:
         apart = a != b
         # T11: ∇·v - v·∇U for v = e_b; ∇(z_a z_b); z_a e_b - z_b e_a; w_a w_c e_b, w = z in the bulk
         forward, backward = z[:, a] * s[:, b], z[:, b] * s[:, a]
-        columns = [s if self.constants else s[:, :0], forward + backward + 2.0 * (a == b), (forward - backward)[:, apart]]
+        columns = [
+            s if self.constants else s[:, :0],
+            forward + backward + 2.0 * (a == b),
+            (forward - backward)[:, apart],
+        ]
         a, c, b = self.triples
         w, slope = _bounded(z)
         inner = w[:, a] * w[:, c]

@@ -12,13 +12,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 from gyromc import __version__
 from gyromc.archive import write_archive
 from gyromc.checks import positive, require
-from gyromc.records import Renamed
 from gyromc.regression.draws import Draws, Predictions
-from gyromc.regression.fit import check_dynamics, relative_error
-from gyromc.regression.posing import Posed, pose_problem
-from gyromc.regression.reading import read
-from gyromc.regression.sampled import Sampled
-from gyromc.regression.sampling import sample
+from gyromc.regression.fit import relative_error
+from gyromc.regression.problem import read
+from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.standardised import Standardised, standardise
 from gyromc.regression.stored import POSTERIOR_CLASSES
 
 __all__ = ["KIND", "STACKED", "BayesianEstimator", "dense"]
@@ -26,7 +24,7 @@ __all__ = ["KIND", "STACKED", "BayesianEstimator", "dense"]
 KIND = "estimator"
 LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
 MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
-STACKED = tuple(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "std_", "std_error_", "bias_"))
+STACKED = tuple(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "sd_", "std_error_", "bias_"))
 
 
 def dense(X: Any) -> np.ndarray:
@@ -56,36 +54,32 @@ class BayesianEstimator(BaseEstimator):
         fit_intercept: bool = True,
         effort: str | float = "quick",
         num_draws: int = 2048,
-        dynamics: str | None = None,
         random_state: Any = 0,
     ):
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
         self.effort = effort
         self.num_draws = num_draws
-        self.dynamics = dynamics
         self.random_state = random_state
 
-    def _sample(self, posed: Posed, shape: tuple[int, ...]) -> Sampled:
+    def _sample(self, standard: Standardised, shape: tuple[int, ...]) -> Sampled:
         """Sample the posterior, store it as arrays with `coef_` and the like, and return it; `shape` is that of the outputs."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        names = [f"{i}" for i in range(len(posed.units.coefficients(posed.target.likelihood.basis)[0]))]
-        check_dynamics(self.dynamics, stacklevel=5)  # the caller of `fit`
-        found = sample(posed, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
-        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, found.warnings
-        self.n_iter_ = 1 if found.run is None else found.run.steps_done + found.run.plan.burn_in
-        spreads = found.posterior.spreads() if found.exact is None else found.exact.moments()[1]
-        columns = {"": found.mean, "std_": spreads, "std_error_": found.std_error, "bias_": found.bias}
+        names = [f"{i}" for i in range(len(standard.units.coefficients(standard.target.likelihood.basis)[0]))]
+        found = sample(standard, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
+        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, list(found.warnings)
+        self.n_iter_ = 1 if found.account is None else found.account.gradients // found.account.chains
+        sd = found.sd if found.sd is not None else found.posterior.sd()
+        sd = sd if found.exact is None else found.exact.moments()[1]
+        columns = {"": found.mean, "sd_": sd, "std_error_": found.std_error, "bias_": found.bias}
         for name, values in columns.items():
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
             setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
             setattr(self, f"intercept_{name}", intercept)
         return found
-
-    coef_mc_error_ = Renamed("coef_std_error_")
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
@@ -101,7 +95,7 @@ class BayesianEstimator(BaseEstimator):
         write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
 
     def predictions(self, X) -> Predictions:
-        """Predictions at the rows of X: Monte Carlo error, posterior spread and noise apart (`gyromc.regression.draws`)."""
+        """Predictions at the rows of X: Monte Carlo error, posterior sd and noise apart (`gyromc.regression.draws`)."""
         check_is_fitted(self)
         rows = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         if isinstance(self.posterior_, Draws):
@@ -139,4 +133,4 @@ class BayesianEstimator(BaseEstimator):
         beside = {"groups": (), "offset": None, "weights": weights, "trials": None, "priors": None}
         scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
         problem = read(X, y, family, names=None, classes=None, intercept=intercept, prior_scale=scale, **beside)
-        return self._sample(pose_problem(problem), shape)
+        return self._sample(standardise(problem), shape)

@@ -84,6 +84,13 @@ class ModelPosterior(Target):
         return {name: np.zeros(shape) for name, shape in self.parameters.items()}
 
     @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The names of the entries of the vector of parameters: `mu`, `theta_decentered[3]`."""
+        element = lambda name, index: f"{name}[{', '.join(map(str, index))}]" if index else name
+        shapes = sorted(self.parameters.items())
+        return tuple(element(name, index) for name, shape in shapes for index in np.ndindex(shape))
+
+    @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of every value that is reported."""
         return {name: self.dims_of(name) for name in self.reported_sites()}

@@ -14,9 +14,9 @@ from gyromc.archive import Archive, unpack
 from gyromc.checks import positive, require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.regression.sampled import Sampled
+from gyromc.regression.sampling import Sampled
+from gyromc.regression.standardised import RowSums
 from gyromc.regression.stored import POSTERIOR_CLASSES
-from gyromc.regression.sums import RowSums
 
 with needs("sklearn", "`gyromc.interop.sklearn`"):
     from sklearn.base import ClassifierMixin, RegressorMixin
@@ -46,10 +46,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of each coefficient's mean to aim at, in posterior standard
       deviations.
     - `num_draws`: how many posterior draws predictions are averaged over, at least.
-    - `dynamics`: not used any more; the sampler is chosen by `gyromc.tune`.
     - `random_state`: a seed, a generator or None.
 
-    **Attributes:** `coef_`, `intercept_` (posterior means), `coef_std_`, `intercept_std_` (posterior standard deviations),
+    **Attributes:** `coef_`, `intercept_` (posterior means), `coef_sd_`, `intercept_sd_` (posterior standard deviations),
     `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (mean of σ),
     `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
@@ -95,7 +94,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
         scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
         found = []
         for sums in self.sums_:
-            noise = self._sample(sums.pose(scale, intercept), ()).noise_scale
+            noise = self._sample(sums.standardised(scale, intercept), ()).noise_scale
             found.append({"noise_scale_": noise, **{n: getattr(self, n) for n in (*STACKED, "posterior_")}})
         self.noise_scale_ = found[0]["noise_scale_"]
         if np.ndim(y) == 2:
@@ -110,7 +109,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
         With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
         """
         found = self.predictions(X)
-        return (found.mean, found.sd) if return_std else found.mean
+        return (found.mean, found.predictive_sd) if return_std else found.mean
 
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
@@ -124,8 +123,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     - `class_weight`: `"balanced"`, or a weight by class: rows count as if there were so many more of them. That changes the
       posterior: probabilities are then those of a population with other shares.
 
-    **Attributes:** `classes_`; `coef_`, `coef_std_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
-    more than two (rows that sum to zero); `intercept_`, `intercept_std_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
+    **Attributes:** `classes_`; `coef_`, `coef_sd_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
+    more than two (rows that sum to zero); `intercept_`, `intercept_sd_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np
@@ -144,7 +143,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         class_weight: Any = None,
         effort: str | float = "quick",
         num_draws: int = 2048,
-        dynamics: str | None = None,
         random_state: Any = 0,
     ):
         super().__init__(
@@ -152,7 +150,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
             fit_intercept=fit_intercept,
             effort=effort,
             num_draws=num_draws,
-            dynamics=dynamics,
             random_state=random_state,
         )
         self.class_weight = class_weight
@@ -183,10 +180,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         """
         found = self.predictions(X)
         if len(self.classes_) > 2:
-            p, spread = found.mean / found.mean.sum(axis=1, keepdims=True), found.spread
+            p, sd = found.mean / found.mean.sum(axis=1, keepdims=True), found.sd
         else:
-            p, spread = np.stack([1 - found.mean, found.mean], axis=1), np.stack([found.spread] * 2, axis=1)
-        return (p, spread) if return_std else p
+            p, sd = np.stack([1 - found.mean, found.mean], axis=1), np.stack([found.sd] * 2, axis=1)
+        return (p, sd) if return_std else p
 
     def predict_log_proba(self, X):
         """The logarithms of `predict_proba`."""
@@ -202,10 +199,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
 
         With `return_std` (classes, posterior standard deviations of their probabilities).
         """
-        p, spread = self.predict_proba(X, return_std=True)
+        p, sd = self.predict_proba(X, return_std=True)
         best = p.argmax(axis=1)
         labels = self.classes_[best]
-        return (labels, spread[np.arange(len(best)), best]) if return_std else labels
+        return (labels, sd[np.arange(len(best)), best]) if return_std else labels
 
 
 class _BayesianCounts(RegressorMixin, BayesianEstimator):
@@ -234,7 +231,7 @@ class _BayesianCounts(RegressorMixin, BayesianEstimator):
         With `return_std` (mean, standard deviation), the predictive standard deviation of one count.
         """
         found = self.predictions(X)
-        return (found.mean, found.sd) if return_std else found.mean
+        return (found.mean, found.predictive_sd) if return_std else found.mean
 
     def __sklearn_tags__(self):
         """Only counts are taken."""
@@ -257,7 +254,7 @@ class BayesianPoissonRegression(_BayesianCounts):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 1))
     model = BayesianPoissonRegression().fit(X, rng.poisson(np.exp(1 + 0.5 * X[:, 0])))
-    assert abs(model.coef_[0] - 0.5) < 4 * model.coef_std_[0]
+    assert abs(model.coef_[0] - 0.5) < 4 * model.coef_sd_[0]
     ```
     """
 

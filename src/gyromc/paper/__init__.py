@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 _NAMES = {
     "CATALOGUE": "gyromc.paper.catalogue",
-    "Experiment": "gyromc.paper.experiment",
-    "PROFILES": "gyromc.paper.profiles",
+    "Experiment": "gyromc.paper.catalogue",
+    "PROFILES": "gyromc.paper.catalogue",
     "reproduce": "gyromc.paper.reproduction",
     "write_report": "gyromc.paper.report",
 }
@@ -17,9 +17,7 @@ _NAMES = {
 __all__ = ["CATALOGUE", "PROFILES", "Experiment", "reproduce", "write_report"]
 
 if TYPE_CHECKING:
-    from gyromc.paper.catalogue import CATALOGUE
-    from gyromc.paper.experiment import Experiment
-    from gyromc.paper.profiles import PROFILES
+    from gyromc.paper.catalogue import CATALOGUE, PROFILES, Experiment
     from gyromc.paper.report import write_report
     from gyromc.paper.reproduction import reproduce
 

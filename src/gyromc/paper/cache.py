@@ -1,7 +1,9 @@
-"""Finished pieces on disk: the averages of one plan, under a name computed from the plan's content.
+"""Finished pieces on disk, under names computed from the content of their plans; and the jobs that compute what is missing.
 
 Input: a plan and its results. Output: the same results in a later run with the same plan, engine and package version. An entry is
-written whole or not at all, after a checksum of its key and content; a damaged one is computed again, with a warning.
+written whole or not at all, after a checksum of its key and content; a damaged one is computed again, with a warning. `obtain`
+takes jobs and a place and returns their results by key: those in the cache, and the others as the place computes them, each
+stored once it is finished. `SentPlan` is a plan that can be pickled.
 """
 
 import contextlib
@@ -9,26 +11,30 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
-import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 
 import gyromc
+from gyromc.archive import pack, unpack
 from gyromc.checks import require
 from gyromc.errors import GyromcWarning
+from gyromc.packing import PIECES, packed_plan, unpacked_plan
 from gyromc.plan import Plan
+from gyromc.references import References
 from gyromc.results import Run
-from gyromc.show.files import json_text, require_writable, write_atomically
-
-__all__ = ["Cache", "Claims", "Piece", "fingerprint"]
+from gyromc.show.files import json_text, locked, require_writable, write_atomically
+from gyromc.show.interruption import interruptible
+from gyromc.show.progress import Progress, say
+from gyromc.workers import Place, WorkerTask
 
 FORMAT = 2
+LOOK_AGAIN = 0.5  # seconds between two looks at whether another process still computes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,6 +107,24 @@ class Cache:
         self.directory = Path(directory)
         require_writable(self.directory)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator["Cache"]:
+        """Wait for another process on this machine that computes for this cache, and keep later ones waiting.
+
+        So no piece is computed twice: the one that waited loads what was stored. The lock ends with its process.
+        """
+        with contextlib.ExitStack() as held:
+            with interruptible("stopping") as stop:
+                waited = False
+                while held.enter_context(locked(self.directory)) is False:
+                    held.close()
+                    if not waited:
+                        say(f"waiting for another process that computes in {self.directory}")
+                    waited = True
+                    stop.check()
+                    time.sleep(LOOK_AGAIN)
+            yield self
+
     def path(self, key: str) -> Path:
         """Return the path of a piece."""
         return self.directory / f"{key}.npz"
@@ -134,60 +158,6 @@ class Cache:
         _write(self.directory / f"{key}.json", json_text(value).encode())
 
 
-class Claims:
-    """Which entries of a cache this process computes, so that no other process on this machine does; ended with the process.
-
-    A claim is a lock on one byte of the file `.claims`, at a place that the key gives. Where the system has no such locks, every
-    claim is granted. The system drops all locks of a process on a file when any handle of it is closed: there is one for a file.
-    """
-
-    handles: ClassVar[dict[Path, tuple[int, int]]] = {}  # by file: the handle, and how many use it
-    guard: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, directory: Path):
-        self.path, self.handle = Path(directory).resolve() / ".claims", -1
-
-    def __enter__(self) -> "Claims":
-        with self.guard, contextlib.suppress(OSError):
-            self.handle, users = self.handles.get(self.path) or (os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), 0)
-            self.handles[self.path] = self.handle, users + 1
-        return self
-
-    def __exit__(self, *_) -> None:
-        with self.guard:
-            handle, users = self.handles.pop(self.path, (-1, 0))
-            if users > 1:
-                self.handles[self.path] = handle, users - 1
-            elif handle >= 0:
-                os.close(handle)
-
-    def take(self, key: str) -> bool:
-        """Claim an entry; False where another process has it."""
-        try:
-            import fcntl
-
-            fcntl.lockf(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(key))
-        except (BlockingIOError, PermissionError):
-            return False
-        except (ImportError, OSError, ValueError):  # no locks on this system or disk, or no handle
-            return True
-        return True
-
-    def release(self, key: str) -> None:
-        """Give a claim back."""
-        try:
-            import fcntl
-
-            fcntl.lockf(self.handle, fcntl.LOCK_UN, 1, _place(key))
-        except (ImportError, OSError, ValueError):
-            pass
-
-
-def _place(key: str) -> int:
-    """A byte far beyond the end of any file; two keys share one with a probability of 2⁻⁶⁰."""
-    return int(key[:15], 16)
-
-
 def _checksum(path: Path, content: bytes) -> bytes:
     """The first line of an entry; it covers the key, so that an entry under another name counts as damaged."""
     return hashlib.sha256(path.name.encode() + b"\n" + content).hexdigest().encode()
@@ -209,3 +179,76 @@ def _read(path: Path, reader: Callable[[bytes], Any]) -> Any:
     except Exception as error:  # whatever a reader makes of damaged content: the entry can always be computed again
         message = f"The cache entry {path} is damaged ({error}): it is computed again."
         warnings.warn(message, GyromcWarning, stacklevel=3)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """A task whose result is stored under a key.
+
+    `load` returns what the cache has, or None; `store` stores what the task returned and returns what `load` will.
+    """
+
+    key: str
+    task: WorkerTask
+    load: Callable[[], Any]
+    store: Callable[[Any], Any]
+    fresh: bool = False  # whether it is computed even where the cache has it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Obtained:
+    """The results by key, and the keys of those that were computed now."""
+
+    values: Mapping[str, Any]
+    computed: frozenset[str]
+
+    def and_also(self, other: "Obtained") -> "Obtained":
+        """The results of both."""
+        return Obtained({**self.values, **other.values}, self.computed | other.computed)
+
+
+def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> Obtained:
+    """Load what the cache has, compute the rest at a place, and store each result as soon as it is there.
+
+    Jobs with the same key are one. Ctrl-C raises `Interrupted`.
+    """
+    values, computed, missing = {}, set(), []
+    for job in {job.key: job for job in jobs}.values():
+        value = None if job.fresh else job.load()
+        if value is None:
+            missing.append(job)
+        else:
+            values[job.key] = value
+            shown.advance(job.task.seconds)
+    total = len(values) + len(missing)
+    with interruptible("stopping") as stop:
+        try:
+            with contextlib.closing(place.results([job.task for job in missing], shown)) as results:
+                for number, value in results:
+                    job = missing[number]
+                    values[job.key] = job.store(value)
+                    computed.add(job.key)
+                    stop.check()
+        except KeyboardInterrupt:
+            raise Interrupted(f"{len(values)} of {total} pieces are kept in {cache.directory}") from None
+    return Obtained(values, frozenset(computed))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentPlan:
+    """A plan, packed when it is pickled and unpacked where it arrives; no function of a plan that can be stored is lost."""
+
+    plan: Plan
+
+    def __reduce__(self):
+        arrays: dict[str, np.ndarray] = {}
+        content = pack(packed_plan(self.plan), arrays, PIECES, References())
+        return _arrived, (content, arrays)
+
+
+def _arrived(content: Any, arrays: Mapping[str, np.ndarray]) -> SentPlan:
+    return SentPlan(unpacked_plan(unpack(content, arrays, PIECES, References(allow_import=True))))

@@ -1,19 +1,371 @@
-"""The twelve experiments of the paper's §6 as values.
+"""The twelve experiments of the paper's §6 as values: problems, samplers, step sizes, and how much of them a profile runs.
 
-`CATALOGUE` maps names to experiments; `select` returns experiments by name and suggests near names. Step sizes and sampler
-parameters are the paper's; every other choice is a recorded field.
+A problem is a potential U, a gradient oracle and observables h; an experiment adds a sampler (D, Q) and step sizes, and
+`Experiment.plan` returns the plan of one cell. `CATALOGUE` maps names to experiments, `select` returns experiments by name and
+suggests near names, `PROFILES` says which step sizes and how many chains are run. Step sizes and sampler parameters are the
+paper's; every other choice (data seed, split, test row, ddof, start) is a recorded field. Nothing is run here.
 """
 
+import abc
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
-from gyromc.checks import whole
+import numpy as np
+
+from gyromc import datasets, dynamics, observables, oracles, targets
+from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
-from gyromc.paper.experiment import Experiment, Sampler, gradient_adjusted, high_resolution, rotation
-from gyromc.paper.problems import Bowl, HeartDisease, PaperProblem, SyntheticRegression
+from gyromc.plan import Plan, paper_steps
 
-__all__ = ["CATALOGUE", "select"]
+U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
+"""u of the paper's §6."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperProblem(abc.ABC):
+    """A target with its oracle and observables.
+
+    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None; `family` is
+    `quadratic`, `nonquadratic`, `linear` or `logistic`.
+    """
+
+    family: ClassVar[str]
+    primary: ClassVar[str] = "h"
+    even: ClassVar[str | None] = "even"
+
+    @abc.abstractmethod
+    def target(self) -> targets.Target:
+        """Return U."""
+
+    @abc.abstractmethod
+    def oracle(self) -> oracles.Oracle:
+        """Return the gradient oracle."""
+
+    @abc.abstractmethod
+    def observables(self) -> Mapping[str, observables.Observable]:
+        """Return all observables of one run, by name."""
+
+    @property
+    @abc.abstractmethod
+    def formulas(self) -> Mapping[str, str]:
+        """U, h, oracle and reference as text."""
+
+    @functools.cached_property
+    def gaussian(self) -> bool:
+        """Whether exact finite-step errors are known: the target is Gaussian."""
+        return self.target().gaussian() is not None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bowl(PaperProblem):
+    """U = ½|θ|² + β Σ cos θ_i with Gaussian oracle noise; h = uᵀθ for β = 0, tanh(uᵀθ) otherwise."""
+
+    beta: float = 0.0
+    dim: int = 3
+    tau: float = 1.0
+
+    @property
+    def family(self):
+        return "quadratic" if self.gaussian else "nonquadratic"
+
+    def target(self):
+        return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
+
+    def oracle(self):
+        return oracles.Gaussian(self.tau)
+
+    def observables(self):
+        h = observables.linear(U_DIRECTION) if self.beta == 0 else observables.tanh(U_DIRECTION)
+        return {"h": h, "even": observables.square(np.eye(self.dim)[0])}
+
+    @property
+    def formulas(self):
+        bend = "" if self.beta == 0 else f" + {self.beta:g} Σ cos θᵢ"
+        return {
+            "potential": f"U(θ) = ½|θ|²{bend}, d = {self.dim}",
+            "observable": "h(θ) = uᵀθ" if self.beta == 0 else "h(θ) = tanh(uᵀθ)",
+            "even observable": "θ₁²",
+            "oracle": f"∇U + τζ, τ = {self.tau:g}",
+            "reference": "μ(h) = 0, by symmetry",
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticRegression(PaperProblem):
+    """Bayesian linear regression on one synthetic data set, mini-batch oracle; h = uᵀβ."""
+
+    data_seed: int = 0
+    num_data: int = 128
+    batch_size: int = 16
+    prior_scale: float = 2.0
+    coefficients: tuple[float, ...] = (1.0, -1.0, 0.5)
+    family = "linear"
+
+    def target(self):
+        X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
+        return targets.LinearRegression(X, y, prior_scale=self.prior_scale)
+
+    def oracle(self):
+        return oracles.Minibatch(self.batch_size)
+
+    def observables(self):
+        return {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
+
+    @property
+    def formulas(self):
+        return {
+            "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), "
+            f"N = {self.num_data}, d = {len(self.coefficients)}",
+            "observable": "h(β) = uᵀβ",
+            "even observable": "β₁²",
+            "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
+            "reference": "μ(h) = uᵀm_N, in closed form",
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeartDisease(PaperProblem):
+    """Bayesian logistic regression on the heart data, mini-batch oracle; h = predictive probability at one test row."""
+
+    split_seed: int = 0
+    num_test: int = 68
+    ddof: int = 0
+    test_row: int = 0
+    batch_size: int = 32
+    prior_scale: float = 1.0
+    family = "logistic"
+    even = None
+
+    def __post_init__(self):
+        whole(self.test_row, "test_row", least=0, most=self.num_test - 1)
+
+    @property
+    def primary(self):
+        return f"row {self.test_row}"
+
+    @functools.cached_property
+    def split(self) -> datasets.Split:
+        """The data, split and standardised."""
+        return datasets.heart_split(self.split_seed, self.num_test, self.ddof)
+
+    def target(self):
+        return targets.LogisticRegression(self.split.X_train, self.split.y_train, prior_scale=self.prior_scale)
+
+    def oracle(self):
+        return oracles.Minibatch(self.batch_size)
+
+    def observables(self):
+        return {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
+
+    @property
+    def formulas(self):
+        return {
+            "potential": f"U(θ) = Σ [log(1 + e^(xᵢᵀθ)) - yᵢ xᵢᵀθ] + |θ|²/(2·{self.prior_scale:g}²), "
+            f"{270 - self.num_test} training rows, d = 14",
+            "observable": f"h(θ) = 1/(1 + e^(-xᵀθ)) at test row {self.test_row} of {self.num_test} "
+            f"(row {int(self.split.test_rows[self.test_row])} of the table)",
+            "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
+            "reference": "the paper's: mean of the R estimates at the smallest η, per dynamics; "
+            "ours: importance sampling around the mode",
+        }
+
+
+def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
+    """Return a copy of a problem with other values of its fields, for example `test_row=5`."""
+    known = {f.name for f in dataclasses.fields(problem)}
+    unknown = sorted(set(choices) - known)
+    require(
+        not unknown, f"{type(problem).__name__} has no choice {', '.join(unknown)}: it has {', '.join(sorted(known))}."
+    )
+    return dataclasses.replace(problem, **choices)
+
+
+ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
+"""The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+ROLES = tuple(ROLE_NAMES)
+
+CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+"""J₁ of the paper's §6."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampler:
+    """A sampler of the paper: its name there, its parameters as text and as numbers, and the pair (D, Q) for d parameters."""
+
+    label: str
+    formula: str
+    parameters: Mapping[str, Any]
+    dynamics: Callable[[int], dynamics.Dynamics]
+
+
+def rotation(scale: float = 1.0, blocks: bool = False) -> Sampler:
+    """SGNLMC: J is `scale` times J₁ (d = 3), or times 2 × 2 blocks if `blocks`."""
+    formula = f"J = {'' if scale == 1 else f'{scale:g} '}{'blockdiag([[0, -1], [1, 0]])' if blocks else 'J₁'}"
+
+    def pair(dim: int) -> dynamics.Dynamics:
+        return dynamics.nonreversible(dynamics.rotations(dim, scale) if blocks else scale * CYCLE)
+
+    return Sampler("SGNLMC", formula, {"scale": scale, "blocks": blocks}, pair)
+
+
+def high_resolution(alpha: float, gamma: float) -> Sampler:
+    """SGHFHRMC with α and γ."""
+    numbers = {"alpha": alpha, "gamma": gamma}
+    return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", numbers, lambda dim: dynamics.hfhr(dim, alpha, gamma))
+
+
+def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
+    """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
+    matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
+    formula, numbers = f"a = {a:g}, γ = {gamma:g}, C = {matrix}", {"a": a, "gamma": gamma, "C": C}
+    return Sampler("SGGAULMC", formula, numbers, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One figure of the paper: two panels, three dynamics, several step sizes.
+
+    **Attributes:**
+
+    - `name`, `title`: for the command line and the report.
+    - `problem`: target, oracle and observables, with the choices that the paper does not state as fields.
+    - `sampler`: (D, Q).
+    - `step_sizes`: the published η, the largest first.
+    - `start`: θ₀, one number for all coordinates (r₀ = 0); 0, as the paper does not state it.
+    - `seed`: of the noise; chain r of each dynamics has the same noise at the same η.
+    - `dtype`: the precision of the run.
+
+    ```python
+    from gyromc.paper import CATALOGUE
+    plan = CATALOGUE["nld-quadratic"].plan(0.05, num_chains=100)
+    assert plan.num_steps == 400
+    ```
+    """
+
+    name: str
+    title: str
+    problem: PaperProblem
+    sampler: Sampler
+    step_sizes: tuple[float, ...]
+    start: float = 0.0
+    seed: int = 0
+    dtype: str = "float32"
+
+    @functools.cached_property
+    def _pieces(self) -> Mapping[str, Any]:
+        problem = self.problem
+        return {"target": problem.target(), "oracle": problem.oracle(), "observables": problem.observables()}
+
+    @functools.cached_property
+    def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
+        """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
+        dim = self._pieces["target"].dim
+        own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
+        if not own.augmented:
+            return {"nonreversible": own, "reversible": sgld}  # the same (D, Q): D = I, Q = 0
+        return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Which of `ROLES` this experiment compares."""
+        return tuple(self.dynamics)
+
+    def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
+        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
+        require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
+        fields = {
+            **self._pieces,
+            "dynamics": self.dynamics.get(dynamics, self.dynamics["reversible"]),
+            "start": None if self.start == 0 else np.full(self._pieces["target"].dim, self.start),
+            "seed": self.noise_seed(step_size),
+            "dtype": self.dtype,
+        }
+        return Plan(**{**fields, "step_size": step_size, "num_chains": num_chains, **changes})
+
+    def noise_seed(self, step_size: float) -> int:
+        """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
+        return 1_000_000 * self.seed + round(1 / step_size)
+
+    @property
+    def choices(self) -> Mapping[str, object]:
+        """Every choice that the paper does not state."""
+        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        return {**dataclasses.asdict(self.problem), **own}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all.
+
+    `sensitivity` is the profile of the variants over which claim (i) is judged again; None leaves them out.
+    """
+
+    name: str
+    num_chains: Mapping[str, int]
+    num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
+    reference_draws: int
+    digits: int
+    bootstrap: int = 2000
+    sensitivity: "Profile | None" = None
+
+    def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
+        """Return the step sizes that this profile runs."""
+        kept, published = self.num_step_sizes[experiment.problem.family], experiment.step_sizes
+        return tuple(published[k] for k in kept) if isinstance(kept, tuple) else published[:kept]
+
+    def chains(self, experiment: Experiment) -> int:
+        """Return R."""
+        return self.num_chains[experiment.problem.family]
+
+    def chain_steps(self, experiment: Experiment) -> int:
+        """Return the steps over all chains, dynamics and step sizes."""
+        steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
+        return len(experiment.roles) * self.chains(experiment) * steps
+
+
+_FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
+_SENSITIVITY = Profile(
+    name="sensitivity",
+    num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
+    num_step_sizes=dict.fromkeys(_FAMILIES, None),
+    reference_draws=2**17,
+    digits=4,
+)
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile(
+        name="quick",
+        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
+        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": (0, 2)},
+        reference_draws=2**17,
+        digits=4,
+    ),
+    "paper": Profile(
+        name="paper",
+        num_chains=dict.fromkeys(_FAMILIES, 2000),
+        num_step_sizes=dict.fromkeys(_FAMILIES, None),
+        reference_draws=2**20,
+        digits=6,
+        sensitivity=_SENSITIVITY,
+    ),
+}
+"""The profiles by name."""
+
+_RATES = {
+    "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
+    "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
+}
+"""Expected chain-steps per second on two cores, for time estimates and the progress bar only."""
+
+
+def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
+    """The approximate time of so many chain-steps of an experiment on two cores."""
+    rates = _RATES.get(engine, _RATES["scan"])
+    return chain_steps / rates[experiment.problem.family]
 
 
 def _halvings(first: float, count: int) -> tuple[float, ...]:

@@ -1,26 +1,184 @@
-"""Everything that a reproduction computes: pieces, predictions, and where.
+"""Everything that a reproduction computes: the cells of the experiments, predictions, and where.
 
-Input: experiments, a profile and what the user said about workers. Output: the pieces of all cells and of the variants; the
-predictions are in the cache then. Pieces and predictions are jobs of one list, so that no processor waits for the other kind.
+Each (experiment, dynamics, η) is a cell: a plan, run once and stored. Input: experiments, a profile and what the user said about
+workers. Output: the averages of every cell and of the variants, the same numbers wherever they were computed: now, earlier, in a
+run that was killed half-way, in this process or in others; the predictions are in the cache then. Pieces and predictions are jobs
+of one list, so that no processor waits for the other kind. `forecast` returns the predictions for an experiment, V, finite-step
+errors, stability and verdicts on the assumptions, as plain dictionaries for results.json: nothing is sampled there.
 """
 
+import dataclasses
+import hashlib
+import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
+import jax
+import numpy as np
+
+import gyromc
+from gyromc import engines
 from gyromc.checks import require, whole
-from gyromc.paper.cache import Cache
-from gyromc.paper.execution import Outcome, Work, cells, prepares
-from gyromc.paper.experiment import Experiment
-from gyromc.paper.forecast import error_job, forecast_jobs
-from gyromc.paper.jobs import Job, Obtained, obtain
-from gyromc.paper.profiles import Profile
-from gyromc.paper.sensitivity import variants
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.memory import num_threads
+from gyromc.paper.analysis import variants
+from gyromc.paper.cache import Cache, Job, Obtained, Piece, SentPlan, fingerprint, obtain
+from gyromc.paper.catalogue import Experiment, Profile, seconds
+from gyromc.plan import Plan, paper_steps
 from gyromc.show.progress import Progress
-from gyromc.workers import Cluster, Here, Place, Processes, fastest
-from gyromc.workers.processes import processors
+from gyromc.workers import Advance, Here, Place, Processes, WorkerTask, fastest
 
-__all__ = ["Computation"]
+FEW_CHAINS = 256  # too few to fill a GPU: so many are left to the processors beside it
+OWN_NUMBERS = ("lanes", "pallas")
+"""Engines that compute a chain the same, bit for bit, whatever other chains there are."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cell:
+    """One dynamics of an experiment at one step size, as a plan."""
+
+    experiment: Experiment
+    role: str
+    step_size: float
+    plan: Plan
+
+    @property
+    def index(self) -> tuple[str, str, float]:
+        """(experiment, dynamics, η)."""
+        return self.experiment.name, self.role, self.step_size
+
+    def __str__(self) -> str:
+        return f"{self.experiment.name} {self.role} η = {self.step_size:g}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """All pieces by (experiment, dynamics, η), and how many were computed and reused."""
+
+    pieces: Mapping[tuple[str, str, float], Piece]
+    computed: int
+    reused: int
+    warnings: tuple[str, ...]
+
+
+def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
+    """Every cell of the experiments, in order."""
+    return [
+        Cell(e, role, eta, e.plan(eta, role, num_chains=profile.chains(e)))
+        for e in experiments
+        for role in e.roles
+        for eta in profile.step_sizes(e)
+    ]
+
+
+class Work:
+    """The cells as jobs. Cells with equal plans are one; a cell with fewer chains than another is the first of its chains.
+
+    `jobs` are to be obtained, and `outcome` makes all pieces from what was found. `on_gpu`: the keys of those for a GPU. Where
+    the engine is not given, cells with few chains are computed by `lanes`, on the processors beside the GPU.
+    """
+
+    def __init__(self, todo: Sequence[Cell], cache: Cache, engine: str = "auto", fresh: bool = False):
+        self.todo, self.cache, self.fresh = todo, cache, fresh
+        names: dict[object, str] = {}
+        self.engines = [_engine(cell, engine, names) for cell in todo]
+        self.keys = [fingerprint(cell.plan, name) for cell, name in zip(todo, self.engines, strict=True)]
+        self.notes: list[str] = []
+        self.larger = self._larger()
+        places = {key: i for i, key in reversed(list(enumerate(self.keys))) if key not in self.larger}
+        self.jobs = [self._job(i) for i in sorted(places.values())]
+        self.on_gpu = {key for key, name in zip(self.keys, self.engines, strict=True) if name == "pallas"}
+
+    def _larger(self) -> dict[str, str]:
+        """By the key of a piece, that of the piece whose first chains it is."""
+        largest: dict[str, tuple[int, str]] = {}
+        families = []
+        for cell, engine, key in zip(self.todo, self.engines, self.keys, strict=True):
+            same = fingerprint(cell.plan, engine, count_chains=False) if engine in OWN_NUMBERS else key
+            families.append(same)
+            largest[same] = max(largest.get(same, (0, "")), (cell.plan.num_chains, key))
+        return {key: largest[same][1] for key, same in zip(self.keys, families, strict=True) if largest[same][1] != key}
+
+    def _job(self, i: int) -> Job:
+        cell, engine, key = self.todo[i], self.engines[i], self.keys[i]
+        expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, engine)
+        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), engine, key), expected)
+
+        def store(found: tuple[Piece, list[str]]) -> Piece:
+            piece, notes = found
+            self.notes += [f"{cell}: {note}" for note in notes]
+            self.cache.store(key, piece)
+            return piece
+
+        return Job(key, task, lambda: self.cache.load(key, cell.plan), store, self.fresh)
+
+    def failed(self, found: Obtained) -> list[Job]:
+        """The jobs of pieces that cannot be taken from a larger one, because a chain failed there."""
+        wanted = {key for key, larger in self.larger.items() if found.values[larger].failures}
+        return [self._job(i) for i in {key: i for i, key in enumerate(self.keys) if key in wanted}.values()]
+
+    def outcome(self, found: Obtained, more: Obtained) -> Outcome:
+        """All pieces; `more` are those of `failed`."""
+        values = {**found.values, **more.values}
+        pieces = {}
+        for cell, key in zip(self.todo, self.keys, strict=True):
+            if key not in values:
+                values[key] = values[self.larger[key]].first(cell.plan.num_chains)
+            pieces[cell.index] = values[key]
+        mine = {job.key for job in self.jobs} | more.values.keys()  # `found` may hold other jobs as well
+        computed = len(mine & (found.computed | more.computed))
+        return Outcome(pieces, computed, len(mine) - computed, tuple(self.notes))
+
+
+def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Piece, list[str]]:
+    """Run one plan; return its piece and the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
+    plan = sent.plan
+    if fingerprint(plan, engine) != key:
+        raise InvalidInput(
+            "the plan that arrived in a worker is another one. Install the same version of gyromc there."
+        )
+    total = plan.num_steps
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GyromcWarning)
+        run = engines.run(
+            plan,
+            engine,
+            on_divergence="report",
+            progress=lambda count: advance(count / total),
+        )
+    if run.partial:
+        raise KeyboardInterrupt
+    for warning in caught:
+        if not issubclass(warning.category, GyromcWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return Piece.of(run), [str(w.message) for w in caught if issubclass(w.category, GyromcWarning)]
+
+
+def prepares(task: WorkerTask) -> tuple[Hashable, Callable[[], object]]:
+    """For a task of `compute`: a name of the program that it compiles, and a function that compiles it without a step."""
+    sent, engine, _ = task.arguments
+    plan, module = sent.plan, engines.ENGINES[engine]
+    pieces = plan.target, plan.oracle, dict(plan.observables)
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(pieces))
+    name = engine, plan.dynamics.name, plan.dynamics.size, plan.num_chains, jax.tree.structure(pieces), shapes
+    return name, lambda: module.open_session(plan, module.initial_state(plan), 1e8, None, 0)
+
+
+def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:
+    """The engine of a cell: the choice depends on sampler, problem and sizes, not on the step size or the numbers in the data."""
+    plan, e = cell.plan, cell.experiment
+    kinds = type(e.problem), type(plan.target), type(plan.oracle), plan.dtype
+    sizes = plan.num_chains, plan.state_size, len(plan.observables), getattr(plan.target, "num_data", 0)
+    like = (id(e.sampler), cell.role, kinds, sizes, getattr(plan.oracle, "size", 0))
+    if like not in known:
+        known[like] = engines.choose(plan, asked)[0]
+        if asked == "auto" and known[like] == "pallas" and plan.num_chains <= FEW_CHAINS and num_threads() > 1:
+            known[like] = "pallas" if engines.ENGINES["lanes"].why_not(plan) else "lanes"
+    return known[like]
+
 
 PREDICTING = 4  # processes at most, beside a GPU that computes all pieces
 
@@ -28,7 +186,7 @@ PREDICTING = 4  # processes at most, beside a GPU that computes all pieces
 class Computation:
     """The jobs of a reproduction.
 
-    **Arguments:** as those of `reproduce`. With `workers=None` and no cluster, the number that is fastest.
+    **Arguments:** as those of `reproduce`. With `workers=None`, the number that is fastest.
     """
 
     def __init__(
@@ -39,7 +197,6 @@ class Computation:
         engine: str = "auto",
         fresh: bool = False,
         workers: int | None = None,
-        cluster: str | None = None,
     ):
         self.experiments, self.profile, self.cache = experiments, profile, cache
         if workers is not None:
@@ -55,7 +212,7 @@ class Computation:
         on_gpu = lambda job: job.key in self.work.on_gpu
         self.own = [job for job in self.work.jobs if not self.on_gpu or on_gpu(job)]  # at the place
         self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
-        self.place = self._place(workers, cluster)
+        self.place = self._place(workers)
         self.found: Obtained | None = None
         self.predicting: float | None = None  # seconds that predictions took beside the pieces
 
@@ -70,12 +227,12 @@ class Computation:
         """Where pieces are computed, as text."""
         if isinstance(self.place, Processes):
             return f"{self.place.workers} processes, {self.place.threads} threads each"
-        return f"cluster {self.place.address}" if isinstance(self.place, Cluster) else "this process"
+        return "this process"
 
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces."""
         if isinstance(self.place, Here):
-            free = processors() - 1 if self.on_gpu else 0
+            free = num_threads() - 1 if self.on_gpu else 0
             count = free if self.aside else min(free, PREDICTING)
             with _Beside([*self.aside, *self.predictions], self.cache, count) as beside:
                 pieces = obtain(self.own, self.cache, self.place, shown)
@@ -115,9 +272,7 @@ class Computation:
                     plans, keys = [self.work.todo[i].plan for i in places], [self.work.keys[i] for i in places]
                     yield one.name, error_job(one.name, plans, keys, one.problem.primary, self.cache)
 
-    def _place(self, workers: int | None, cluster: str | None) -> Place:
-        if cluster is not None:
-            return Cluster(cluster, workers)
+    def _place(self, workers: int | None) -> Place:
         if self.on_gpu:
             require(
                 workers in (None, 1),
@@ -163,3 +318,129 @@ class _Beside:
             self.thread.join(0.1)  # Ctrl-C is heard in between
         if self.error is not None:
             raise self.error
+
+
+CONSTANTS = ("variance", "reversible_variance", "method", "strict")
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
+"""About how long one prediction takes, by family."""
+
+
+def forecast(
+    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int, cache: Cache
+) -> dict[str, Any]:
+    """Predict by role: the constants that do not depend on η, and `cells`, one entry by observable per step size.
+
+    Where the errors are not exact, the prediction at the smallest η is converted to the others. `digits` are those of V where
+    the Poisson equation is solved.
+    """
+    problem = experiment.problem
+    names, etas = _names(experiment), _etas(experiment, step_sizes)
+    found = {}
+    for role in experiment.roles:
+        plans = [_plan(experiment, role, eta, num_chains) for eta in etas]
+        predicted = [_predicted(plan, digits, cache) for plan in plans]
+        cells = [p.pop("observables") for p in predicted]
+        if not problem.gaussian:
+            cells = [{name: _scaled(cells[0][name], etas[0], eta) for name in names} for eta in step_sizes]
+        found[role] = {**{key: cells[-1][names[0]][key] for key in CONSTANTS}, **predicted[-1], "cells": cells}
+    return found
+
+
+def forecast_jobs(
+    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int, cache: Cache
+) -> Iterator[Job]:
+    """The predictions that `forecast` reads from the cache, as jobs."""
+    for role in experiment.roles:
+        for eta in _etas(experiment, step_sizes):
+            plan = _plan(experiment, role, eta, num_chains)
+            name = f"{experiment.name} {role} η = {eta:g}: prediction"
+            task = WorkerTask(name, predicted, (SentPlan(plan), digits), SECONDS[experiment.problem.family])
+            yield _job(_key(plan, digits), task, cache)
+
+
+def error_job(name: str, plans: Sequence[Plan], keys: Sequence[str], observable: str, cache: Cache) -> Job:
+    """μ(h) and the RMSE of one chain for each of some plans, as a job; `keys` name the plans' content."""
+    key = hashlib.sha256(" ".join(["errors of", observable, *keys]).encode()).hexdigest()[:32]
+    sent = tuple(SentPlan(plan) for plan in plans)
+    return _job(key, WorkerTask(f"{name}: exact errors", errors, (sent, observable), 0.03 * len(plans)), cache)
+
+
+def _job(key: str, task: WorkerTask, cache: Cache) -> Job:
+    def store(value: dict[str, Any]) -> dict[str, Any]:
+        cache.store_json(key, value)
+        return value
+
+    return Job(key, task, lambda: cache.load_json(key), store)
+
+
+def _names(experiment: Experiment) -> list[str]:
+    """The observables that are predicted."""
+    problem = experiment.problem
+    return [name for name in (problem.primary, problem.even) if name is not None]
+
+
+def _etas(experiment: Experiment, step_sizes: Sequence[float]) -> Sequence[float]:
+    """The step sizes at which a prediction is made: where errors are not exact, one."""
+    return step_sizes if experiment.problem.gaussian else step_sizes[-1:]
+
+
+def _plan(experiment: Experiment, role: str, eta: float, num_chains: int) -> Plan:
+    plan = experiment.plan(eta, role, num_chains=num_chains)
+    return plan.replace(observables={name: plan.observables[name] for name in _names(experiment)})
+
+
+def _key(plan: Plan, digits: int) -> str:
+    return fingerprint(plan, f"prediction to {digits} digits")
+
+
+def _predicted(plan: Plan, digits: int, cache: Cache) -> dict[str, Any]:
+    """One prediction as plain values, from the cache if it is stored there."""
+    key = _key(plan, digits)
+    found = cache.load_json(key)
+    if found is None:
+        found = predicted(SentPlan(plan), digits)
+        cache.store_json(key, found)
+    return found
+
+
+def predicted(sent: SentPlan, digits: int, advance: Advance | None = None) -> dict[str, Any]:
+    """Predict for one plan; return what the report uses as plain values."""
+    made = gyromc.predict(sent.plan, digits=digits).to_dict()
+    for row in made["observables"].values():
+        row["strict"] = row["strict_reduction"] and row["strict_reduction"]["strict"]
+    return {
+        "observables": {
+            name: {key: row[key] for key in (*CONSTANTS, *ERRORS)} for name, row in made["observables"].items()
+        },
+        "largest_step_size": made["largest_step_size"],
+        "verdicts": made["verdicts"],
+    }
+
+
+def errors(sent: Sequence[SentPlan], observable: str, advance: Advance | None = None) -> dict[str, Any]:
+    """Predict μ(h) and the RMSE of one chain for each plan; return them as texts, which keep every bit."""
+    found = []
+    for one in sent:
+        plan = one.plan.replace(observables={observable: one.plan.observables[observable]}, num_chains=1)
+        row = gyromc.predict(plan)[observable]
+        found.append([float(_known(row.expectation)).hex(), float(row.rmse).hex()])
+    return {"errors": found}
+
+
+def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
+    """Convert an asymptotic prediction from one η to another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
+    V, std, bias = found["variance"], found["std"], found["bias"]
+    if V is None or std is None:
+        return dict(found)
+    s = paper_steps(at) * std**2 - V / at
+    bias = None if bias is None else bias * eta / at
+    N = paper_steps(eta)
+    std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
+    return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
+
+
+def _known(expectation: float | None) -> float:
+    """μ(h), which is known in closed form on a Gaussian target."""
+    assert expectation is not None
+    return expectation

@@ -14,11 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from gyromc.paper.experiment import ROLE_NAMES
-from gyromc.paper.measures import normal_scores, quantile_band
+from gyromc.paper.catalogue import ROLE_NAMES
+from gyromc.paper.claims import normal_scores, quantile_band
 from gyromc.show.pages import FIGURE_STYLE, lay_out
-
-__all__ = ["Panel", "panels"]
 
 COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}

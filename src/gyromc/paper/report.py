@@ -13,18 +13,15 @@ import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.extras import require_extra
+from gyromc.memory import num_threads
 from gyromc.paper import claims
-from gyromc.paper.experiment import ROLE_NAMES
-from gyromc.paper.sensitivity import ABOUT, headlines
+from gyromc.paper.analysis import ABOUT, headlines
+from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Place, Processes, WorkerTask
-from gyromc.workers.processes import processors
-from gyromc.workers.tasks import Advance
-
-__all__ = ["RESULTS", "drawing_place", "drawn", "judged", "markdown", "render", "took", "write_report"]
+from gyromc.workers import Advance, Here, Place, Processes, WorkerTask
 
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 
@@ -88,7 +85,7 @@ def write_report(
 
 def drawing_place(count: int) -> Place:
     """Where the figures of so many experiments are drawn the fastest: here, or for many in a process for each processor."""
-    workers = min(processors(), count)
+    workers = min(num_threads(), count)
     few = count <= FEW_EXPERIMENTS or workers == 1
     return Here() if few else Processes(workers, environment={"JAX_PLATFORMS": "cpu"})
 

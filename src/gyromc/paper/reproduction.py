@@ -13,25 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from gyromc.checks import require
-from gyromc.paper.analysis import Measured, analyse
+from gyromc.paper.analysis import Measured, Varied, analyse, predictive_reference
 from gyromc.paper.cache import Cache
-from gyromc.paper.catalogue import select
-from gyromc.paper.computation import Computation
-from gyromc.paper.execution import Outcome
-from gyromc.paper.experiment import Experiment
-from gyromc.paper.forecast import forecast
-from gyromc.paper.measures import Bootstrap
-from gyromc.paper.problems import HeartDisease
-from gyromc.paper.profiles import PROFILES, Profile
-from gyromc.paper.reference import predictive_reference
+from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
+from gyromc.paper.claims import Bootstrap
+from gyromc.paper.computation import Computation, Outcome, forecast
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
-from gyromc.paper.sensitivity import Varied
 from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-
-__all__ = ["Reproduction", "reproduce"]
 
 SECONDS_PER_ANALYSIS = 2.0
 SUMS = ("sampling", "sensitivity", "compiling", "predicting")
@@ -61,7 +52,6 @@ def reproduce(
     fresh: bool = False,
     progress: bool | None = None,
     workers: int | None = None,
-    cluster: str | None = None,
     sensitivity: bool = True,
 ) -> Reproduction:
     """Run experiments of the paper and write results.json, figures and report.html.
@@ -79,7 +69,6 @@ def reproduce(
       one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
       and processes beside it compute the predictions and the pieces whose chains are too few for a GPU.
     - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
-    - `cluster`: compute on a Dask cluster instead: its address, such as `"tcp://host:8786"`, or `"local"`.
 
     **Returns:** a `Reproduction`.
     """
@@ -87,35 +76,36 @@ def reproduce(
     if not sensitivity:
         chosen = dataclasses.replace(chosen, sensitivity=None)
     directory = Path(out) if out is not None else Path("results") / chosen.name
-    cache, clock = Cache(directory / "cache"), _Clock()
     started = datetime.datetime.now(datetime.UTC)
-    work = Computation(experiments, chosen, cache, engine, fresh, workers, cluster)
-    clock.lap("preparing")
-    total = work.seconds + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
-    with show_progress(total, progress) as shown:
-        outcome = work.outcome(shown)
-        clock.lap("computing")
-        found = _findings(experiments, chosen, outcome, work, shown, seed)
-        clock.lap("judging")
-        results = {
-            "profile": chosen.name,
-            "seed": seed,
-            "command": _command(names, chosen.name, engine, seed, sensitivity),
-            "environment": machine(),
-            "experiments": found,
-            "times": {
-                "started": started.isoformat(timespec="seconds"),
-                "wall": clock.total,
-                "workers": work.place_name,
-                **clock.laps,
-                **({} if work.predicting is None else {"predicting": work.predicting}),
-                "pieces": {"computed": outcome.computed, "reused": outcome.reused},
-                **_times(outcome, found),
-            },
-        }
-        results = RESULTS.save(results, directory)
-        report = write_report(results, directory, shown, place=drawing_place(len(found)))
-        clock.lap("drawing")
+    clock = _Clock()
+    with Cache(directory / "cache").alone() as cache:
+        work = Computation(experiments, chosen, cache, engine, fresh, workers)
+        clock.lap("preparing")
+        total = work.seconds + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
+        with show_progress(total, progress) as shown:
+            outcome = work.outcome(shown)
+            clock.lap("computing")
+            found = _findings(experiments, chosen, outcome, work, shown, seed)
+            clock.lap("judging")
+            results = {
+                "profile": chosen.name,
+                "seed": seed,
+                "command": _command(names, chosen.name, engine, seed, sensitivity),
+                "environment": machine(),
+                "experiments": found,
+                "times": {
+                    "started": started.isoformat(timespec="seconds"),
+                    "wall": clock.total,
+                    "workers": work.place_name,
+                    **clock.laps,
+                    **({} if work.predicting is None else {"predicting": work.predicting}),
+                    "pieces": {"computed": outcome.computed, "reused": outcome.reused},
+                    **_times(outcome, found),
+                },
+            }
+            results = RESULTS.save(results, directory)
+            report = write_report(results, directory, shown, place=drawing_place(len(found)))
+            clock.lap("drawing")
     times = {
         **clock.laps,
         **{name: results["times"][name] for name in SUMS if name in results["times"]},

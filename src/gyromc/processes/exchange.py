@@ -4,6 +4,7 @@ Values and small arrays go through the coordinator's store of keys and values, o
 nothing is sent.
 """
 
+import contextlib
 import io
 import itertools
 import json
@@ -13,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require, shown
-from gyromc.processes.watching import waiting
 
 __all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
 
-WAIT = (
-    24 * 3600
-)  # seconds that one process waits for the others, which may compile or save; whether they live is watched apart
+WAIT = 24 * 3600  # seconds for the others, which may compile or save; whether they live is watched apart
 SMALL = 2**15  # bytes of an array that goes through the store, which is quicker for few
 MOST_PENDING = 64  # values of process 0 that the others need not have read yet
 _calls = itertools.count()  # every exchange has its own key
@@ -55,7 +53,7 @@ def agree(value: Any) -> Any:
         data = _encoded(value)
         client.key_value_set_bytes(key, b"." + data)
         return _decoded(data)
-    with waiting():
+    with _waiting():
         return _decoded(client.blocking_key_value_get_bytes(key, WAIT * 1000)[1:])
 
 
@@ -74,7 +72,7 @@ def gathered(array: Any) -> np.ndarray:
     import jax
     from jax.experimental.multihost_utils import process_allgather
 
-    with waiting(), jax.enable_x64(True):  # 64-bit numbers stay as they are
+    with _waiting(), jax.enable_x64(True):  # 64-bit numbers stay as they are
         return process_allgather(array, tiled=True)
 
 
@@ -105,9 +103,15 @@ def _through_devices(rows: np.ndarray, sizes: list[int]) -> bytes:
 
     padded = np.zeros(max(sizes), np.uint8)
     padded[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
-    with waiting():
+    with _waiting():
         parts = process_allgather(padded)
     return b"".join(parts[i, :size].tobytes() for i, size in enumerate(sizes))
+
+
+def _waiting() -> contextlib.AbstractContextManager:
+    from gyromc.processes.watching import waiting
+
+    return waiting()
 
 
 def _state() -> Any:
@@ -125,7 +129,7 @@ def _exchanged(client: Any, data: bytes) -> list[bytes]:
     """What every process gave to this call of it."""
     place = f"gyromc/{next(_calls)}/"
     client.key_value_set_bytes(f"{place}{index()}", b"." + data)  # an empty value would not be stored
-    with waiting():
+    with _waiting():
         client.wait_at_barrier(place, WAIT * 1000)
     found = dict(client.key_value_dir_get_bytes(place))
     if index() == 0:  # what was exchanged before has been read by all, or they would not be here

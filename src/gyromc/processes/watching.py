@@ -1,6 +1,6 @@
 """No process waits for one that is gone: a thread in each watches the others and ends its process with a message.
 
-The connections of the roll call stay open. Where one closes without a word, the process at its other end was killed; where
+The connections from the start stay open. Where one closes without a word, the process at its other end was killed; where
 nothing comes for long, its machine or the network failed. Process 0 tells the others. All end with status `LOST`, or with
 `REFUSED` where one of them was given something that cannot work: a launcher that starts them again would do so for ever.
 """
@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from gyromc.processes.rollcall import Link
+from gyromc.processes.connecting import Link
 
 __all__ = ["LOST", "finish", "leave", "waiting", "watch"]
 

@@ -14,27 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.engines.threads import num_threads
-from gyromc.targets.families import BetaBinomial, Binomial, Ordinal
-from gyromc.targets.likelihoods import Bernoulli, Likelihood, Poisson
-
-__all__ = [
-    "AT_ONCE",
-    "Averages",
-    "against_first",
-    "averages",
-    "class_averages",
-    "finite",
-    "in_parts",
-    "linear_averages",
-]
+from gyromc.memory import num_threads
+from gyromc.targets.likelihoods import Likelihood, of_indicator
 
 AT_ONCE = 2**18  # numbers of a part: 1 MiB in single precision
 MOST_EXPONENT = 80.0  # eᵗ is finite in single precision up to t = 88
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least
 
 Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""mean, std_error, spread and noise, as in `Predictions`."""
+"""mean, std_error, sd and noise, as in `Predictions`."""
 
 
 def in_parts(part: Callable[[slice], Averages], num_rows: int, numbers: int) -> Averages:
@@ -50,8 +38,8 @@ def in_parts(part: Callable[[slice], Averages], num_rows: int, numbers: int) -> 
     else:
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(part, slices))
-    mean, error, spread, noise = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    return mean, error, spread, noise
+    mean, error, sd, noise = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    return mean, error, sd, noise
 
 
 def linear_averages(theta: np.ndarray, rows: np.ndarray, before: Any, scale: float, variance: float) -> Averages:
@@ -67,53 +55,29 @@ def linear_averages(theta: np.ndarray, rows: np.ndarray, before: Any, scale: flo
     root = np.linalg.qr(draws / np.sqrt(len(draws)), mode="r")
     mean = before + scale * (rows @ center)
     error = scale * np.linalg.norm(rows @ apart.T, axis=1)
-    spread = scale * np.linalg.norm(rows @ np.asarray(root).T, axis=1)
-    return mean, error, spread, np.full(len(rows), np.sqrt(variance))
+    sd = scale * np.linalg.norm(rows @ np.asarray(root).T, axis=1)
+    return mean, error, sd, np.full(len(rows), np.sqrt(variance))
 
 
 def averages(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...]) -> Averages:
     """Averages over draws of one part of the rows; `t`: chains × draws × rows, single precision, is overwritten."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(likelihood, Ordinal):
-            return _of_classes(_between_cuts(t, given))
-        means = _means(likelihood, t, given)
-        known = isinstance(likelihood, Bernoulli | Binomial | Poisson)
-        noise = None if known else likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
+        rows = t.ndim
+        means = likelihood.quick_mean(t, *given)
+        if means.ndim > rows:
+            return _of_classes(means)
+        # before the moments, which overwrite the means
+        noise = 0.0 if likelihood.noise_from_mean else likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
         mean, error, variance = _moments(means)
-    if noise is None:
-        trials = given[0] if isinstance(likelihood, Binomial) else 1.0
-        noise = mean if isinstance(likelihood, Poisson) else _of_indicator(mean, variance, trials)
+    if likelihood.noise_from_mean:
+        noise = likelihood.mean_variance(mean, variance, *given)
     return mean, error, np.sqrt(variance), np.sqrt(noise)
-
-
-def _means(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...]) -> np.ndarray:
-    """E[y | x, θ] of every draw and row; `t` may be overwritten."""
-    if not isinstance(likelihood, Bernoulli | Binomial | BetaBinomial):
-        return likelihood.mean(t, *given)
-    chances = _sigmoid(t)
-    return chances if isinstance(likelihood, Bernoulli) else np.multiply(chances, given[0], out=chances)
-
-
-def _between_cuts(t: np.ndarray, cuts: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The probabilities of ordered classes: classes × chains × draws × rows; `t` is overwritten.
-
-    P(y ≤ k) = 1/(1 + eᵗ e^{-c_k}) takes one exponential for all cutpoints.
-    """
-    power, upto = np.exp(t, out=t), np.empty((len(cuts) + 1, *t.shape), t.dtype)
-    for cut, values in zip(cuts, upto, strict=False):
-        np.multiply(power, np.exp(-cut), out=values)
-        values += 1
-        np.reciprocal(values, out=values)
-    upto[-1] = 1
-    for k in range(len(cuts), 0, -1):
-        upto[k] -= upto[k - 1]
-    return upto
 
 
 def _of_classes(chances: np.ndarray) -> Averages:
     """Averages of probabilities, classes × chains × draws × rows, which are overwritten: each rows × classes."""
     mean, error, variance = (found.T for found in _moments(chances))
-    noise = _of_indicator(mean, variance)
+    noise = of_indicator(mean, variance)
     return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 
@@ -146,21 +110,8 @@ def class_averages(odds: np.ndarray, chains: int, rows: np.ndarray) -> Averages:
     return _of_classes(p.reshape(len(p), chains, -1, len(rows)))
 
 
-def _of_indicator(mean: np.ndarray, variance: np.ndarray, trials: Any = 1.0) -> np.ndarray:
-    """E[n p(1 - p)] from the mean and the variance of n p, for n trials."""
-    return np.maximum(mean * (1 - mean / trials) - variance / trials, 0.0)
-
-
-def _sigmoid(t: np.ndarray) -> np.ndarray:
-    """1/(1 + e⁻ᵗ), in place: NumPy's exponential of single precision is quicker than SciPy's `expit`."""
-    np.negative(t, out=t)
-    np.exp(t, out=t)
-    t += 1
-    return np.reciprocal(t, out=t)
-
-
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over draws, its standard error from the spread between chains, and the variance; `values` is overwritten.
+    """Mean over draws, its standard error from the variance between chains, and the variance; `values` is overwritten.
 
     `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over the draws of a chain are products with a row of ones:
     quicker than NumPy's sums along a middle axis.

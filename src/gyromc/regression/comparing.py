@@ -15,9 +15,10 @@ import numpy as np
 from gyromc.checks import numbers, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
-from gyromc.regression.adequacy.loo import Loo, loo, loo_difference
+from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.predictive import Predictive
+from gyromc.regression.problem import cut
+from gyromc.regression.scores import Loo, loo, loo_difference
 from gyromc.show.numbers import plus_minus
 
 __all__ = ["CLEAR", "LEAST", "Candidate", "Comparison", "compare"]
@@ -26,7 +27,7 @@ CLEAR = 2.0  # standard errors
 LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
 MOST_ROWS = 1000
 NUM_DRAWS = 512
-EFFORT = 0.1  # error of means, in posterior spreads
+EFFORT = 0.1  # error of means, in posterior standard deviations
 TINY = 1e-8  # probability below which a density stands for that of a whole number
 
 
@@ -158,11 +159,11 @@ def compare(
     w = np.ones(len(y)) if weights is None else numbers(weights, "weights")
     counted_rows = np.flatnonzero(w > 0)
     rows = counted_rows[chosen_rows(len(counted_rows), np.random.default_rng([seed, 9]), MOST_ROWS)]
-    beside = _cut(rows, offset, trials, groups)
+    beside = cut({"offset": offset, "trials": trials, "groups": tuple(groups) or None}, rows)
     whole = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
-        given = {"weights": None if weights is None and family == "softmax" else w[rows], "seed": seed, **options}
+        given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
         try:
             found[family] = _left_out(X[rows], y[rows], family, whole, beside, len(counted_rows) / len(rows), given)
         except InvalidInput as refusal:
@@ -174,18 +175,6 @@ def compare(
     return Comparison(tuple(_candidate(name, one, best) for name, one in found.items()), len(rows), len(y))
 
 
-def _cut(rows: np.ndarray, offset, trials, groups) -> dict[str, Any]:
-    """Some of the rows of what stands beside X; what is None is left out."""
-    found: dict[str, Any] = {
-        name: numbers(values, name)[rows]
-        for name, values in (("offset", offset), ("trials", trials))
-        if values is not None
-    }
-    if groups:
-        found["groups"] = tuple(dataclasses.replace(g, Z=g.Z[rows], index=g.index[rows]) for g in groups)
-    return found
-
-
 def _left_out(
     X: np.ndarray,
     y: np.ndarray,
@@ -195,7 +184,7 @@ def _left_out(
     scale: float,
     given: Mapping[str, Any],
 ) -> Loo:
-    """Fit a family cheaply and leave each row out; weights given for all rows spare models of counts a compiled sampler."""
+    """Fit a family cheaply and leave each row out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior

@@ -1,7 +1,7 @@
 """Linear regression with the noise integrated out: independent draws of the posterior, and its moments by quadrature.
 
 Standardised rows and responses in; the posterior of θ and σ out. Given σ the posterior of θ is Gaussian, and one
-eigendecomposition gives it for every σ. So p(σ | y) is known on a grid in closed form, means and spreads are sums over the grid,
+eigendecomposition gives it for every σ. So p(σ | y) is known on a grid in closed form, means and sds are sums over the grid,
 and a draw is a σ from the grid and a θ given σ: no chain, no step size, no discretisation bias.
 
 The prior of σ is uniform in log σ between a thousandth and ten standard deviations of y, with smooth ends: p(log σ) ∝
@@ -14,8 +14,6 @@ import functools
 
 import numpy as np
 from scipy import linalg, special
-
-__all__ = ["Evidence", "Integrated", "integrate", "noise_scale"]
 
 SMALLEST, LARGEST = 1e-3, 10.0  # ε and B of the prior of σ, in standard deviations of y
 GRID = 400  # values of σ

@@ -1,8 +1,9 @@
-"""A posterior as draws of θ, and what it says about new rows: E[h] ≈ the mean of h(θ_s) over draws.
+"""A posterior as draws of θ, and what it predicts about new rows: E[h] ≈ the mean of h(θ_s) over draws.
 
-Draws from independent chains in; predictions in the user's units out: the expectation, its Monte Carlo error (which more steps
-reduce), its posterior spread (which more data reduce) and the noise of one observation (which nothing reduces), each apart. Plain
-arrays, so that it can be pickled.
+Input: draws from independent chains, and rows. Output: predictions in the user's units, with the Monte Carlo error (which more
+steps reduce), the posterior standard deviation (which more data reduce) and the noise of one observation (which nothing reduces)
+apart; the law of y at rows, draw by draw (`Predictive`); and Monte Carlo errors of standard deviations and quantiles. Plain
+arrays, so that they can be pickled.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.records import Renamed
 from gyromc.regression.averages import (
     Averages,
     against_first,
@@ -25,12 +25,68 @@ from gyromc.regression.averages import (
     in_parts,
     linear_averages,
 )
-from gyromc.regression.terms import GroupTerm
-from gyromc.regression.units import Units
-from gyromc.targets.families import StudentT
-from gyromc.targets.likelihoods import Categorical, Likelihood, Normal
+from gyromc.regression.problem import GroupTerm
+from gyromc.regression.standardised import Units
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
-__all__ = ["Draws", "GroupDraws", "Predictions"]
+__all__ = [
+    "MOST_DRAWS",
+    "Draws",
+    "GroupDraws",
+    "Predictions",
+    "Predictive",
+    "ResponseKind",
+    "quantile_errors",
+    "sd_errors",
+]
+
+REACH = 3.0  # errors of the share, up and down: over fewer draws the slope would be mostly noise
+MOST_REACH = 0.6  # of the share itself
+
+
+def _between(values: np.ndarray) -> np.ndarray:
+    """The standard error of the mean of values, chains × draws × …, from the means of the chains."""
+    by_chain = values.mean(axis=1)
+    return by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
+
+
+def sd_errors(draws: np.ndarray) -> np.ndarray:
+    """The standard error of the standard deviation of draws, chains × draws × …
+
+    ```python
+    import numpy as np
+    from gyromc.regression.draws import sd_errors
+    draws = np.random.default_rng(0).normal(size=(64, 32))
+    assert 0.5 < sd_errors(draws) * np.sqrt(2 * 64 * 32) < 2  # σ/√(2n) for independent draws of a normal law
+    ```
+    """
+    squares = (draws - draws.mean(axis=(0, 1))) ** 2
+    sd = np.sqrt(squares.mean(axis=(0, 1)))
+    return _between(squares) / (2 * np.maximum(sd, 1e-300))  # d√v = dv/(2√v)
+
+
+def quantile_errors(draws: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """The standard errors of quantiles of draws, chains × draws × numbers: levels × numbers.
+
+    The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its slope.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.draws import quantile_errors
+    draws = np.random.default_rng(0).normal(size=(64, 32, 1))
+    assert 0.02 < quantile_errors(draws, [0.5])[0, 0] < 0.04  # 1.25 σ/√n for the median
+    ```
+    """
+    flat, found = draws.reshape(-1, draws.shape[-1]), []
+    for level in levels:
+        quantile = np.quantile(flat, level, axis=0, method="hazen")
+        error = _between(draws <= quantile)
+        reach = np.minimum(REACH * error, MOST_REACH * min(level, 1 - level)) + 1 / len(flat)
+        columns = zip(flat.T, np.stack([level - reach, level + reach], axis=1), strict=True)
+        apart = [np.diff(np.quantile(column, np.clip(both, 0, 1), method="hazen"))[0] for column, both in columns]
+        found.append(error * apart / (2 * reach))
+    return np.array(found).reshape(len(levels), draws.shape[-1])
+
 
 AT_ONCE = 2_000_000  # numbers held while predicting
 
@@ -43,21 +99,19 @@ class Predictions:
 
     - `mean`: E[y | x], for classes their probabilities.
     - `std_error`: the Monte Carlo standard error of `mean`; more effort makes it smaller.
-    - `spread`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
+    - `sd`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
     - `noise`: the standard deviation of y about E[y | x, θ]; nothing makes it smaller.
     """
 
     mean: np.ndarray
     std_error: np.ndarray
-    spread: np.ndarray
+    sd: np.ndarray
     noise: np.ndarray
 
-    mc_error = Renamed("std_error")
-
     @property
-    def sd(self) -> np.ndarray:
-        """The predictive standard deviation of one observation: spread and noise together."""
-        return np.hypot(self.spread, self.noise)
+    def predictive_sd(self) -> np.ndarray:
+        """The predictive standard deviation of one observation: of its mean and noise together."""
+        return np.hypot(self.sd, self.noise)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +141,7 @@ class GroupDraws:
         """Posterior standard deviations: levels × columns."""
         return self.deviations.std(axis=(0, 1))
 
-    def spreads(self) -> np.ndarray:
+    def parameters(self) -> np.ndarray:
         """Standard deviations, then correlations, as in `GroupTerm.names`: chains × draws × numbers."""
         covariance = self.root @ np.swapaxes(self.root, -1, -2)
         sd = np.sqrt(np.einsum("...ii->...i", covariance))
@@ -149,11 +203,6 @@ class Draws:
         return self.theta.shape[0] * self.theta.shape[1]
 
     @property
-    def weights(self) -> np.ndarray:
-        """Ones, chains × draws: earlier versions weighted draws."""
-        return np.ones(self.theta.shape[:2])
-
-    @property
     def num_columns(self) -> int:
         """How many columns a row has, the intercept's not counted."""
         return len(self.units.scale)
@@ -164,12 +213,12 @@ class Draws:
         return self.theta @ T.T + offset
 
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The mean over draws of values, chains × draws × …, and its standard error from the spread between chains."""
+        """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""
         mean = np.mean(values, axis=(0, 1))
         by_chain = np.mean(values - mean, axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
 
-    def spreads(self) -> np.ndarray:
+    def sd(self) -> np.ndarray:
         """The posterior standard deviation of each coefficient."""
         draws = self.coefficients()
         return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
@@ -192,11 +241,11 @@ class Draws:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
         X = self._columns(X)
         beside = self._read(len(X), **beside)
-        measured = isinstance(self.likelihood, Normal | StudentT)
+        measured = self.likelihood.measured
         if measured and not self.groups:
             return Predictions(*self._linear(X, **beside))
-        draws = self if measured else self.single()  # a mean of 10⁶ with a spread of 1 needs double precision
-        if isinstance(self.likelihood, Categorical):
+        draws = self if measured else self.single()  # a mean of 10⁶ with an sd of 1 needs double precision
+        if self.likelihood.vector:
             odds, chains = against_first(self.theta, self.likelihood.basis), len(self.theta)
             part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
         else:
@@ -313,3 +362,92 @@ def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> Gr
     raise InvalidInput(
         f"`groups` has no term for the group {group.name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level."
     )
+
+
+MOST_DRAWS = 1000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictive:
+    """The law of y at n rows under each of S draws.
+
+    **Attributes:**
+
+    - `likelihood`: the model of y; `t`, `given`: what it takes for each draw and row: S × n (× q), and arrays that broadcast with
+      S × n.
+    - `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C.
+    - `variance`: of y given θ_s, of the same shape.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.fit import fit
+    from gyromc.regression.draws import Predictive
+    X, y = np.arange(12.0)[:, None], np.arange(12) % 2
+    law = Predictive.of(fit(X, y, "logistic", effort="quick").posterior, X)
+    assert law.mean.shape == law.replicate(np.random.default_rng(0)).shape == (law.num_draws, 12)
+    np.testing.assert_allclose(np.exp(law.log_density(y)), np.where(y == 1, law.mean, 1 - law.mean))
+    ```
+    """
+
+    likelihood: Likelihood
+    t: np.ndarray
+    given: tuple[np.ndarray, ...] = ()
+
+    @classmethod
+    def of(cls, posterior: Draws, X, most_draws: int = MOST_DRAWS, **beside: Any) -> "Predictive":
+        """The law of y at the rows of X, under at most about `most_draws` draws, evenly spaced in every chain.
+
+        `beside`: what `Draws.predictors` takes beside X.
+        """
+        t, given = posterior.thinned(most_draws).predictors(X, **beside)
+        chains, draws = t.shape[:2]
+        return cls(
+            posterior.likelihood,
+            t.reshape(chains * draws, *t.shape[2:]),
+            tuple(_by_draw(g, chains, draws) for g in given),
+        )
+
+    @property
+    def num_draws(self) -> int:
+        """S."""
+        return self.t.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows n."""
+        return self.t.shape[1]
+
+    @property
+    def kind(self) -> ResponseKind:
+        """Whether y is a number, a count or a class."""
+        return self.likelihood.response
+
+    @functools.cached_property
+    def mean(self) -> np.ndarray:
+        """E[y | θ_s], or the probabilities of the classes."""
+        return self.likelihood.mean(self.t, *self.given)
+
+    @functools.cached_property
+    def variance(self) -> np.ndarray:
+        """The variance of y given θ_s, or of each class's indicator."""
+        given = self.given if self.mean.ndim == 2 else tuple(g[..., None] for g in self.given)
+        return np.broadcast_to(self.likelihood.variance(self.mean, *given), self.mean.shape)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """log p(y_i | θ_s), S × n."""
+        return self.likelihood.log_density(self.t, y, *self.given)
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """P(Y_i ≤ y_i | θ_s), S × n."""
+        return self.likelihood.cdf(y, self.t, *self.given)
+
+    def replicate(self, rng: np.random.Generator) -> np.ndarray:
+        """One response for each draw and row, S × n: data as they would come if the model were right."""
+        return self.likelihood.sample(rng, self.t, *self.given)
+
+
+def _by_draw(given: np.ndarray, chains: int, draws: int) -> np.ndarray:
+    """An array that broadcasts with chains × draws × rows, as one that broadcasts with S × rows."""
+    if given.ndim < 2:
+        return given
+    return np.broadcast_to(given, (chains, draws, given.shape[-1])).reshape(chains * draws, -1)

@@ -1,33 +1,28 @@
-"""What a fit says in the words people quote: odds and rate ratios, average changes of E[y], and contrasts between levels.
+"""What a fit says in the words people quote: odds and rate ratios, average changes of E[y], contrasts, robust deviations.
 
-Input: a fit, its rows and the column of the file that each column of X comes from. Output: a list of `Effect`. A ratio is
-exp of a coefficient, or of a difference of two; a change is E[y | x'] - E[y | x], averaged over rows, x' with one thing changed.
+Input: a fit, its rows and the column of the file that each column of X comes from. Output: a list of `Effect`. A ratio is exp of
+a coefficient, or of a difference of two; a change is E[y | x'] - E[y | x], averaged over rows, x' with one thing changed.
+
+`robust_sd` are standard deviations of coefficients that hold where the model's own variance of y is wrong: the sandwich
+H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log p(y | t) times the
+standardised row, summed over the rows of a cluster. Further parameters are held at their posterior means.
 """
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gyromc.regression.fitted import Fit
-from gyromc.regression.predictive import Predictive
+from gyromc.checks import require
+from gyromc.regression.draws import Predictive
+from gyromc.regression.fit import Fit
+from gyromc.regression.problem import cut
 
-__all__ = ["RATIOS", "Effect", "changeable", "effects"]
+__all__ = ["Effect", "changeable", "effects", "robust_sd"]
 
-RATIOS = {
-    "logistic": "odds ratio",
-    "binomial": "odds ratio",
-    "beta-binomial": "odds ratio",
-    "ordinal": "odds ratio of a higher class",
-    "poisson": "rate ratio",
-    "negative-binomial": "rate ratio",
-    "gamma": "ratio of means",
-}
-"""What exp of a coefficient is, by model; the others have no such ratio."""
-CHANGES = {"logistic", "binomial", "beta-binomial", "poisson", "negative-binomial", "gamma"}  # E[y] is not linear in x
-DIFFERENCES = {"linear", "student-t"}  # E[y] is: a coefficient is the change
 MOST_ROWS, MOST_DRAWS = 500, 500  # of averages over rows
 MOST_CONTRASTS = 15  # between the levels of one column
 
@@ -73,18 +68,20 @@ def effects(
     assert [effect.name for effect in found] == ["dose + 1", "sex: m against f"]
     ```
     """
-    if fit.model not in {*RATIOS, *DIFFERENCES}:
+    likelihood = fit.posterior.likelihood
+    if likelihood.words.ratio is None and not likelihood.measured:
         return []
     place = {c.name: k for k, c in enumerate(fit.coefficients)}
     draws = fit.posterior.coefficients().reshape(-1, len(place))
     picked = np.unique(np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(int))
-    study = _Study(fit, X[picked], {} if beside is None else _rows_of(beside, picked))
+    study = _Study(fit, X[picked], cut(beside, picked))
     found = []
     for source, columns in changeable(fit.names, sources, X).items():
         moves = _moves(source, columns, fit.names, X, (references or {}).get(source, "the reference"))
         for name, to, start in moves:
-            if fit.model in DIFFERENCES and (to is None or start is None):
-                continue  # the coefficient says it
+            # of a mean that is linear in x, the coefficient is the change
+            if likelihood.measured and (to is None or start is None):
+                continue
             along = sum(s * draws[:, place[fit.names[j]]] for j, s in ((to, 1.0), (start, -1.0)) if j is not None)
             found.append(study.effect(name, along, columns, to, start))
     return found
@@ -98,13 +95,13 @@ class _Study:
 
     def effect(self, name: str, along: Any, columns: list[int], to: int | None, start: int | None) -> Effect:
         """The effect of a move with these draws of its coefficient; `columns` are all of its source."""
-        model = self.fit.model
+        likelihood = self.fit.posterior.likelihood
         tails = [(1 - self.fit.level) / 2, 0.5, (1 + self.fit.level) / 2]
         low, middle, high = np.quantile(along, tails, method="hazen")
-        if model in DIFFERENCES:
+        if likelihood.measured:
             return Effect(name, change=float(np.mean(along)), change_interval=(float(low), float(high)))
         ratio = Effect(name, float(np.exp(middle)), (float(np.exp(low)), float(np.exp(high))))
-        if model not in CHANGES:
+        if likelihood.cutpoints:
             return ratio
         change = (self._mean(columns, to) - self._mean(columns, start)).mean(axis=1)
         low, _, high = np.quantile(change, tails, method="hazen")
@@ -157,10 +154,81 @@ def _moves(
     return [*moves, *((f"{source}: {level[b]} against {level[a]}", b, a) for a, b in pairs)]
 
 
-def _rows_of(beside: Mapping[str, Any], picked: np.ndarray) -> dict[str, Any]:
-    """What stands beside X, at some of the rows."""
-    cut = lambda group: dataclasses.replace(group, Z=group.Z[picked], index=group.index[picked])
-    return {
-        name: tuple(map(cut, value)) if name == "groups" else np.asarray(value)[picked]
-        for name, value in beside.items()
-    }
+STEP = 1e-4  # of the linear predictor, for differences
+
+
+def robust_sd(
+    fit: Fit,
+    X: np.ndarray,
+    y: np.ndarray,
+    clusters: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    **beside: Any,
+) -> np.ndarray:
+    """Return the robust standard deviation of each coefficient of a fit.
+
+    **Arguments:**
+
+    - `fit`, `X`, `y`: a fit without groups, and the rows that it was fitted to; `beside`: offset and trials, as in the fit.
+    - `clusters`: a number for each row; rows of one cluster may depend on each other. Every row by itself when left out.
+    - `weights`: as in the fit.
+
+    The finite-sample factors are those of R's and Stata's defaults: n/(n − k), and G/(G − 1) · (n − 1)/(n − k) for G clusters.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.fit import fit
+    from gyromc.regression.effects import robust_sd
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, 400)
+    y = 1 + x + x * rng.standard_normal(400)
+    found = fit(x[:, None], y, effort="quick")
+    assert robust_sd(found, x[:, None], y)[0] < found.sd["intercept"]
+    ```
+    """
+    posterior, likelihood = fit.posterior, fit.posterior.likelihood
+    require(
+        not getattr(posterior, "groups", ()),
+        "Robust standard deviations are for models without groups. Fit without them and pass `clusters`.",
+    )
+    require(
+        likelihood.outputs == 1,
+        "Robust standard deviations are for models with one linear predictor, not for several classes.",
+    )
+    mean = _at_mean(posterior)
+    t, given = mean.predictors(X, **beside)
+    t, given = t[0, 0], tuple(g[0, 0] if np.ndim(g) == 3 else g for g in given)
+    h = STEP * max(1.0, posterior.units.y_scale)
+    low, mid, high = (-likelihood.log_density(t + d, y, *given) for d in (-h, 0.0, h))
+    w = np.ones(len(y)) if weights is None else weights
+    slope, curvature = w * (high - low) / (2 * h), np.maximum(w * (high - 2 * mid + low) / h**2, 0.0)
+    rows = posterior.units.y_scale * posterior.units.rows(X)  # ∂t/∂θ
+    H = (rows * curvature[:, None]).T @ rows + _prior_precision(fit, rows.shape[1])
+    scores = rows * slope[:, None]
+    n, k = len(y), rows.shape[1]
+    factor = n / max(n - k, 1)
+    if clusters is not None:
+        names, place = np.unique(clusters, return_inverse=True)
+        require(len(names) > 1, "Cluster-robust standard deviations need two clusters or more: there is one.")
+        summed = np.zeros((len(names), k))
+        np.add.at(summed, place, scores)
+        scores, factor = summed, len(names) / (len(names) - 1) * (n - 1) / max(n - k, 1)
+    half = np.linalg.solve(H, scores.T)
+    T, _ = posterior.units.coefficients(likelihood.basis)
+    covariance = factor * T @ (half @ half.T) @ T.T
+    return np.sqrt(np.maximum(np.diag(covariance), 0.0))
+
+
+def _at_mean(posterior: Any) -> Any:
+    """Return the posterior with one draw: its mean."""
+    import dataclasses
+
+    given = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
+    return dataclasses.replace(posterior, theta=posterior.theta.mean(axis=(0, 1), keepdims=True), given=given)
+
+
+def _prior_precision(fit: Fit, size: int) -> np.ndarray:
+    """Return the precision of θ's prior, which is one number for all coordinates."""
+    precision = float(np.asarray(fit.target.prior_precision).ravel()[0])
+    require(math.isfinite(precision), "The prior of the fit is not known.")
+    return precision * np.eye(size)

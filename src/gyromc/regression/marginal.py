@@ -3,7 +3,7 @@
 A `MixedRegression` with normal noise in, draws out. Given σ and the groups' standard deviations and correlations, φ, coefficients
 and deviations are Gaussian: with W the columns and the groups' designs, R the root of their prior covariance, A = I + RᵀWᵀWR/σ²,
 and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ, standard normal a priori, are drawn
-from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and spreads of the coefficients given each φ are exact.
+from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and sds of the coefficients given each φ are exact.
 """
 
 import dataclasses
@@ -13,8 +13,6 @@ import numpy as np
 from scipy import linalg, optimize, special
 
 from gyromc.targets.mixed import MixedRegression
-
-__all__ = ["FREEDOM", "ROUNDS", "WIDER", "Marginal", "Weighted", "proposed"]
 
 FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
 ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept
@@ -95,7 +93,7 @@ class Marginal:
         roots, first = [], 1
         for group in self.target.groups:
             a, b = first + group.sizes[0], first + sum(group.sizes[:2])
-            roots.append(group.spreads(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b]))
+            roots.append(group.sds(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b]))
             first = b
         return np.asarray(self.target.likelihood.natural(phi[:, :1])[0]), roots
 

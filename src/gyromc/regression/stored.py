@@ -1,8 +1,7 @@
 """The classes that a stored posterior is made of, by name: what a saved file may hold, and nothing else."""
 
 from gyromc.regression.draws import Draws, GroupDraws
-from gyromc.regression.sums import RowSums
-from gyromc.regression.units import Units
+from gyromc.regression.standardised import RowSums, Units
 from gyromc.targets import families
 from gyromc.targets.likelihoods import Likelihood
 

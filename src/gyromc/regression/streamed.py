@@ -20,13 +20,13 @@ from gyromc.data import RowSource, over_blocks, prefetched, store
 from gyromc.data.passes import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
-from gyromc.expectation.expect import expect
 from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.conjugate import integrate
-from gyromc.regression.fitted import Coefficient
-from gyromc.regression.units import INTERCEPT_SCALE, Units
+from gyromc.regression.fit import Coefficient
+from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
 from gyromc.targets.streamed import FAMILIES
 
@@ -42,13 +42,13 @@ class Learnt:
 
     **Attributes:**
 
-    - `mean`, `spread`, `low`, `high`: of the columns, then of y; `two_values`: which of them take two values.
+    - `mean`, `sd`, `low`, `high`: of the columns, then of y; `two_values`: which of them take two values.
     - `whole`: whether every y is a whole number that is not negative.
     - `sample`: some rows, drawn without replacement, in their order.
     """
 
     mean: np.ndarray
-    spread: np.ndarray
+    sd: np.ndarray
     low: np.ndarray
     high: np.ndarray
     two_values: np.ndarray
@@ -57,7 +57,7 @@ class Learnt:
 
     def units(self, prior_scale: float, measured: bool) -> Units:
         """The units of `regression.fit`: columns of two values are scaled by half their distance."""
-        scale = np.where(self.spread > 1e-10 * np.maximum(np.abs(self.high), np.abs(self.low)), self.spread, 1.0)
+        scale = np.where(self.sd > 1e-10 * np.maximum(np.abs(self.high), np.abs(self.low)), self.sd, 1.0)
         y_center, y_scale = (self.mean[-1], scale[-1]) if measured else (0.0, 1.0)
         scale = np.where(self.two_values, (self.high - self.low) / 2, scale)[:-1]
         return Units(self.mean[:-1], scale, float(y_center), float(y_scale), INTERCEPT_SCALE / prior_scale)
@@ -234,19 +234,17 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         found = expect(_plan(model, chosen), chosen, error, seed=seed, progress=False)
     half = float(special.ndtri((1 + LEVEL) / 2))
     rows = []
-    for name, start, spread in zip(labels, offset, sd, strict=True):
+    for name, start, width in zip(labels, offset, sd, strict=True):
         one = found[name]
         bias = math.sqrt(max(0.0, one.total_error**2 - one.std_error**2))
         mean = one.mean + float(start)
         rows.append(
-            Coefficient(
-                name, None, mean, float(spread), mean - half * spread, mean + half * spread, one.std_error, bias
-            )
+            Coefficient(name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, bias)
         )
     run = found.run
     reason = (
         f"{run.plan.num_chains} chains × {run.steps_done} steps on engine {run.engine}, gradients from {run.plan.oracle.name}. "
-        "Means come from the chains; spreads and intervals are those of the Gaussian at the mode, whose curvature was computed "
+        "Means come from the chains; sds and intervals are those of the Gaussian at the mode, whose curvature was computed "
         "from all rows."
     )
     return tuple(rows), reason, tuple(found.warnings)

@@ -22,7 +22,15 @@ from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 
-__all__ = ["ResultsFile", "csv_text", "json_text", "require_writable", "results_folder", "write_atomically"]
+__all__ = [
+    "ResultsFile",
+    "csv_text",
+    "json_text",
+    "require_file",
+    "require_writable",
+    "results_folder",
+    "write_atomically",
+]
 
 UNFINISHED = ".unfinished-"
 NEW = 60  # seconds in which a folder of another process is left alone, locked or not
@@ -68,6 +76,14 @@ def _refuse_files(directory: Path) -> None:
         except OSError as error:  # such as a name that is too long
             raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
         require(good, f"{path} is a file: pass a directory.")
+
+
+def require_file(path: Path | None, option: str) -> None:
+    """Raise `InvalidInput` where no file can be written to the path; nothing is checked where it is None."""
+    if path is None:
+        return
+    require(not path.is_dir(), f"`{option}` takes a file: {path} is a directory.")
+    require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
 
 
 def require_writable(directory: Path) -> None:

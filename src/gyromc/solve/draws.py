@@ -1,8 +1,8 @@
 """Anybody's draws, checked and sharpened by zero-mean functions: `gm.check` and `gm.sharpen`.
 
-Input: draws of any sampler and the target they are meant for. Output of `check`: the coordinates whose zero-mean functions have not
-mean zero (T13); of `sharpen`: means with errors, regressed on these functions (T11). Each takes one gradient for each draw. With
-few chains, a chain is cut into segments, and errors come from the differences between segments.
+Input: draws of any sampler and the target they are meant for. Output of `check`: the coordinates whose zero-mean functions do
+not average to zero (T13); of `sharpen`: means with errors, regressed on these functions (T11). Each takes one gradient for each
+draw. With few chains, a chain is cut into segments, and errors come from the differences between segments.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import numpy as np
 from scipy import special
 
 from gyromc.checks import coverage, require
+from gyromc.draws import read_draws
 from gyromc.errors import GyromcWarning
-from gyromc.extensions import load
 from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
 from gyromc.plan import Plan
@@ -91,7 +91,13 @@ class DrawCheck(Records[CheckedCoordinate], Shown):
         """The coordinates, the worst first."""
         order = sorted(self.values(), key=lambda row: -max(abs(row.shift_z), abs(row.variance_z)))
         cells = [
-            [row.name, f"{row.shift:+.3f}", f"{row.shift_z:+.1f}", f"{100 * row.variance_error:+.1f} %", f"{row.variance_z:+.1f}"]
+            [
+                row.name,
+                f"{row.shift:+.3f}",
+                f"{row.shift_z:+.1f}",
+                f"{100 * row.variance_error:+.1f} %",
+                f"{row.variance_z:+.1f}",
+            ]
             for row in order[:20]
         ]
         verdict = self.warnings or [f"{self.draws:,} draws agree with the target in every coordinate."]
@@ -124,7 +130,9 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
     center, sd = flat.mean(axis=0), flat.std(axis=0)
     sd = np.where(sd > 0, sd, 1.0)
-    covariance = fitted_metric(flat, slopes, most_dense=1000).covariance() if len(flat) > 2 * d and d <= 1000 else np.diag(sd**2)
+    covariance = (
+        fitted_metric(flat, slopes, most_dense=1000).covariance() if len(flat) > 2 * d and d <= 1000 else np.diag(sd**2)
+    )
     # the step that would bring the mean of ∇U to zero, and E[z_i ∂_i U] = 1
     shift = -(gradient.mean(axis=0) @ covariance) / sd
     virial = ((theta - center) * gradient - 1).mean(axis=0)
@@ -155,7 +163,12 @@ def _verdict(rows: Mapping[str, CheckedCoordinate]) -> list[str]:
 
 
 def sharpen(
-    draws: Any, target: Target | Plan, observables: Mapping[str, Any] | None = None, *, level: float = 0.95, start: Any = None
+    draws: Any,
+    target: Target | Plan,
+    observables: Mapping[str, Any] | None = None,
+    *,
+    level: float = 0.95,
+    start: Any = None,
 ) -> Posterior:
     """Means of anybody's draws with smaller errors: observables are regressed on functions whose mean is known to be zero.
 
@@ -206,7 +219,7 @@ def sharpen(
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
     """The question, and draws with their gradients as steps × segments × d."""
     question = Question.read(target, observables, start)
-    theta = np.asarray(load("read_draws")(draws, question.model.target), float)
+    theta = np.asarray(read_draws(draws, question.model.target), float)
     if theta.ndim == 2:
         theta = theta[None]
     chains, count, d = theta.shape

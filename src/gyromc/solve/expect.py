@@ -23,7 +23,7 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import Chains, ChainSettings
+from gyromc.solve.chains import ChainSettings, LangevinChains
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
 from gyromc.solve.sampling import Sampling, rotation_gain
@@ -46,11 +46,11 @@ class ExpectSettings:
     """
 
     seconds: float = 60.0
-    first_look: int = 12
+    first_look: int = 24
     growth: float = 1.5
     warm_share: float = 0.45
     few_gradients: float = 30_000
-    mixed: float = 1.05
+    mixed: float = 1.02
     unmixed: float = 1.1
     again: int = 2
     apart: float = 1.3
@@ -165,11 +165,11 @@ class Solver:
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up = False
 
-    def _new_chains(self) -> Chains | MinibatchChains:
+    def _new_chains(self) -> LangevinChains | MinibatchChains:
         model = self.question.model
         if not self.all_rows and serves_minibatches(model.flat_target, model.dim):
             return MinibatchChains(model, self.seed, self.settings)
-        return Chains(model.flat_target, model.dim, self.seed, self._out_of_time, self.settings)
+        return LangevinChains(model.flat_target, model.dim, self.seed, self._out_of_time, self.settings)
 
     def _out_of_time(self) -> bool:
         return self.stop() or time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.deadline
@@ -178,7 +178,9 @@ class Solver:
         """Why no further round is made, with a share of the limits."""
         if self.stop():
             return End.INTERRUPTED
-        if time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.began + share * (self.limits.deadline - self.limits.began):
+        if time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.began + share * (
+            self.limits.deadline - self.limits.began
+        ):
             return End.SECONDS
         step = self.chains.settings.chains * self.chains.settings.steps
         return End.GRADIENTS if self.chains.gradients + step > share * self.limits.gradients else None
@@ -247,7 +249,9 @@ class Solver:
             self.look_seconds = time.perf_counter() - looked
             relative = np.where(sharp.sd > 0, sharp.std_error / np.where(sharp.sd > 0, sharp.sd, 1.0), 0.0)
             worst = int(np.argmax(relative))
-            self.shown.describe(f"sampling, error {relative[worst]:.2g} of {self.error:g} ({self.question.names[worst]})")
+            self.shown.describe(
+                f"sampling, error {relative[worst]:.2g} of {self.error:g} ({self.question.names[worst]})"
+            )
             mixed = len(sampling.rounds) < 2 or np.nanmax(r_hat) <= SETTINGS.mixed
             if end is not None:
                 return End.REACHED if relative[worst] <= self.error else end
@@ -290,8 +294,8 @@ class Solver:
         if unmixed:
             largest = max(rows[name].r_hat for name in unmixed)
             said.append(
-                f"Chains have not mixed (R-hat up to {largest:.3g}): {group(unmixed)}. There may be several modes, or the chains are "
-                "too short: allow more `seconds`, or write the model in other coordinates."
+                f"Chains have not mixed (R-hat up to {largest:.3g}): {group(unmixed)}. There may be several modes, or the chains "
+                "are too short: allow more `seconds`, or write the model in other coordinates."
             )
         tests = sampling.tests()
         if tests:
@@ -299,19 +303,23 @@ class Solver:
             off = [labels[test.coordinate] for test in tests]
             said.append(
                 f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
-                f"({abs(tests[0].z):.1f} standard errors) along {group(off)}. Chains do not reach a part of the posterior, such as "
-                "the neck of a funnel: write the model in other coordinates (non-centred)."
+                f"({abs(tests[0].z):.1f} standard errors) along {group(off)}. Chains do not reach a part of the posterior, "
+                "such as the neck of a funnel: write the model in other coordinates (non-centred)."
             )
-        missed = {name: row.relative_error for name, row in rows.items() if row.relative_error > self.error * (1 + 1e-9)}
+        missed = {
+            name: row.relative_error for name, row in rows.items() if row.relative_error > self.error * (1 + 1e-9)
+        }
         if missed:
             worst = max(missed, key=lambda name: missed[name])
             took = self.limits.spent * (missed[worst] / self.error) ** 2
             said.append(
-                f"The error asked for, {self.error:g} posterior standard deviations, is not reached for {group(list(missed))}, at "
-                f"most {missed[worst]:.2g} ({worst}): {self.end}; about {duration(took)} would be needed."
+                f"The error asked for, {self.error:g} posterior standard deviations, is not reached for {group(list(missed))}, "
+                f"at most {missed[worst]:.2g} ({worst}): {self.end}; about {duration(took)} would be needed."
             )
         if self.cut_warm_up:
-            said.append("Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`.")
+            said.append(
+                "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
+            )
         return said
 
     def _coordinates(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Chains for many rows of data: Leimkuhler–Matthews steps with mini-batch gradients around the mode, the same interface as `Chains`.
+"""Chains for many rows of data, with the interface of `LangevinChains`: Leimkuhler–Matthews steps with mini-batch gradients.
 
 Input: a sum over data with many rows, near Gaussian around one mode. Output: rounds of states with the noisy gradients that moved
 them. The control variate of order 2 (T8) leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
@@ -21,7 +21,7 @@ from gyromc.oracles import ControlVariate
 from gyromc.shape.modes import descend
 from gyromc.solve.chains import ChainSettings, Round
 from gyromc.solve.metric import DenseMetric
-from gyromc.targets import SumOverData
+from gyromc.targets import StreamedRegression, SumOverData
 from gyromc.targets.regressions import KnownLikelihood
 
 __all__ = ["MinibatchChains", "serves_minibatches"]
@@ -87,18 +87,15 @@ def _round(target, oracle, state, metric, eta, key, steps: int):
 
 
 def serves_minibatches(target: Any, dim: int) -> bool:
-    """Whether a target has so many rows that mini-batches are worth their set-up."""
-    return (
-        isinstance(target, SumOverData)
-        and target.gaussian() is None
-        and SETTINGS.least_rows <= target.num_data
-        and target.num_data * dim >= SETTINGS.least_work
-        and dim <= SETTINGS.most_parameters
-    )
+    """Whether a target has so many rows that mini-batches are worth their set-up, or rows that are not in memory."""
+    if not isinstance(target, SumOverData) or target.gaussian() is not None or dim > SETTINGS.most_parameters:
+        return False
+    many = target.num_data >= SETTINGS.least_rows and target.num_data * dim >= SETTINGS.least_work
+    return many or isinstance(target, StreamedRegression)
 
 
 class MinibatchChains:
-    """As `Chains`, with gradients from mini-batches; `NoServiceError` from `begin` where these are too noisy."""
+    """As `LangevinChains`, with gradients from mini-batches; `NoServiceError` from `begin` where these are too noisy."""
 
     def __init__(self, model: Model, seed: int = 0, settings: ChainSettings | None = None):
         self.settings = settings or ChainSettings()
@@ -113,7 +110,9 @@ class MinibatchChains:
         """Find the mode, prepare the control variate there, and choose the size of the batch."""
         target = self.model.flat_target
         try:
-            mode = self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
+            mode = (
+                self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
+            )
             oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
             root = _inverse_root(target, oracle, mode)
         except (InvalidInput, np.linalg.LinAlgError) as error:
@@ -160,7 +159,10 @@ class MinibatchChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the warm-up, as rows."""
-        theta, gradient = (np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm]) for name in ("theta", "gradient"))
+        theta, gradient = (
+            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm])
+            for name in ("theta", "gradient")
+        )
         return theta, gradient
 
 

@@ -99,7 +99,8 @@ class Question:
         for name, h in asked.items():
             require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
             require(
-                callable(h), f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}."
+                callable(h),
+                f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
             )
             labels[name] = (name,) if isinstance(h, Ridge) else _value_labels(name, h, model.template)
             if isinstance(h, Ridge):
@@ -197,14 +198,18 @@ def _check_ridge(name: str, h: Ridge, model: Model) -> None:
 
 def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
     """The names of what a function returns: a number, or a pytree of arrays."""
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float32")), template)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float64")), template)
     try:
-        value = eqx.filter_eval_shape(h if isinstance(h, Observable) else private(h), params)
+        # in double precision, as it will be computed
+        with jax.enable_x64(True):
+            value = eqx.filter_eval_shape(h if isinstance(h, Observable) else private(h), params)
     except InvalidInput:
         raise
     except Exception as error:
         traced = isinstance(error, jax.errors.TracerArrayConversionError)
-        remedy = "Write it with `jax.numpy` in place of NumPy" if traced else "Check that it reads parameters like `start`"
+        remedy = (
+            "Write it with `jax.numpy` in place of NumPy" if traced else "Check that it reads parameters like `start`"
+        )
         raise InvalidInput(f"Observable {name!r} cannot be evaluated: {cause(error)}. {remedy}.") from error
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):

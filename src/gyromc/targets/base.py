@@ -45,24 +45,24 @@ class Target(eqx.Module):
         """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
         return None
 
-    def potentials(self, rows: np.ndarray) -> np.ndarray:
-        """U at every row, in float64; for targets over vectors."""
-        spend(POTENTIAL * len(rows))
-        return over_rows(_potential, rows, self)
+    def potentials(self, points: np.ndarray) -> np.ndarray:
+        """U at every point, in float64; for targets over vectors."""
+        spend(POTENTIAL * len(points))
+        return over_rows(potential_at, points, self)
 
-    def gradients(self, rows: np.ndarray) -> np.ndarray:
-        """∇U at every row, in float64; for targets over vectors."""
-        spend(len(rows))
-        return over_rows(_gradient, rows, self)
+    def gradients(self, points: np.ndarray) -> np.ndarray:
+        """∇U at every point, in float64; for targets over vectors."""
+        spend(len(points))
+        return over_rows(gradient_at, points, self)
 
-    def hessians(self, rows: np.ndarray, chunk: int = 512) -> np.ndarray:
-        """∇²U at every row, in float64; for targets over vectors."""
-        spend(np.size(rows))
-        return over_rows(_hessian, rows, self, chunk=chunk)
+    def hessians(self, points: np.ndarray, chunk: int = 512) -> np.ndarray:
+        """∇²U at every point, in float64; for targets over vectors."""
+        spend(np.size(points))
+        return over_rows(hessian_at, points, self, chunk=chunk)
 
-    def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
-        """The mean of ∇²U over the rows."""
-        return self.hessians(rows).mean(axis=0)
+    def mean_hessian(self, points: np.ndarray) -> np.ndarray:
+        """The mean of ∇²U over the points."""
+        return self.hessians(points).mean(axis=0)
 
     def reported(self, draws: Params) -> Params:
         """Draws (chains × draws × …) as shown to users: the parameters themselves, unless a target converts them."""
@@ -116,15 +116,18 @@ class SumOverData(Target):
         return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=chunk)
 
 
-def _potential(target, theta):
+def potential_at(target, theta):
+    """U of a target at one point."""
     return target.potential(theta)
 
 
-def _gradient(target, theta):
+def gradient_at(target, theta):
+    """∇U of a target at one point."""
     return target.gradient(theta)
 
 
-def _hessian(target, theta):
+def hessian_at(target, theta):
+    """∇²U of a target at one point."""
     return jax.hessian(target.potential)(theta)
 
 

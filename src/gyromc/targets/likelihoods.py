@@ -1,24 +1,28 @@
-"""Likelihoods of regressions as functions of the linear predictors t: -log p(y | t), its derivatives, and the law of y.
+"""What a likelihood of a regression is: -log p(y | t) of linear predictors t, its derivatives, the law of y, and facts about it.
 
-Input: linear predictors t, … × rows (… × rows × q for `Categorical`), responses y, and what else the law of y depends on
-(`given`: a noise scale, a shape, …), as arrays that broadcast with … × rows. Output: arrays of the same kind: one formula serves
-NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients); `sample` and `cdf` are for
-NumPy arrays.
+Input: linear predictors t, … × rows (… × rows × q where a row has a vector of them), responses y, and what else the law of y
+depends on (`given`: a noise scale, a shape, …), as arrays that broadcast with … × rows. Output: arrays of the same kind: one
+formula serves NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients); `sample` and
+`cdf` are for NumPy arrays. The likelihoods themselves are in `families`.
 """
 
 import abc
 import dataclasses
-import functools
-from typing import Any
+import enum
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-__all__ = ["Bernoulli", "Canonical", "Categorical", "Likelihood", "Normal", "Poisson", "contrasts", "library"]
+from gyromc.errors import InvalidInput
+
+__all__ = ["Canonical", "Likelihood", "LinkFunction", "ResponseKind", "Wording", "contrasts", "library"]
 
 Values = Any  # a NumPy or a JAX array
+LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
+LARGE = 16.0  # arguments of Γ from which on Stirling's series has all digits
 
 
 def library(t) -> Any:
@@ -36,9 +40,130 @@ def log_sigmoid(t):
     return special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
 
 
+def log_gamma(x):
+    """log Γ(x)."""
+    return special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
+
+
+def exponential(u):
+    """The function that makes an exponential variable with mean 1 of a standard normal one."""
+    return -special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
+
+
+def dispersed(u):
+    """k with 1/√k exponential, of a standard normal u: the prior of shapes and concentrations."""
+    return library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0
+
+
+def stirling(x):
+    """log Γ(x) less (x - ½) log x - x + ½ log 2π, for large x."""
+    return (1 / 12 - (1 / 360 - 1 / (1260 * x**2)) / x**2) / x
+
+
+def rising(s, y):
+    """log Γ(s + y) - log Γ(s) - y log s, without loss of digits where s is large."""
+    numpy = library(s)
+    large = s > LARGE
+    big, small = numpy.where(large, s, LARGE), numpy.where(large, 1.0, s)
+    series = (big + y - 0.5) * numpy.log1p(y / big) - y + stirling(big + y) - stirling(big)
+    return numpy.where(large, series, log_gamma(small + y) - log_gamma(small) - y * numpy.log(small))
+
+
+def quick_sigmoid(t: np.ndarray) -> np.ndarray:
+    """1/(1 + e⁻ᵗ), in place: NumPy's exponential of single precision is quicker than SciPy's `expit`."""
+    np.negative(t, out=t)
+    np.exp(t, out=t)
+    t += 1
+    return np.reciprocal(t, out=t)
+
+
+def of_indicator(mean: np.ndarray, variance: np.ndarray, trials: Any = 1.0) -> np.ndarray:
+    """E[n p(1 - p)] from the mean and the variance of n p, for n trials."""
+    return np.maximum(mean * (1 - mean / trials) - variance / trials, 0.0)
+
+
+class ResponseKind(enum.Enum):
+    """What a response is."""
+
+    NUMBERS = "numbers"
+    COUNTS = "counts"
+    CLASSES = "classes"
+
+
+class LinkFunction(enum.Enum):
+    """What the linear predictor is: the mean itself, its logarithm, or the logarithm of odds."""
+
+    IDENTITY = "identity"
+    LOG = "log"
+    LOGIT = "logit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wording:
+    """A family in words; `{name}` is the target, `{positive}` its positive class.
+
+    - `title`: "Poisson regression"; `sentence`: the model in one sentence; `law`: "a Poisson law".
+    - `of`: what a coefficient changes; `effect`: the label of such a change.
+    - `ratio`: what exp of a coefficient is; None where it is nothing that people quote.
+    """
+
+    title: str
+    sentence: str
+    of: str
+    effect: str
+    law: str
+    ratio: str | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Likelihood(abc.ABC):
-    """A model of y given its linear predictors."""
+    """A model of y given its linear predictors, and what the rest of gyromc has to know about it.
+
+    **Facts**, of the class:
+
+    - `name`: of the family; `aliases`: names that R's packages have for it; `words`: a `Wording`.
+    - `response`, `link`: what y and t are; `needs`: what y must hold, in words, and `allowed(y)`: which of it does;
+      `remedy`: what to do where it does not.
+    - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
+    - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
+    - `known`: names of what is given for every row, before the further parameters.
+    - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
+    - `wider`: the family to take where y varies more than this one allows, or None.
+    - `rank`: place among all families, the simplest first.
+    """
+
+    name: ClassVar[str] = ""
+    words: ClassVar[Wording]
+    response: ClassVar[ResponseKind] = ResponseKind.COUNTS
+    link: ClassVar[LinkFunction] = LinkFunction.IDENTITY
+    rank: ClassVar[int] = 0
+    needs: ClassVar[str] = "finite numbers"
+    remedy: ClassVar[str] = "Take the family linear for measurements."
+    aliases: ClassVar[tuple[str, ...]] = ()
+    wider: ClassVar[str | None] = None
+    measured: ClassVar[bool] = False
+    vector: ClassVar[bool] = False
+    cutpoints: ClassVar[bool] = False
+    noise_from_mean: ClassVar[bool] = False
+    known: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def made(cls, num_classes: int) -> "Likelihood":
+        """The likelihood of a response with so many classes; their number does not matter but for several classes."""
+        return cls()
+
+    @classmethod
+    def allowed(cls, y: np.ndarray) -> np.ndarray:
+        """Which responses the family has."""
+        return np.isfinite(y) if cls.response is ResponseKind.NUMBERS else (y >= 0) & (y == np.round(y))
+
+    @classmethod
+    def require(cls, y: np.ndarray) -> None:
+        """Raise where a response is none that the family has, naming the first row."""
+        odd = np.flatnonzero(~cls.allowed(y))
+        if odd.size:
+            first = f"row {odd[0]} has {y[odd[0]]:g} ({odd.size} rows differ)"
+            raise InvalidInput(f"`y` must hold {cls.needs}: {first}. {cls.remedy.format(value=y[odd[0]])}")
 
     @property
     def outputs(self) -> int:
@@ -49,11 +174,6 @@ class Likelihood(abc.ABC):
     def basis(self) -> np.ndarray:
         """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """Names of what is given for every row, before the further parameters."""
-        return ()
 
     @property
     def auxiliary(self) -> tuple[str, ...]:
@@ -71,7 +191,7 @@ class Likelihood(abc.ABC):
     @property
     def discrete(self) -> bool:
         """Whether y is a whole number, so that its distribution function has jumps."""
-        return True
+        return self.response is not ResponseKind.NUMBERS
 
     @abc.abstractmethod
     def loss(self, t: Values, y: Values, *given: Values) -> Values:
@@ -81,9 +201,17 @@ class Likelihood(abc.ABC):
     def mean(self, t: Values, *given: Values) -> Values:
         """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
 
+    def quick_mean(self, t: np.ndarray, *given: Values) -> np.ndarray:
+        """`mean` of NumPy arrays, quickly: `t` may be overwritten. Probabilities of ordered classes come as C × … × rows."""
+        return self.mean(t, *given)
+
     @abc.abstractmethod
     def variance(self, mean: Values, *given: Values) -> Values:
         """The variance of y given its mean; of each class's indicator, for classes."""
+
+    def mean_variance(self, mean: np.ndarray, variance: np.ndarray, *given: Values) -> np.ndarray:
+        """E[Var(y | θ)] from the mean and the variance of E[y | θ] over draws, where these determine it."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def sample(self, rng: np.random.Generator, t: np.ndarray, *given: Values) -> np.ndarray:
@@ -116,160 +244,6 @@ class Canonical(Likelihood):
     @abc.abstractmethod
     def curvature(self, t: Values) -> Values:
         """∂² loss/∂t², independent of y in these models: of t's shape, or … × rows × q × q."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Normal(Canonical):
-    """y = t + N(0, 1); with `given` a noise scale σ, y = t + N(0, σ²)."""
-
-    @property
-    def discrete(self):
-        return False
-
-    def loss(self, t, y, *given):
-        if not given:
-            return 0.5 * (t - y) ** 2
-        return 0.5 * ((t - y) / given[0]) ** 2 + library(t).log(given[0])
-
-    def slope(self, t, y):
-        return t - y
-
-    def curvature(self, t):
-        return library(t).ones_like(t)
-
-    def mean(self, t, *given):
-        return t
-
-    def variance(self, mean, *given):
-        one = library(mean).ones_like(mean)
-        return one * given[0] ** 2 if given else one
-
-    def sample(self, rng, t, *given):
-        return rng.normal(t, *given)
-
-    def cdf(self, y, t, *given):
-        return special.ndtr((y - t) / given[0] if given else y - t)
-
-    def constant(self, y, *given):
-        return np.full(len(y), 0.5 * np.log(2 * np.pi))
-
-
-@dataclasses.dataclass(frozen=True)
-class Bernoulli(Canonical):
-    """P(y = 1) = 1/(1 + e⁻ᵗ)."""
-
-    def loss(self, t, y, *given):
-        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
-            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
-        return library(t).logaddexp(0.0, t) - y * t
-
-    def slope(self, t, y):
-        return sigmoid(t) - y
-
-    def curvature(self, t):
-        return self.variance(sigmoid(t))
-
-    def mean(self, t, *given):
-        return sigmoid(t)
-
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
-    def sample(self, rng, t, *given):
-        return (rng.random(np.shape(t)) < sigmoid(t)).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, np.where(y < 1, sigmoid(-t), 1.0))
-
-
-@dataclasses.dataclass(frozen=True)
-class Poisson(Canonical):
-    """y ~ Poisson(eᵗ)."""
-
-    def loss(self, t, y, *given):
-        return library(t).exp(t) - y * t
-
-    def slope(self, t, y):
-        return library(t).exp(t) - y
-
-    def curvature(self, t):
-        return library(t).exp(t)
-
-    def mean(self, t, *given):
-        return library(t).exp(t)
-
-    def variance(self, mean, *given):
-        return mean
-
-    def sample(self, rng, t, *given):
-        return rng.poisson(np.exp(t)).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, special.pdtr(np.maximum(y, 0), np.exp(t)))
-
-    def constant(self, y, *given):
-        return special.gammaln(y + 1)
-
-    def start(self, y):
-        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
-
-
-@dataclasses.dataclass(frozen=True)
-class Categorical(Canonical):
-    """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
-
-    **Arguments:**
-
-    - `num_classes`: C; a row has C-1 linear predictors.
-    """
-
-    num_classes: int
-
-    @property
-    def outputs(self) -> int:
-        return self.num_classes - 1
-
-    @functools.cached_property
-    def basis(self) -> np.ndarray:
-        return contrasts(self.num_classes)
-
-    def loss(self, t, y, *given):
-        weights = t @ self._basis(t).T
-        numpy = library(t)
-        label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
-        own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
-        total = special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
-        return total - own
-
-    def slope(self, t, y):
-        hit = y[:, None] == library(t).arange(self.num_classes)
-        return (self.mean(t) - hit) @ self._basis(t)
-
-    def curvature(self, t):
-        p, B = self.mean(t), self._basis(t)
-        middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(self.num_classes, -1)
-        return (p @ squares).reshape(*t.shape, self.outputs) - middle[..., :, None] * middle[..., None, :]
-
-    def mean(self, t, *given):
-        weights = t @ self._basis(t).T
-        if library(t) is jnp:
-            return jax.nn.softmax(weights, axis=-1)
-        columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
-        p = np.exp(columns - functools.reduce(np.maximum, columns))
-        return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
-
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
-    def sample(self, rng, t, *given):
-        below = np.cumsum(self.mean(t), axis=-1)[..., :-1]
-        return np.sum(rng.random((*below.shape[:-1], 1)) > below, axis=-1).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.sum(self.mean(t) * (np.arange(self.num_classes) <= np.asarray(y)[..., None]), axis=-1)
-
-    def _basis(self, t):
-        return self.basis.astype(t.dtype)
 
 
 def contrasts(count: int) -> np.ndarray:

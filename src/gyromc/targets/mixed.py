@@ -19,13 +19,16 @@ from scipy import special
 
 from gyromc.checks import numbers, positive, require
 from gyromc.evaluation import POTENTIAL, over_rows, spend
-from gyromc.targets.base import SumOverData
-from gyromc.targets.families import exponential
-from gyromc.targets.likelihoods import Likelihood, library
+from gyromc.targets.base import SumOverData, gradient_at, hessian_at, potential_at
+from gyromc.targets.likelihoods import Likelihood, exponential, library
 
 __all__ = ["Group", "MixedRegression"]
 
 LKJ = 2.0  # correlations: density ∝ det^(LKJ - 1) of the correlation matrix, nearly
+INFORMED = (
+    5.0  # ratio of the information of a level's rows to that of the law of the levels, from which on a group is centred
+)
+STEP = 1e-3  # of difference quotients in the linear predictors
 MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
 
 
@@ -41,6 +44,8 @@ class Group(eqx.Module):
     - `index`: the level of every row, from 0.
     - `num_levels`: how many levels there are.
     - `scale`: k prior means of the standard deviations.
+    - `centred`: whether θ holds the deviations themselves, in units of `scale`; otherwise standard normal numbers that the
+      standard deviations and correlations turn into them. The first suits levels with many rows, the second those with few.
 
     ```python
     import numpy as np
@@ -54,10 +59,11 @@ class Group(eqx.Module):
     index: np.ndarray
     scale: np.ndarray
     num_levels: int = eqx.field(static=True)
+    centred: bool = eqx.field(static=True, default=False)
 
-    def __init__(self, Z, index, num_levels: int, scale):
+    def __init__(self, Z, index, num_levels: int, scale, centred: bool = False):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
-        self.num_levels = num_levels
+        self.num_levels, self.centred = num_levels, centred
         fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
         require(
             fits, f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}."
@@ -71,7 +77,7 @@ class Group(eqx.Module):
         k = self.Z.shape[1]
         return k, k * (k - 1) // 2, k * self.num_levels
 
-    def spreads(self, u):
+    def sds(self, u):
         """The standard deviations: … × k."""
         return exponential(u) * self.scale
 
@@ -80,9 +86,9 @@ class Group(eqx.Module):
         xp, k = library(u), self.Z.shape[1]
         r, first = {}, 0
         for j in range(k - 1):  # the partial correlations given the first j columns
-            spread = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
+            scale = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
             for i in range(j + 1, k):
-                r[i, j] = xp.tanh(spread * u[..., first])
+                r[i, j] = xp.tanh(scale * u[..., first])
                 first += 1
         zero, rows = xp.zeros_like(u[..., 0]) if k > 1 else None, []
         for i in range(k):
@@ -94,11 +100,22 @@ class Group(eqx.Module):
             rows.append(xp.stack([*row, *[zero] * (k - 1 - i)], axis=-1) if k > 1 else None)
         return xp.stack(rows, axis=-2) if k > 1 else xp.ones((*u.shape[:-1], 1, 1), u.dtype)
 
-    def deviations(self, u_spread, u_correlation, z):
+    def deviations(self, u_sd, u_correlation, z):
         """b: … × levels × k."""
-        spreads, root = self.spreads(u_spread), self.correlation_root(u_correlation)
         z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
-        return z @ library(z).swapaxes(spreads[..., :, None] * root, -1, -2)
+        if self.centred:
+            return z * self.scale
+        sds, root = self.sds(u_sd), self.correlation_root(u_correlation)
+        return z @ library(z).swapaxes(sds[..., :, None] * root, -1, -2)
+
+    def energy(self, u_sd, u_correlation, z):
+        """-log p of the numbers z that make the deviations, given the others, up to a constant."""
+        if not self.centred:
+            return 0.5 * jnp.sum(z**2)
+        L = self.sds(u_sd)[..., :, None] * self.correlation_root(u_correlation)
+        b = self.deviations(u_sd, u_correlation, z)
+        standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
+        return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
 
 
 class MixedRegression(SumOverData):
@@ -214,8 +231,38 @@ class MixedRegression(SumOverData):
         return jax.tree.map(jnp.asarray if index is None else lambda x: jnp.asarray(x)[index], whole)
 
     def _prior(self, params):
-        first = params[: self.num_coefficients]
-        return 0.5 * self.prior_precision * jnp.vdot(first, first) + 0.5 * jnp.sum(params[self.num_coefficients :] ** 2)
+        beta, auxiliary, *rest = self.parts(params)
+        found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + 0.5 * jnp.sum(auxiliary**2)
+        for i, group in enumerate(self.groups):
+            u_sd, u_correlation, z = rest[3 * i : 3 * i + 3]
+            found = found + 0.5 * jnp.sum(u_sd**2) + 0.5 * jnp.sum(u_correlation**2)
+            found = found + group.energy(u_sd, u_correlation, z)
+        return found
+
+    def in_good_coordinates(self) -> "MixedRegression":
+        """The same model with the groups centred whose levels the data determine better than the law of the levels does.
+
+        A constant linear predictor that fits y gives every level its information I, the curvature summed over its rows, and an
+        effect, the slope over I. What the effects vary more than by chance, 1/I, is the variance between levels; where it times
+        I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge.
+        """
+        if self.likelihood.outputs > 1:
+            return self
+        given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
+        t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
+        loss = lambda t: self.weights * self.likelihood.loss(t, self.y, *self.known, *given)
+        low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
+        slope = (high - low) / (2 * STEP)
+        curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
+        groups = []
+        for group in self.groups:
+            sums = lambda x, group=group: np.bincount(group.index, x, minlength=group.num_levels)
+            information = np.maximum(sums(curvature), 1e-6)
+            effects = -sums(slope) / information
+            between = max(0.0, float(np.var(effects) - np.mean(1 / information)))
+            centred = bool(between * np.median(information) > INFORMED)
+            groups.append(Group(group.Z, group.index, group.num_levels, group.scale, centred))
+        return eqx.tree_at(lambda target: target.groups, self, tuple(groups))
 
     def potential(self, params):
         return jnp.sum(self._losses(params, self._rows())) + self._prior(params)
@@ -231,31 +278,19 @@ class MixedRegression(SumOverData):
         constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
         return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
 
-    def potentials(self, rows):
-        spend(POTENTIAL * len(rows))
-        return over_rows(_potential, rows, self, chunk=self._chunk(1))
+    def potentials(self, points):
+        spend(POTENTIAL * len(points))
+        return over_rows(potential_at, points, self, chunk=self._chunk(1))
 
-    def gradients(self, rows):
-        spend(len(rows))
-        return over_rows(_gradient, rows, self, chunk=self._chunk(2))
+    def gradients(self, points):
+        spend(len(points))
+        return over_rows(gradient_at, points, self, chunk=self._chunk(2))
 
-    def hessians(self, rows, chunk=512):
-        spend(np.size(rows))
-        return over_rows(_hessian, rows, self, chunk=min(chunk, self._chunk(self.dim)))
+    def hessians(self, points, chunk=512):
+        spend(np.size(points))
+        return over_rows(hessian_at, points, self, chunk=min(chunk, self._chunk(self.dim)))
 
     def _chunk(self, cost: int) -> int:
         """How many points are evaluated at once, a power of two."""
         most = max(1, MOST_AT_ONCE // (cost * self.num_data * self.likelihood.outputs))
         return min(2**15, 1 << (most.bit_length() - 1))
-
-
-def _potential(target, theta):
-    return target.potential(theta)
-
-
-def _gradient(target, theta):
-    return target.gradient(theta)
-
-
-def _hessian(target, theta):
-    return jax.hessian(target.potential)(theta)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import numbers, positive, require, whole
-from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.memory import require_memory
 from gyromc.targets.base import Scalar, SumOverData
-from gyromc.targets.likelihoods import Bernoulli, Canonical, Categorical, Normal, Poisson
+from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
+from gyromc.targets.likelihoods import Canonical, Likelihood
 
 MOST_AT_ONCE = 2**18  # linear predictors held while U, ∇U or ∇²U is evaluated at many points: 2 MB
 
@@ -110,8 +110,8 @@ class KnownLikelihood(SumOverData):
     def sampled(self, count: int) -> "WithLikelihood":
         """The same model in memory, of so many random rows or all where there are fewer, with as much less prior."""
 
-    def hessians(self, rows, chunk=512):
-        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(rows, float)])
+    def hessians(self, points, chunk=512):
+        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(points, float)])
 
     def data_hessian(self, theta):
         return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
@@ -127,7 +127,7 @@ class WithLikelihood(Regression, KnownLikelihood):
     @property
     def _scalar(self) -> bool:
         """Whether a row has one linear predictor as a number, not as a vector of one."""
-        return not isinstance(self.likelihood, Categorical)
+        return not self.likelihood.vector
 
     def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
@@ -141,26 +141,26 @@ class WithLikelihood(Regression, KnownLikelihood):
         weights = params if self._scalar else params.reshape(q, -1).T
         return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
 
-    def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, points: np.ndarray) -> list[np.ndarray]:
         """The points in parts whose linear predictors are held together."""
         at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
-        return np.array_split(rows, max(1, -(-len(rows) // at_once)))
+        return np.array_split(points, max(1, -(-len(points) // at_once)))
 
-    def potentials(self, rows):
-        rows = np.asarray(rows, float)
-        spend(POTENTIAL * len(rows))
-        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(rows)]
-        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
+    def potentials(self, points):
+        points = np.asarray(points, float)
+        spend(POTENTIAL * len(points))
+        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(points)]
+        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
 
-    def gradients(self, rows):
-        rows = np.asarray(rows, float)
-        spend(len(rows))
-        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(rows)]
-        return np.concatenate(found) + float(self.prior_precision) * rows
+    def gradients(self, points):
+        points = np.asarray(points, float)
+        spend(len(points))
+        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(points)]
+        return np.concatenate(found) + float(self.prior_precision) * points
 
-    def _data_gradients(self, rows: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at every row."""
-        slopes = self.likelihood.slope(self.predictors(rows), self.y)
+    def _data_gradients(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at every point."""
+        slopes = self.likelihood.slope(self.predictors(points), self.y)
         return (slopes if self._scalar else np.swapaxes(slopes, -1, -2)) @ self.X
 
     def start_point(self) -> np.ndarray:
@@ -177,13 +177,13 @@ class WithLikelihood(Regression, KnownLikelihood):
         fields, prior = (lambda t: (t.X, t.y, t.prior_precision)), self.prior_precision * count / self.num_data
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
-    def mean_hessian(self, rows):
+    def mean_hessian(self, points):
         q, p = self.likelihood.outputs, self.X.shape[1]
-        spend(len(rows) + self.dim)
+        spend(len(points) + self.dim)
         w = np.zeros((self.num_data, q, q))
-        for part in self._parts(np.asarray(rows, float)):
+        for part in self._parts(np.asarray(points, float)):
             w += self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q).sum(axis=0) / len(
-                rows
+                points
             )
         if q == 1:
             roots = self.X * np.sqrt(w[:, 0, 0, None])
@@ -293,13 +293,7 @@ class LogisticRegression(_KnownLinear):
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         Regression.__init__(self, X, y, prior_scale)
-        odd = np.flatnonzero((self.y != 0) & (self.y != 1))
-        if odd.size:
-            found = ", ".join(f"{v:g}" for v in np.unique(self.y[odd])[:5])
-            raise InvalidInput(
-                f"`y` must be 0 or 1: row {odd[0]} has {self.y[odd[0]]:g} ({odd.size} rows differ; values {found}). "
-                f"Encode the positive class as 1, for example `(y == {self.y[odd[0]]:g}).astype(int)`."
-            )
+        Bernoulli.require(self.y)
 
 
 class PoissonRegression(_KnownLinear):
@@ -318,7 +312,7 @@ class PoissonRegression(_KnownLinear):
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         Regression.__init__(self, X, y, prior_scale)
-        _require_whole(self.y, "counts 0, 1, 2, …", "Use `LinearRegression` for measurements.")
+        Poisson.require(self.y)
 
 
 class SoftmaxRegression(WithLikelihood):
@@ -347,7 +341,7 @@ class SoftmaxRegression(WithLikelihood):
 
     def __init__(self, X, y, prior_scale: float = 1.0, num_classes: int | None = None):
         Regression.__init__(self, X, y, prior_scale)
-        _require_whole(self.y, "classes 0, 1, 2, …", "Encode them: `np.unique(y, return_inverse=True)[1]`.")
+        Categorical.require(self.y)
         seen = int(self.y.max()) + 1
         count = max(2, seen) if num_classes is None else whole(num_classes, "num_classes", least=2)
         require(seen <= count, f"`y` holds class {seen - 1}, but `num_classes` is {count}: classes are counted from 0.")
@@ -378,7 +372,14 @@ class SoftmaxRegression(WithLikelihood):
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
 
 
-def _require_whole(y: np.ndarray, what: str, remedy: str) -> None:
-    odd = np.flatnonzero((y < 0) | (y != np.round(y)))
-    if odd.size:
-        raise InvalidInput(f"`y` must hold {what}: row {odd[0]} has {y[odd[0]]:g} ({odd.size} rows differ). {remedy}")
+BY_FAMILY: dict[str, type[_KnownLinear]] = {
+    kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
+}
+"""The target of each family that has coefficients only."""
+
+
+def regression(likelihood: Likelihood, X, y, prior_scale: float) -> WithLikelihood:
+    """The target of a likelihood without further parameters, with data and the prior N(0, prior_scale² I)."""
+    if isinstance(likelihood, Categorical):
+        return SoftmaxRegression(X, y, prior_scale, likelihood.num_classes)
+    return BY_FAMILY[likelihood.name](X, y, prior_scale)

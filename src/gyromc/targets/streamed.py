@@ -18,21 +18,11 @@ from gyromc.data import RowSource, over_blocks, random_access
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
-from gyromc.targets.regressions import (
-    KnownLikelihood,
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    WithLikelihood,
-)
+from gyromc.targets.regressions import BY_FAMILY as FAMILIES
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 __all__ = ["FAMILIES", "StreamedRegression"]
 
-FAMILIES: dict[str, type[WithLikelihood]] = {
-    "linear": LinearRegression,
-    "logistic": LogisticRegression,
-    "poisson": PoissonRegression,
-}
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
 IN_CACHE = 2**16  # and those of some of the points, so that the arrays between them stay in the processor's cache
@@ -128,16 +118,16 @@ class StreamedRegression(KnownLikelihood):
     def start_point(self):
         return np.zeros(self.dim)
 
-    def potentials(self, rows):
-        rows = np.asarray(rows, float)
-        return self.sums.losses(rows) + 0.5 * float(self.prior_precision) * np.sum(rows**2, axis=-1)
+    def potentials(self, points):
+        points = np.asarray(points, float)
+        return self.sums.losses(points) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
 
-    def gradients(self, rows):
-        rows = np.asarray(rows, float)
-        return self.sums.slopes(rows) + float(self.prior_precision) * rows
+    def gradients(self, points):
+        points = np.asarray(points, float)
+        return self.sums.slopes(points) + float(self.prior_precision) * points
 
-    def mean_hessian(self, rows):
-        return self.sums.mean_hessian(np.asarray(rows, float)) + float(self.prior_precision) * np.eye(self.dim)
+    def mean_hessian(self, points):
+        return self.sums.mean_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(self.dim)
 
     def data_products(self, theta, directions):
         return directions @ self.sums.at(np.asarray(theta, float)).hessian
@@ -223,32 +213,32 @@ class _Sums:
         t, model = X @ theta, self.likelihood
         return float(model.loss(t, y).sum()), model.slope(t, y) @ X, _curved(X, model.curvature(t))
 
-    def losses(self, rows: np.ndarray) -> np.ndarray:
-        """Σ_i ℓ_i at each row of θ."""
-        if len(rows) == 1:
-            return np.array([self.at(rows[0]).loss])
-        spend(POTENTIAL * len(rows))
+    def losses(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ℓ_i at each point."""
+        if len(points) == 1:
+            return np.array([self.at(points[0]).loss])
+        spend(POTENTIAL * len(points))
         return self.total(
-            _of_parts(rows, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(rows)
+            _of_parts(points, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(points)
         )
 
-    def slopes(self, rows: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at each row of θ."""
-        if len(rows) == 1:
-            return self.at(rows[0]).gradient[None]
-        spend(len(rows))
-        return self.total(_of_parts(rows, lambda part, X, y: self.likelihood.slope(part @ X.T, y) @ X), len(rows))
+    def slopes(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at each point."""
+        if len(points) == 1:
+            return self.at(points[0]).gradient[None]
+        spend(len(points))
+        return self.total(_of_parts(points, lambda part, X, y: self.likelihood.slope(part @ X.T, y) @ X), len(points))
 
-    def mean_hessian(self, rows: np.ndarray) -> np.ndarray:
-        """The mean over rows of θ of Σ_i ∇²ℓ_i."""
-        if len(rows) == 1:
-            return self.at(rows[0]).hessian.copy()
-        spend(len(rows) + rows.shape[1])
-        return self.total(lambda X, y: _curved(X, self.likelihood.curvature(rows @ X.T).mean(axis=0)), len(rows))
+    def mean_hessian(self, points: np.ndarray) -> np.ndarray:
+        """The mean over points of Σ_i ∇²ℓ_i."""
+        if len(points) == 1:
+            return self.at(points[0]).hessian.copy()
+        spend(len(points) + points.shape[1])
+        return self.total(lambda X, y: _curved(X, self.likelihood.curvature(points @ X.T).mean(axis=0)), len(points))
 
-    def products(self, rows: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Σ_i ∇²ℓ_i at each row of θ, times the direction in the same row."""
-        return np.stack([v @ self.at(theta).hessian for theta, v in zip(rows, directions, strict=True)])
+    def products(self, points: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i at each point, times the direction in the same row."""
+        return np.stack([v @ self.at(theta).hessian for theta, v in zip(points, directions, strict=True)])
 
     def total(self, function, points: int) -> Any:
         """The sum of a function of (X, y) over all blocks, in float64; blocks are smaller where it is of many points."""
@@ -271,12 +261,12 @@ class _Sums:
         return self.samples[count]
 
 
-def _of_parts(rows: np.ndarray, function: Callable) -> Callable:
-    """A function of (some rows of θ, X, y) as one of (X, y), whose results for all rows of θ are put together."""
+def _of_parts(points: np.ndarray, function: Callable) -> Callable:
+    """A function of (some points, X, y) as one of (X, y), whose results for all points are put together."""
 
     def found(X: np.ndarray, y: np.ndarray) -> np.ndarray:
         count = max(8, IN_CACHE // len(X))  # fewer would read X again and again
-        return np.concatenate([function(rows[i : i + count], X, y) for i in range(0, len(rows), count)])
+        return np.concatenate([function(points[i : i + count], X, y) for i in range(0, len(points), count)])
 
     return found
 

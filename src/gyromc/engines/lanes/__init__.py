@@ -3,30 +3,31 @@
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `random`, `functions`,
-`rows` and `vectors` are the parts they are made of.
+`program` turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target, `compiled` compiles
+them; `functions` and `vectors` are the parts they are made of.
 """
 
 import concurrent.futures
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
-from gyromc.engines.lanes import gradients, loops, program, random
+from gyromc.engines import base as protocol
+from gyromc.engines.base import initial_state as shared_state
+from gyromc.engines.lanes import compiled, functions, gradients, program
 from gyromc.engines.lanes.gradients import WIDTH
 from gyromc.engines.lanes.kernel import Chains, Task
 from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
-from gyromc.engines.state import initial_state as shared_state
-from gyromc.engines.threads import num_threads
+from gyromc.engines.slices import sliced
+from gyromc.memory import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-__all__ = ["Session", "initial_state", "num_threads", "why_not"]
-
-SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
+__all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
 
 TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 
@@ -35,9 +36,16 @@ def initial_state(plan: Plan) -> EngineState:
     """The state of all chains before the first step, each with its own stream of random numbers."""
     state = shared_state(plan)
     generator = np.zeros((plan.num_chains, 6), np.uint32)  # four words of state, then the bits of a spare normal
-    generator[:, :4] = random.streams(plan.seed, plan.num_chains)
+    generator[:, :4] = functions.streams(plan.seed, plan.num_chains)
     high, low, failed_at = state.high.astype(float), state.low.astype(float), state.failed_at.astype(np.int64)
     return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
+
+
+def open_session(
+    plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
+) -> protocol.Session:
+    """A session of the chains that this process moves, of all where there is one process; each chain has its own stream."""
+    return sliced(lambda part, rows, _: LanesSession(part, rows, sane_range, thin, slots), plan, state)
 
 
 class LanesSession:
@@ -51,11 +59,11 @@ class LanesSession:
         pairs = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair))
         variant = pairs, plan.martingale, self.program.window > 0
         if own:
-            self.loop = loops.loop_with(part, program.user_function(plan.flat_target), *variant)
+            self.loop = compiled.loop_with(part, program.user_function(plan.flat_target), *variant)
         else:
             types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
             names = [str(np.dtype(one)) for one in types]  # mapped rows can have a type of their own
-            self.loop = loops.loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
+            self.loop = compiled.loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
         self.threads = min(num_threads(), self.blocks)
         self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
         self.chains = self._chains(state, slots)
@@ -155,4 +163,4 @@ class LanesSession:
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
 
 
-Session = LanesSession  # the name in `protocol.Engine`
+Session = LanesSession

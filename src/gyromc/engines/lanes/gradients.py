@@ -16,15 +16,28 @@ import numpy as np
 from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp
-from gyromc.engines.lanes.random import next_index
-from gyromc.engines.lanes.rows import add_rows, add_weighted_rows, column_of_rows, dot_rows, transpose
-from gyromc.engines.lanes.vectors import LANES, fma, load, maximum, number, store, where_equal, zeros_like
+from gyromc.engines.lanes.functions import exp, next_index
+from gyromc.engines.lanes.vectors import (
+    LANES,
+    add_rows,
+    add_weighted_rows,
+    column_of_rows,
+    dot_rows,
+    fma,
+    load,
+    maximum,
+    number,
+    store,
+    transpose,
+    where_equal,
+    zeros_like,
+)
+from gyromc.engines.suitability import LIMITS
 
 NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
 MAPPED, IN_PLACE = 9, 10
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
-MOST_COMPARED = 512  # rows of a batch up to which comparing each with all others is the fastest way to distinct rows
+MOST_COMPARED = LIMITS.lanes_compared
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 
 OPTIONS: Any = {"inline": "always", "forceinline": True, "error_model": "numpy", "_nrt": False}

@@ -18,14 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import logistic, softplus, tanh
+from gyromc.engines.lanes.functions import logistic, normal_pair, softplus, tanh
 from gyromc.engines.lanes.gradients import (
     WIDTH,
     kernel,
     load_generator,
     store_generator,
 )
-from gyromc.engines.lanes.random import normal_pair
 from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 

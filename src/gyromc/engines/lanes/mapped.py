@@ -14,7 +14,6 @@ from gyromc.data import Mapped
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.gradients import (
     AFFINE,
-    MOST_COMPARED,
     SIGNED_LOGISTIC,
     WIDTH,
     chains_to_rows,
@@ -22,21 +21,24 @@ from gyromc.engines.lanes.gradients import (
     kernel,
     rows_to_chains,
 )
-from gyromc.engines.lanes.rows import (
+from gyromc.engines.lanes.vectors import (
+    LANES,
     add_weighted_rows,
     column_of_rows,
     copy_lanes,
     dot_rows,
+    load,
+    number,
     prefetch,
     read_bytes,
+    store,
+    zeros_like,
 )
-from gyromc.engines.lanes.vectors import LANES, load, number, store, zeros_like
-from gyromc.oracles import Batch, ControlVariate, Exact, Oracle
+from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
 
 AHEAD = 12  # rows that are being loaded while one is copied
-MOST_ROWS = 2**32 - 1  # that a word of 32 random bits chooses from
 
 
 class MappedRows(NamedTuple):
@@ -48,21 +50,6 @@ class MappedRows(NamedTuple):
     descriptor: int = -1
     data_offset: int = 0
     in_place: bool = False
-
-
-def why_not_mapped(target: StreamedRegression, oracle: Oracle) -> str | None:
-    """Why this engine cannot run chains over a source of rows, or None."""
-    if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
-        return None  # the gradient is linear: no row is read
-    if not isinstance(oracle, Batch):
-        return "it reads drawn rows of data that are not in memory, not all of them in every step"
-    if not isinstance(target.sums.by_row, Mapped):
-        return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
-    if target.num_data > MOST_ROWS:
-        return f"it chooses from {MOST_ROWS} rows at most, and the data have {target.num_data}"
-    if not oracle.replace and oracle.size > MOST_COMPARED:
-        return f"of rows that are not in memory it draws at most {MOST_COMPARED} distinct ones, and the batch has {oracle.size}"
-    return None
 
 
 def no_rows(dtype: np.dtype) -> MappedRows:

@@ -2,28 +2,36 @@
 
 `compile_program` takes a plan and returns a `Program`; `why_not` returns the reason why a plan has none. The nonlinear part of a
 target's gradient is one of the parts of `gradients`. Everything is computed in float64 and rounded once, to the run's precision.
+
+The increments of the martingale control variate (T9) are a table of terms: rows to multiply with (y⁺, s, ξ), and for every
+observable the terms of
+
+    ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant,   u_t a product with ξ, v_t a product with y⁺.
+
+A product is computed once for all terms that use its direction: often the noise of a quadratic term is parallel to that of the
+linear term, and its direction to the observable's own. The constant is E[Σ_t …] for the rows and numbers as they are rounded, so
+that ψ has mean zero whatever was shared or rounded.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import llvmlite.binding
 import numpy as np
 
 from gyromc import targets
 from gyromc.dynamics import augment
+from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import WIDTH
-from gyromc.engines.lanes.increments import increments, observables_alone
 from gyromc.engines.lanes.kernel import Program
-from gyromc.engines.lanes.mapped import mapped_rows, no_rows, why_not_mapped
-from gyromc.engines.lanes.translate import Untranslatable, on_vectors, translated
+from gyromc.engines.lanes.mapped import mapped_rows, no_rows
 from gyromc.engines.lanes.vectors import LANES
-from gyromc.engines.suitable import PROFILES, why_not_plan
-from gyromc.evaluation import doubled
+from gyromc.engines.lowering import at_center, linear_step
+from gyromc.engines.suitability import PROFILES
+from gyromc.martingale import martingale
 from gyromc.observables import Ridge
-from gyromc.oracles import Batch, ControlVariate, Gaussian
+from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets.streamed import FAMILIES
 
@@ -58,15 +66,14 @@ class Form(NamedTuple):
     batch: int = 0
 
 
-def why_not(plan: Plan) -> str | None:
-    """Why this engine cannot run the plan, by its first piece that does not fit, or None."""
-    target, reason = plan.flat_target, why_not_plan(plan)
-    if reason is not None:
+def why_not(plan: Plan, mesh: Any = None) -> str | None:
+    """Why this engine cannot run the plan: its first piece that does not fit, or an operation that cannot be compiled."""
+    target, reason = plan.flat_target, suitability.lanes(plan, mesh)
+    known = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, targets.StreamedRegression)
+    if reason is not None or type(target) in (*known, *KNOWN):
         return reason
-    if isinstance(target, targets.StreamedRegression):
-        return why_not_mapped(target, plan.oracle)
-    if type(target) in (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression, *KNOWN):
-        return None
+    from gyromc.engines.lanes.translate import Untranslatable
+
     try:
         user_function(target)
     except Untranslatable as error:
@@ -76,6 +83,8 @@ def why_not(plan: Plan) -> str | None:
 
 def user_function(target):
     """The scalar function of a user's own model, for vectors: φ′ of a `Separable`, the slope of a `GeneralizedLinear`."""
+    from gyromc.engines.lanes.translate import on_vectors, translated
+
     if isinstance(target, targets.Separable):
         if target.slope is not None:
             return on_vectors(target.slope, 1)
@@ -123,64 +132,51 @@ def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndar
     return X, y, KNOWN.get(type(target), gradients.USERS)
 
 
+def _linear_part(target: targets.GeneralizedLinear | targets.StreamedRegression, oracle: Batch):
+    """K and a of a mini-batch's gradient: the prior's part, and what a control variate has at its centre."""
+    K, a = float(target.prior_precision) * np.eye(target.dim), np.zeros(target.dim)
+    if isinstance(oracle, ControlVariate):
+        a = np.asarray(oracle.anchor, float)
+        if oracle.order == 2:
+            assert oracle.operator is not None  # see `suitability`
+            curvature = oracle.operator.dense()
+            K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)  # T8
+    return K, a
+
+
 def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
     (N, d), part = X.shape, gradients.BATCH
-    K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
     signed, affine, centred, curved = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False, 0
     columns = [X] if signed else [X, y]
     if isinstance(oracle, ControlVariate):
         center = np.asarray(oracle.center, float)
-        a, t = np.asarray(oracle.anchor, float), X @ center
+        t = X @ center
         if affine:
             columns = [X, t]  # the slope at θ less that at the centre is xᵀθ - xᵀc
         else:
             centred = True
             columns = [X, y, -1 / (1 + np.exp(t)) if signed else np.asarray(target.slope(t, y), float)]
         if oracle.order == 2:
-            assert oracle.operator is not None  # see `why_not`
             columns, curved = _second_order(target, center, t, columns)
-            curvature = oracle.operator.dense()
-            K, a = K + curvature, a - curvature @ center
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
     if affine and len(products) + d <= MAX_MOMENTS:
         part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
-    return Form(
-        K=K,
-        a=a,
-        c=N / oracle.size,
-        part=part,
-        slope_code=code,
-        uses_response=not signed,
-        uses_centre=centred,
-        curvature_column=curved,
-        table=_padded(*columns),
-        batch=oracle.size,
-    )
+    flags = {"uses_response": not signed, "uses_centre": centred, "curvature_column": curved}
+    table = _padded(*columns)
+    return Form(*_linear_part(target, oracle), N / oracle.size, part, code, **flags, table=table, batch=oracle.size)
 
 
 def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
     """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
-    d, centred, curved = target.dim, False, 0
-    K, a = float(target.prior_precision) * np.eye(d), np.zeros(d)
-    if isinstance(oracle, ControlVariate):
-        a, centred, curved = np.asarray(oracle.anchor, float), True, int(oracle.order == 2)
-        if curved:
-            assert oracle.operator is not None  # see `why_not`
-            curvature = oracle.operator.dense()
-            K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)
-    return Form(
-        K=K,
-        a=a,
-        c=target.num_data / oracle.size,
-        part=gradients.MAPPED,
-        slope_code=KNOWN[FAMILIES[target.family]],
-        uses_centre=centred,
-        curvature_column=curved,
-        table=_padded(np.zeros((0, d + 1))),
-        batch=oracle.size,
-    )
+    flags = {
+        "uses_centre": isinstance(oracle, ControlVariate),
+        "curvature_column": int(getattr(oracle, "order", 1) == 2),
+    }
+    table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[FAMILIES[target.family]]
+    K, a = _linear_part(target, oracle)
+    return Form(K, a, target.num_data / oracle.size, gradients.MAPPED, code, **flags, table=table, batch=oracle.size)
 
 
 def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int]:
@@ -192,11 +188,8 @@ def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> t
     X, y, slope = columns
     if type(target) is targets.LogisticRegression:
         w = -slope * (1 + slope)  # of p = -slope or 1 + slope, p(1-p)
-        return [X, w, slope - w * t], X.shape[1]  # T8
-    wide = doubled(target)
-    with jax.enable_x64(True):
-        w = np.asarray(wide.curvatures(jnp.asarray(center), *(jnp.asarray(x, float) for x in target.design)))
-        slope = np.asarray(wide.slope(jnp.asarray(t), jnp.asarray(y, float)))
+        return [X, w, slope - w * t], X.shape[1]
+    slope, w, t = at_center(target, center)
     return [X, y, slope - w * t, w], X.shape[1] + 2
 
 
@@ -212,41 +205,14 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 
 
 def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift of `kernel`, as dense arrays, from y⁺ = Ay + Bĝ + Cξ."""
-    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
-    P = augment(f.K, plan.augmented)
-    if plan.scheme.is_euler:
-        change, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
-    else:
-        change, scale, G = plan.step_matrices.A.copy(), 1.0, plan.step_matrices.B
-        change[:n, :n] -= np.eye(n)  # z is added to; the memory is replaced
-    change[:, :n] += scale * G @ P
-    shift = scale * G[:, :d] @ f.a
-    E = scale * f.c * G[:, :d]  # one c for all of s, or one for each of its entries
-    assert change.shape == (m, m)
-    return np.concatenate([change, E, noise_matrix(plan, scale, G[:, :d])], axis=1), shift
-
-
-def noise_matrix(plan: Plan, scale: float, G_theta: np.ndarray) -> np.ndarray:
-    """L: the scheme's noise and that of a Gaussian oracle, which adds τ·scale·G_θζ, drawn as one Gaussian where that can be.
-
-    It cannot where a martingale is summed, which is made of the scheme's own ξ, or where the scheme has a memory: its noise is
-    of lower rank than the state. The oracle then has d normals of its own, after the scheme's n.
-    """
-    oracle, alone = plan.oracle, plan.martingale or plan.state_size > plan.dynamics.size
-    tau = float(oracle.tau) if isinstance(oracle, Gaussian) else None
-    if alone or (tau is None and not plan.scheme.is_euler):
-        C = plan.step_matrices.C
-        return C if tau is None else np.concatenate([C, scale * tau * G_theta], axis=1)
-    C = None if plan.scheme.is_euler else plan.step_matrices.C
-    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
-    if tau is not None:
-        W = W + (scale * tau) ** 2 * G_theta @ G_theta.T  # T1: independent Gaussian noises
-    try:
-        return np.linalg.cholesky(W)
-    except np.linalg.LinAlgError:  # balanced noise at its largest step size: W is singular
-        values, basis = np.linalg.eigh(W)
-        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
+    """[B E L] and the shift of `kernel`, as dense arrays."""
+    d, step = plan.dim, linear_step(plan)
+    change = step.kept
+    change[:, : plan.dynamics.size] += step.scale * step.G @ augment(f.K, plan.augmented)
+    shift = step.scale * step.G[:, :d] @ f.a
+    E = step.scale * f.c * step.G[:, :d]  # one c for all of s, or one for each of its entries
+    parts = [change, E, step.noise] + ([] if step.oracle is None else [step.oracle])
+    return np.concatenate(parts, axis=1), shift
 
 
 def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -353,3 +319,88 @@ def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
     copy = buffer[start : start + array.nbytes].view(array.dtype)
     copy[:] = array.ravel()
     return copy
+
+
+PARALLEL = 1e-6  # sine of the angle up to which two directions are one
+NEGLIGIBLE = 1e-9  # of a row's largest entry: smaller ones are left out
+
+
+class Increments(NamedTuple):
+    """Rows over (y, s, ξ), the observables' own first, and the terms; `noise` and `state` are numbers of rows."""
+
+    rows: np.ndarray
+    start: np.ndarray  # where an observable's terms begin
+    noise: np.ndarray
+    state: np.ndarray
+    cross: np.ndarray
+    square: np.ndarray
+    linear: np.ndarray
+    constant: np.ndarray  # one per observable
+
+
+def observables_alone(plan: Plan) -> Increments:
+    """The observables' directions as rows, and no increments."""
+    none, index = np.zeros(0), np.zeros(0, int)
+    return Increments(_directions(plan), np.zeros(1, int), index, index, none, none, none, none)
+
+
+def increments(plan: Plan) -> Increments:
+    """The table for a plan with `martingale=True`; numbers are rounded to its precision."""
+    found, own = martingale(plan), _directions(plan)
+    m, d, n = plan.state_size, plan.dim, plan.dynamics.size
+    state, noise = _Rows(np.pad(own, ((0, 0), (0, m - d)))), _Rows(np.zeros((0, n)))
+    start, terms = [0], []
+    for j in range(len(own)):
+        linear, of_noise = found.linear[j], []
+        for t in np.flatnonzero(found.owner == j):
+            w, g = state.place(found.direction[t])
+            u, f = noise.place(g * state.rows[w] @ plan.step_matrices.C)
+            size = found.weight[t]  # T9: λ f u (2(g v - o) - f u) - …
+            of_noise.append([u, w, 2 * size * f * g, size * f * f, -2 * size * f * found.offset[t]])
+        if np.any(linear):
+            u, f = noise.place(linear)
+            same = [term for term in of_noise if term[0] == u]
+            if same:
+                same[0][4] += f
+            else:
+                of_noise.append([u, 0, 0.0, 0.0, f])
+        terms += of_noise
+        start.append(len(terms))
+    return _table(plan, state.rows, noise.rows, np.array(start), np.reshape(terms, (-1, 5)))
+
+
+def _directions(plan: Plan) -> np.ndarray:
+    return np.stack([np.asarray(h.direction, float) for h in plan.observables.values() if isinstance(h, Ridge)])
+
+
+def _table(plan: Plan, state: np.ndarray, noise: np.ndarray, start: np.ndarray, terms: np.ndarray) -> Increments:
+    """All of it rounded to the plan's precision, with constants that fit what was rounded."""
+    rounded = lambda x: np.asarray(x).astype(plan.dtype).astype(float)
+    m, d, n = plan.state_size, plan.dim, plan.dynamics.size
+    u, w = terms[:, 0].astype(int), terms[:, 1].astype(int)
+    state, noise, cross, square = map(rounded, (state, noise, terms[:, 2], terms[:, 3]))
+    drawn = (state @ plan.step_matrices.C)[w] if len(w) else np.zeros((0, n))
+    mean = cross * np.sum(noise[u] * drawn, axis=1) - square * np.sum(noise[u] ** 2, axis=1)
+    each = np.add.reduceat(np.append(mean, 0.0), start[:-1]) * (np.diff(start) > 0)
+    rows = np.zeros((len(state) + len(noise), m + d + n))
+    rows[: len(state), :m], rows[len(state) :, m + d :] = state, noise
+    return Increments(rows, start, len(state) + u, w, cross, square, rounded(terms[:, 4]), each)
+
+
+class _Rows:
+    """Directions found so far, of which no two found later are parallel."""
+
+    def __init__(self, rows: np.ndarray):
+        self.rows = rows
+
+    def place(self, direction: np.ndarray) -> tuple[int, float]:
+        """The number of the row parallel to a direction, added where there is none, and the factor: direction = factor · row."""
+        direction = np.where(np.abs(direction) > NEGLIGIBLE * np.max(np.abs(direction)), direction, 0.0)
+        squares = np.sum(self.rows**2, axis=1)
+        factors = (self.rows @ direction) / np.where(squares > 0, squares, 1.0)
+        away = np.linalg.norm(direction - factors[:, None] * self.rows, axis=1)
+        near = np.flatnonzero(away <= PARALLEL * np.linalg.norm(direction))
+        if len(near):
+            return int(near[0]), float(factors[near[0]])
+        self.rows = np.concatenate([self.rows, direction[None]])
+        return len(self.rows) - 1, 1.0

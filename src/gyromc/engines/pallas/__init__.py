@@ -12,77 +12,58 @@ Without a GPU the engine is not available, except that with the environment vari
 interpreted on the CPU: slow, for tests.
 """
 
-import os
+from typing import Any
 
 import jax
 import numpy as np
 
-from gyromc.engines.pallas import lowering
+from gyromc import processes
+from gyromc.engines import base as protocol
+from gyromc.engines import suitability
+from gyromc.engines.base import initial_state
+from gyromc.engines.pallas import lowering as lowerings
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.lowering import Lowering, instructions
-from gyromc.engines.pallas.recipe import SUPPORTED_ORACLES, Recipe, check, make_recipe
+from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
 from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
-from gyromc.engines.state import initial_state
+from gyromc.engines.slices import sliced
+from gyromc.engines.suitability import interpreting
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.targets import SumOverData
-from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["Session", "initial_state", "why_not"]
+__all__ = ["Session", "initial_state", "open_session", "why_not"]
 
-SLICED = True  # a slice of the chains has the random numbers that it has in the whole (`slices`)
-
-MAX_STEPS = NEVER - 1
-MOST_COORDINATES = 32
 LARGEST_TEAM = 8
 
 
-def why_not(plan: Plan) -> str | None:
+def why_not(plan: Plan, mesh: Any = None) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    reason = _no_device() or why_not_in_jax(plan.flat_target) or _plain_reason(plan)
+    reason = suitability.pallas(plan, mesh) or (None if interpreting() else lowerings.why_none())
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False), instructions(lowering.choose(), interpreting()).refusing():
+        with jax.enable_x64(False), instructions(lowerings.choose(), interpreting()).refusing():
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
     return None
 
 
-def interpreting() -> bool:
-    """Whether kernels are interpreted on the CPU, for tests."""
-    return os.environ.get("GYROMC_PALLAS_INTERPRET") == "1"
+def open_session(
+    plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
+) -> protocol.Session:
+    """A session of the chains that this process moves, in a slice for each of its devices on the mesh."""
 
+    def make(part: Plan, rows: EngineState, first: int) -> protocol.Session:
+        return PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
 
-def _no_device() -> str | None:
-    if interpreting():
-        return None
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        return f"it needs a GPU, and JAX's default device is {device.platform}"
-    if "cuda" not in device.client.platform_version.lower():
-        return "it needs a CUDA GPU (its kernels hold PTX instructions)"
-    return lowering.why_none()
-
-
-def _plain_reason(plan: Plan) -> str | None:
-    """The first reason that can be found without tracing a function."""
-    steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    reasons = {
-        f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
-        "it takes a constant step size and the plan has a schedule": plan.scheduled,
-        "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
-        f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
-        f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, SUPPORTED_ORACLES),
-        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
-        f"it holds states of at most {MOST_COORDINATES} numbers and the plan's has {n}": n > MOST_COORDINATES,
-        f"it counts at most {MAX_STEPS} steps and the plan has {steps}: continue a shorter run": steps > MAX_STEPS,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    own = processes.index()
+    devices = [None] if mesh is None else [device for device in mesh.devices.flat if device.process_index == own]
+    return sliced(make, plan, state, devices)
 
 
 def team_size(plan: Plan) -> int:
@@ -97,7 +78,7 @@ def team_size(plan: Plan) -> int:
 
 def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
     """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
-    chosen = lowering.choose(asked)
+    chosen = lowerings.choose(asked)
     warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
     return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
 
@@ -192,7 +173,7 @@ class PallasSession:
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 
 
-Session = PallasSession  # the name in `protocol.Engine`
+Session = PallasSession
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:

@@ -1,8 +1,10 @@
-"""A plan as the recipe of a kernel: its step and its sums as tiles, coefficients and tables.
+"""A plan as the recipe of a kernel: its step and its sums as tiles, coefficients and tables, and how a step reads its data.
 
 `make_recipe` takes a plan and returns a `Recipe` (all that is fixed when the kernel is compiled) and the arrays the kernel reads.
 Numbers that change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that
-differ only in them share one compiled kernel.
+differ only in them share one compiled kernel. For a target that is a sum over data, `read_data` returns `Rows` (which rows a step
+reads and what each adds to the gradient), the data as columns, and for a control variate the `Anchor`, which is added once per
+step.
 """
 
 import dataclasses
@@ -15,18 +17,150 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines.pallas.rows import Anchor, Rows, read_data
-from gyromc.engines.pallas.unrolled import entries, unroll
-from gyromc.flat import FlatSum
+from gyromc.engines.lowering import at_center, linear_step
+from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
+from gyromc.flat import FlatSum, ravel
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
-from gyromc.oracles import ControlVariate, Exact, Gaussian, Minibatch
+from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
-from gyromc.targets import FiniteSum, GeneralizedLinear
+from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
-SUPPORTED_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
+MOST_COLUMNS = 64
+MOST_DISTINCT = 64  # rows of a mini-batch without replacement: each is compared with all others in registers
+_SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A sum over data: which rows a step reads, and what a row adds to the gradient."""
+
+    num_rows: int
+    batch: int | None  # rows drawn per step; None: all of them
+    replace: bool  # whether a row can be drawn twice
+    num_columns: int
+    scale: float
+    add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
+
+
+class Anchor(NamedTuple):
+    """What a control variate adds to a step's gradient besides its rows and the prior: gradient + K(θ - center)."""
+
+    center: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray | None  # K; None at order 1
+
+
+class Data(NamedTuple):
+    """The rows of a plan; `rows` is None for a target without data, `anchor` without a control variate."""
+
+    rows: Rows | None
+    columns: np.ndarray
+    anchor: Anchor | None
+
+
+def read_data(plan: Plan) -> Data:
+    """How the step reads the target's data; `Unsupported` where the kernel cannot."""
+    target, oracle = plan.flat_target, plan.oracle
+    if not isinstance(target, SumOverData):
+        return Data(None, np.zeros((1, 1), np.float32), None)
+    N, batch, replace, anchor = target.num_data, None, True, None
+    if isinstance(oracle, Batch) and (oracle.replace or oracle.size < N):
+        batch, replace = oracle.size, oracle.replace
+        if not replace and batch > MOST_DISTINCT:
+            raise Unsupported(
+                f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
+            )
+    if batch is not None and isinstance(oracle, ControlVariate):  # all rows together are the exact gradient
+        anchor, add, columns = _anchored(plan)
+    elif isinstance(target, GeneralizedLinear):
+        add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
+    else:
+        inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
+        if not isinstance(inner, FiniteSum):
+            raise Unsupported(f"sums over data of type {type(inner).__name__}")
+        add, columns = _traced_row(inner, unravel, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
+    if len(columns) > MOST_COLUMNS:
+        raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
+    columns = np.ascontiguousarray(columns, np.float32)
+    return Data(Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns, anchor)
+
+
+def _linear_row(target: GeneralizedLinear) -> Callable:
+    """`Rows.add` for a target that reads its data through xᵀθ."""
+    slope = unroll(target.slope, _SCALAR, _SCALAR)
+
+    def add(theta, columns, weight):
+        *x, y = columns
+        s = slope(entries([_dot(x, theta)], ()), entries([y], ()))[()] * weight
+        return [s * a for a in x]
+
+    return add
+
+
+def _dot(x, theta):
+    return sum(a * b for a, b in zip(x[1:], theta[1:], strict=True)) + x[0] * theta[0]
+
+
+def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
+    """A control variate of a generalized linear model: its anchor, `Rows.add`, and the data with each row's part at the center.
+
+    A row x adds x times slope(xᵀθ) - slope(xᵀc), at order 2 less slope'(xᵀc) xᵀ(θ-c) as well.
+    """
+    target, oracle = plan.flat_target, plan.prepared_oracle
+    if not isinstance(target, GeneralizedLinear):
+        raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
+    assert isinstance(oracle, ControlVariate)
+    second = oracle.order == 2
+    K = _curvature(oracle) if second else None
+    found = at_center(target, np.asarray(oracle.center, float))
+    columns = np.stack([*target.X.T, target.y, *(found if second else found[:1])])
+    slope, d = unroll(target.slope, _SCALAR, _SCALAR), plan.dim
+
+    def add(theta, columns, weight):
+        x, y, rest = columns[:d], columns[d], columns[d + 1 :]
+        t = _dot(x, theta)
+        s = slope(entries([t], ()), entries([y], ()))[()] - rest[0]
+        if second:
+            s = s - rest[1] * (t - rest[2])  # the same t in both: its rounding cancels
+        return [s * weight * a for a in x]
+
+    return Anchor(np.asarray(oracle.center, float), np.asarray(oracle.anchor, float), K), add, columns
+
+
+def _curvature(oracle: ControlVariate) -> np.ndarray:
+    """K as a matrix, for a control variate of order 2 that uses the whole of it."""
+    if not oracle.complete or oracle.operator is None:
+        raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
+    return oracle.operator.dense()
+
+
+def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
+    """`Rows.add` for a user's log likelihood, and the data as columns."""
+    leaves, structure = jax.tree.flatten(target.data)
+    kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32
+    shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
+
+    def gradient(theta, *datum):
+        loss = lambda params: -target.log_likelihood(params, jax.tree.unflatten(structure, datum))
+        return ravel(jax.grad(loss)(unravel(theta)))
+
+    unrolled = unroll(gradient, theta_shape, *shapes)
+
+    def add(theta, columns, weight):
+        datum, start = [], 0
+        for shape in shapes:
+            tiles = [x.astype(shape.dtype) for x in columns[start : start + shape.size]]
+            datum.append(entries(tiles, shape.shape))
+            start += shape.size
+        return [g * weight for g in unrolled(theta, *datum)]
+
+    columns = [np.asarray(leaf, np.float32).reshape(leaf.shape[0], -1).T for leaf in leaves]
+    return add, np.concatenate(columns)
+
+
 MOST_LOADS = (
-    256  # numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory
+    256  # numbers that unrolled increments read; beyond, they are computed in a loop, with their sums in memory
 )
 
 Row = tuple[tuple[int, int, int], ...]
@@ -95,8 +229,9 @@ def _ranges(kinds: list) -> list:
 
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
-    step, data = _step(plan), read_data(plan)
-    coefficients, (drift, noise, kept, *oracle) = _compress(*(matrix for matrix in step if matrix is not None))
+    step, data = linear_step(plan), read_data(plan)
+    matrices = [step.scale * step.G, step.noise, step.kept] + ([] if step.oracle is None else [step.oracle])
+    coefficients, (drift, noise, kept, *oracle) = _compress(*matrices)
     anchor, center, coefficients = _anchor(data.anchor, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
@@ -142,48 +277,6 @@ def check(recipe: Recipe) -> None:
 
     columns = 0 if recipe.rows is None else recipe.rows.num_columns
     jax.eval_shape(everything, *[jax.ShapeDtypeStruct((2,), jnp.float32)] * (recipe.dim + columns))
-
-
-class _Step(NamedTuple):
-    """The matrices of a step, named as in `Recipe`."""
-
-    drift: np.ndarray
-    noise: np.ndarray
-    kept: np.ndarray
-    oracle: np.ndarray | None
-
-
-def _step(plan: Plan) -> _Step:
-    """The step of a linear scheme; a Gaussian oracle's noise and the scheme's are drawn as one Gaussian where that is possible.
-
-    That is the same law for half the normals. A martingale needs the scheme's own ξ, and a memory of the noise would have to
-    hold the oracle's as well: there the oracle has d normals of its own.
-    """
-    n, d, apart = plan.dynamics.size, plan.dim, plan.martingale or plan.state_size > plan.dynamics.size
-    if plan.scheme.is_euler and not apart:
-        eta, D = plan.eta, plan.dynamics.D
-        B, C, kept = -eta * (D + plan.dynamics.Q), None, np.zeros((n, n))
-        covariance = 2 * eta * D
-    else:
-        A, B, C = plan.step_matrices.A, plan.step_matrices.B, plan.step_matrices.C
-        kept = A - np.eye(len(A)) * (np.arange(len(A)) < n)
-        covariance = C @ C.T
-    if not isinstance(plan.oracle, Gaussian):
-        return _Step(B, np.linalg.cholesky(covariance) if C is None else C, kept, None)
-    spread = float(plan.oracle.tau) * B[:, :d]
-    if apart:
-        assert C is not None
-        return _Step(B, C, kept, spread)
-    return _Step(B, _root(covariance + spread @ spread.T), kept, None)
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """R with RRᵀ the given matrix, which may be singular."""
-    try:
-        return np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        values, basis = np.linalg.eigh(covariance)
-        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
 
 
 def _anchor(anchor: Anchor | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:

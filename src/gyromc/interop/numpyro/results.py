@@ -210,17 +210,20 @@ class Summary(Records[Row], Shown):
     ess = Column[float]("How many independent draws would give the mean the same error.")
 
     def shown(self) -> Sequence[Table | str]:
-        """One table, with a note below it, and the warnings."""
-        rows = [(name, *_cells(row)) for name, row in self.items()]
+        """One table without the columns of which nothing is known, with a note below it, and the warnings."""
         columns = ("site", "mean", "± (Monte Carlo)", "sd", "± (Monte Carlo)", "bias", "R-hat", "ESS")
-        table = Table(columns, rows, "Posterior", (self.note,))
+        cells = [(name, *_cells(row)) for name, row in self.items()]
+        kept = [i for i, _ in enumerate(columns) if any(row[i] for row in cells)]
+        rows = [tuple(row[i] or "?" for i in kept) for row in cells]
+        table = Table(tuple(columns[i] for i in kept), rows, "Posterior", (self.note,))
         return [table, *(f"WARNING: {sentence}" for sentence in self.warnings)]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    bias, sd_error = ("?" if x is None else f"{x:.2g}" for x in (row.bias, row.sd_error))
-    r_hat, ess = (f"{x:.4g}" if math.isfinite(x) else "?" for x in (row.r_hat, row.ess))
-    return f"{row.mean:.5g}", f"{row.std_error:.2g}", f"{row.sd:.4g}", sd_error, bias, r_hat, ess
+    """The numbers of a row as text, empty where they are not known."""
+    shown = lambda value, digits: f"{value:.{digits}g}" if value is not None and math.isfinite(value) else ""
+    pairs = shown(row.mean, 5), shown(row.std_error, 2), shown(row.sd, 4), shown(row.sd_error, 2)
+    return *pairs, shown(row.bias, 2), shown(row.r_hat, 4), shown(row.ess, 4)
 
 
 def summary(result: Found | Run | Estimates) -> Summary:
@@ -249,8 +252,10 @@ def summary(result: Found | Run | Estimates) -> Summary:
     ```
     """
     if isinstance(result, Found):
-        rows = {name: Row(row.mean, row.std_error, row.sd, None, row.bias, row.r_hat) for name, row in result.items()}
-        return Summary(rows, result.account.sentence(), tuple(result.warnings))
+        rows = {name: Row(row.mean, row.std_error, row.sd, None, None, row.r_hat) for name, row in result.items()}
+        spent = result.account
+        note = f"{spent.method}: {spent.chains} chains, {spent.states:,} states, {spent.gradients:,} gradients"
+        return Summary(rows, note, tuple(result.warnings))
     require(
         isinstance(result, Run | Estimates),
         f"`summary` takes what `gm.expect` or `gm.run` returned: got {type(result).__name__}.",

@@ -1,7 +1,8 @@
 """assess: does a fitted regression describe its data?
 
 A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
-Bayesian R² and the deviance. Costly checks use at most `MOST_ROWS` rows, drawn at random: the time does not grow with the data.
+Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most `MOST_ROWS` rows, drawn at random: the
+time does not grow with the data.
 
 A row of weight 3 is three observations, for the fit and for the checks, which then look at observations in place of rows. A row
 of weight 2.5 is no number of observations, and nothing says how its response should vary: then the checks of that are not made,
@@ -15,24 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.regression.adequacy import design, laws, trends
+from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
-from gyromc.regression.adequacy.loo import Loo, Waic, loo, waic
-from gyromc.regression.adequacy.residuals import ModelResiduals, residuals
-from gyromc.regression.draws import Draws
-from gyromc.regression.predictive import Predictive, ResponseKind
-from gyromc.targets.likelihoods import Normal
-
-__all__ = [
-    "MOST_ROWS",
-    "Adequacy",
-    "assess",
-    "bayesian_r_squared",
-    "chosen_rows",
-    "cut",
-    "held_out_coverage",
-    "observations",
-]
+from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
+from gyromc.regression.draws import Draws, Predictive, ResponseKind
+from gyromc.regression.problem import cut
+from gyromc.regression.scores import Loo, Waic, loo, waic
+from gyromc.targets.families import Normal
 
 MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
 MOST_NUMBERS = 1_500_000  # draws × rows
@@ -161,9 +151,9 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, rng) -> list[M
     """The checks in which each row is one observation."""
     return [
         *_law_checks(law, y, outputs, left_out, rng),
-        trends.curvature(outputs, X, names),
-        trends.interactions(outputs, X, names, sources),
-        trends.even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
+        curvature(outputs, X, names),
+        interactions(outputs, X, names, sources),
+        even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
     ]
 
 
@@ -218,17 +208,6 @@ def not_made(counts: np.ndarray) -> ModelCheck:
     )
 
 
-def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
-    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
-    found = {}
-    for name, value in (beside or {}).items():
-        if name == "groups":
-            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
-        elif value is not None:
-            found[name] = np.asarray(value)[rows]
-    return found
-
-
 def held_out_coverage(
     posterior: Draws,
     X: np.ndarray,
@@ -266,3 +245,106 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
     if explained.ndim == 2:
         explained, noise = explained.sum(axis=1), noise.sum(axis=1)
     return explained / np.maximum(explained + noise, 1e-300)
+
+
+BINS, MOST_VALUES, PIT_BINS, MOST_POINTS, GRID, GROUPS = 30, 30, 20, 400, 40, 20
+NEAR = 0.4  # share of the rows that a point of the smooth looks at
+
+
+def figure_numbers(found: Adequacy) -> dict[str, Any]:
+    """The numbers of `predictive`, `residuals`; `pit` for numbers and counts; `curve` where a column wants one."""
+    classes = found.law.kind is ResponseKind.CLASSES
+    fitted = found.outputs[0].fitted
+    parts = {"predictive": _predictive(found), "residuals": _binned(found) if classes else _residuals(found, fitted)}
+    if not classes and Aspect.CALIBRATION in found.by_aspect:
+        parts["pit"] = _pit(found.by_aspect[Aspect.CALIBRATION].details["values"])
+    curve = found.by_aspect.get(Aspect.CURVATURE)
+    if curve is not None and curve.verdict is not ModelVerdict.FINE:
+        name = curve.details["best"]
+        parts["curve"] = {**_residuals(found, found.X[:, found.names.index(name)]), "column": name}
+    return parts
+
+
+def _predictive(found: Adequacy) -> dict[str, Any]:
+    """How many rows have a response in each bin, observed and replicated."""
+    y, kind = found.y, found.law.kind
+    if kind is ResponseKind.NUMBERS:
+        low, high = np.quantile(np.concatenate([y, found.replicates[:50].ravel()]), [0.001, 0.999])
+        edges = np.linspace(min(low, y.min()), max(high, y.max()), BINS + 1)
+        if edges[0] == edges[-1]:
+            edges = np.linspace(edges[0] - 1, edges[0] + 1, BINS + 1)
+    else:
+        top = int(max(y.max(), np.quantile(found.replicates, 0.999)))
+        step = max(1, -(-(top + 1) // MOST_VALUES))
+        edges = np.arange(0, top + step + 1, step) - 0.5
+    inner = np.clip(found.replicates, edges[0], edges[-1])
+    repeated = np.array([np.histogram(row, edges)[0] for row in inner[:500]])
+    return {
+        "kind": kind.value,
+        "edges": edges.tolist(),
+        "observed": np.histogram(np.clip(y, edges[0], edges[-1]), edges)[0].tolist(),
+        "expected": repeated.mean(axis=0).tolist(),
+        "low": np.quantile(repeated, 0.025, axis=0).tolist(),
+        "high": np.quantile(repeated, 0.975, axis=0).tolist(),
+    }
+
+
+def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
+    """Residuals in standard deviations against x, some of the rows, and a smooth through all; of several outputs the worst."""
+    grid = np.linspace(np.quantile(x, 0.01), np.quantile(x, 0.99), GRID)
+    smooths = [smooth(x, output.values, grid) for output in found.outputs]
+    worst = int(np.argmax([np.abs(line).max() for line in smooths]))
+    values, rows = found.outputs[worst].values, np.arange(x.size)
+    if rows.size > MOST_POINTS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_POINTS, replace=False))
+    return {
+        "kind": "points",
+        "x": x[rows].tolist(),
+        "residuals": values[rows].tolist(),
+        "grid": grid.tolist(),
+        "smooth": smooths[worst].tolist(),
+        "rows": int(x.size),
+    }
+
+
+def _binned(found: Adequacy) -> dict[str, Any]:
+    """Observed less predicted share in groups of rows with like predicted probability, with two standard errors; all classes."""
+    points = []
+    for output in found.outputs:
+        sd = np.sqrt(np.maximum(output.fitted * (1 - output.fitted), 1e-300))
+        order = np.argsort(output.fitted, kind="stable")
+        for group in np.array_split(order, int(np.clip(order.size // 15, 2, GROUPS))):
+            gap, error = (output.values * sd)[group].mean(), np.sqrt(np.sum(sd[group] ** 2)) / group.size
+            points.append([float(output.fitted[group].mean()), float(gap), float(2 * error)])
+    return {"kind": "groups", "points": points, "rows": int(found.y.size)}
+
+
+def _pit(u: np.ndarray) -> dict[str, Any]:
+    """The histogram of the distribution function at y, with the ends between which 95 % of bins lie by chance."""
+    from scipy import stats  # when it is used: it takes long to import
+
+    bins = int(np.clip(u.size // 10, 5, PIT_BINS))
+    low, high = stats.binom.ppf([0.025, 0.975], u.size, 1 / bins)
+    counts = np.histogram(u, bins, (0.0, 1.0))[0]
+    return {"counts": counts.tolist(), "expected": u.size / bins, "low": float(low), "high": float(high)}
+
+
+def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.adequacy.assess import smooth
+    x = np.linspace(0, 1, 200)
+    assert abs(smooth(x, 2 * x + 1, np.array([0.1, 0.5])) - [1.2, 2.0]).max() < 1e-9
+    ```
+    """
+    away = np.abs(x - grid[:, None])
+    reach = np.partition(away, int(NEAR * (x.size - 1)), axis=1)[:, int(NEAR * (x.size - 1))]
+    w = np.clip(1 - (away / np.maximum(reach, 1e-300)[:, None]) ** 3, 0.0, None) ** 3
+    total = np.maximum(w.sum(axis=1), 1e-300)
+    center, level = (w @ x) / total, (w @ y) / total
+    spread = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
+    both = np.sum(w * (x - center[:, None]) * (y - level[:, None]), axis=1) / total
+    slope = np.where(spread > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(spread, 1e-300), 0.0)
+    return level + slope * (grid - center)

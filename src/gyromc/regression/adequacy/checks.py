@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHANCE", "Aspect", "ModelCheck", "ModelVerdict", "holm", "judged"]
-
 CHANCE = 0.05  # of calling a correct model wrong, over all checks
 
 
@@ -29,7 +27,7 @@ class Aspect(enum.Enum):
     OUTLIERS = "outliers"
     INTERACTIONS = "interactions"
     INFLUENCE = "influential rows"
-    COLLINEARITY = "columns that go together"
+    COLLINEARITY = "collinearity"
 
 
 class ModelVerdict(enum.Enum):

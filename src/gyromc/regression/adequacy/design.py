@@ -10,9 +10,7 @@ import numpy as np
 from scipy import optimize
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
-from gyromc.regression.predictive import ResponseKind
-
-__all__ = ["collinearity", "separation"]
+from gyromc.regression.draws import ResponseKind
 
 INFLATED = 10.0  # how many times collinearity multiplies the variance of a coefficient, from which it is reported
 ROWS_AT_FIRST, ROWS_ADDED, ROUNDS = 1000, 2000, 8  # of the linear program

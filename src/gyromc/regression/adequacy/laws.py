@@ -12,23 +12,9 @@ import numpy as np
 from scipy import special
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
-from gyromc.regression.adequacy.loo import Loo
 from gyromc.regression.adequacy.residuals import ModelResiduals
-from gyromc.regression.predictive import Predictive, ResponseKind
-
-__all__ = [
-    "averaged",
-    "calibration",
-    "class_calibration",
-    "class_tails",
-    "coverage",
-    "deleted",
-    "dispersion",
-    "distribution",
-    "influence",
-    "outliers",
-    "tails",
-]
+from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.regression.scores import Loo
 
 OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
 UNEVEN = 0.01  # of the squared distance from a uniform law

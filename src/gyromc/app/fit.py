@@ -1,0 +1,146 @@
+"""`gyromc fit` and `gyromc predict-rows`: a study with its answer as tables or JSON, and predictions of a saved model."""
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from gyromc.app.output import Json, answer
+from gyromc.tables.request import Request
+
+__all__ = ["register"]
+
+FIT_EXAMPLES = """Examples:
+
+gyromc fit heart.csv --target disease
+
+gyromc fit heart.csv --target disease --categorical thal --predict new.csv --save heart.gyromc
+
+gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain
+
+gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
+ROWS_EXAMPLES = """Examples:
+
+gyromc predict-rows model.gyromc new.csv > predictions.csv
+
+gyromc predict-rows model.gyromc new.xlsx --out predictions.csv"""
+
+
+class _Fit(TyperCommand):
+    """The command `fit`, whose help lists the families; only then they are imported, since that takes a second."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from gyromc.targets.families import FAMILIES
+
+        for parameter in self.params:
+            if parameter.name == "family":
+                parameter.help = parameter.help.replace("FAMILIES", ", ".join(FAMILIES))  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an app; the options of `fit` are those of a `Request`."""
+    json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    fit.__signature__ = inspect.Signature([*_parameters(), json])  # what Typer reads
+    app.command("fit", epilog=FIT_EXAMPLES, cls=_Fit)(fit)
+    app.command("predict-rows", epilog=ROWS_EXAMPLES)(predict_rows)
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """The options of a `Request` as parameters of a command."""
+    found = []
+    hints = get_type_hints(Request, include_extras=True)
+    for field in dataclasses.fields(Request):
+        kind, option = get_args(hints[field.name])
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = inspect.Parameter.empty if required else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        made = (
+            typer.Argument(metavar=option.metavar, help=option.help)
+            if required
+            else typer.Option(*option.names, metavar=option.metavar, help=option.help)
+        )
+        annotation = Annotated[kind, made]
+        found.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    return found
+
+
+def fit(json: bool, **options: Any) -> None:
+    """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
+    from gyromc.extras import require_extra
+
+    require_extra("fit", "`gyromc fit`")  # before the work, not at its end
+    from gyromc.errors import InvalidInput
+    from gyromc.show.progress import say
+    from gyromc.tables.large import is_large, large_study, large_tables
+    from gyromc.tables.report import tables
+    from gyromc.tables.study import study
+
+    request = Request(**options)
+    large = is_large(request)
+    if request.explain and not large:
+        from gyromc.tables.explain import explained, explanation_tables
+        from gyromc.tables.preparation import prepare
+
+        found = explained(prepare(request), request.prior_scale)
+        answer(json, found, *explanation_tables(found))
+        return
+    try:
+        directory, results = large_study(request, say) if large else study(request, say)
+    except KeyboardInterrupt:
+        say("interrupted: nothing was written, and what was there before is as it was.")
+        raise typer.Exit(130) from None
+    except MemoryError:
+        raise InvalidInput(
+            f"{request.data} does not fit into memory. Select columns with `--columns`, or take fewer rows."
+        ) from None
+    shown = large_tables(results) if large else tables(results)
+    page = directory / ("sample_report.html" if large else "report.html")
+    answer(json, {"out": str(directory), **results}, *shown, path=page)
+
+
+def predict_rows(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the predictions there, not to standard output.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="The encoding of a CSV file's text.")] = "utf-8",
+    decimal: Annotated[str, typer.Option(help="The decimal sign in a CSV file: . or ,")] = ".",
+    sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file.")] = None,
+    json: Json = False,
+) -> None:
+    """Predict for the rows of a file from a saved model: one line of CSV per row, with its errors."""
+    from gyromc.app.loading import load
+    from gyromc.app.output import print_json
+    from gyromc.checks import require
+    from gyromc.show.files import csv_text, require_file, write_atomically
+    from gyromc.show.numbers import counted
+    from gyromc.show.progress import say
+    from gyromc.tables.findings import predictions
+    from gyromc.tables.saved import FittedModel
+
+    require_file(None if out is None else Path(out), "--out")
+    found = load(model)
+    require(
+        isinstance(found, FittedModel),
+        f"{model} holds a {type(found).__name__}, which predicts from arrays: use `gyromc.load` in Python.",
+    )
+    table = found.table(data, encoding=encoding, decimal=decimal, sheet=sheet)
+    for note in [*table.notes, *found.encoding.notes(table)]:
+        say(note)
+    rows = found.encoding.rows_of(table, fitted=False)
+    columns, values = predictions(found.posterior, found.encoding, table, rows, y=None)
+    if json:
+        print_json({"model": model, "data": data, "columns": columns, "rows": values})
+    if out is not None:
+        write_atomically(Path(out), csv_text(columns, values))
+        say(f"{counted(len(values), 'prediction')} written to {out}")
+    elif not json:
+        print(csv_text(columns, values), end="")

@@ -1,0 +1,119 @@
+"""What an engine must provide, and what all engines start from and sum with.
+
+An engine is a module, or any object, with three functions: `why_not`, `initial_state` and `open_session`. A session holds the
+chains of one plan and moves all of them by a number of steps; the loop in `gyromc.engines.loop` does the rest. `initial_state`
+here takes a plan and returns the `EngineState` before the first step; `two_sum` adds a number to a running sum without losing
+digits; `batch_length` says after how many steps the sums are copied.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from gyromc.flat import ravel
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+
+
+class Session(Protocol):
+    """The chains of one plan while they run."""
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
+        ...
+
+    def failed(self) -> bool:
+        """Whether any chain has failed so far."""
+        ...
+
+    def kept(self, count: int) -> np.ndarray:
+        """The draws in the first `count` slots: draws × chains × d."""
+        ...
+
+    def sums(self) -> tuple[Any, float]:
+        """The sums of the observables so far, which `np.asarray` reads now or later, and the sum of their weights."""
+        ...
+
+    def state(self) -> EngineState:
+        """The state of all chains, as arrays on the host."""
+        ...
+
+
+class Engine(Protocol):
+    """A module, or any object, that runs plans; `mesh` is one of `meshes.read_mesh`."""
+
+    def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
+        """Why this engine cannot run the plan on this mesh, or None when it can."""
+        ...
+
+    def initial_state(self, plan: Plan) -> EngineState:
+        """The state of all chains before the first step."""
+        ...
+
+    def open_session(
+        self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
+    ) -> Session:
+        """Prepare and compile everything, without making a step.
+
+        A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
+        one call of `advance` stores at most `slots` of them.
+        """
+        ...
+
+
+class Keys(NamedTuple):
+    """The JAX keys of a run."""
+
+    start: Any
+    steps: Any
+
+
+def keys(seed: int) -> Keys:
+    """The keys that belong to a seed; all of its 63 bits count."""
+    key = jax.random.key(np.uint32(seed & 0xFFFFFFFF), impl="threefry2x32")
+    return Keys(*jax.random.split(jax.random.fold_in(key, np.uint32(seed >> 32))))
+
+
+def initial_state(plan: Plan) -> EngineState:
+    """All chains at the start: z_0 = (θ₀, r₀) with an empty memory, nothing summed."""
+    R, d = plan.num_chains, plan.dim
+    # Sums of the observables, then of their martingales.
+    columns = len(plan.observables) * (2 if plan.martingale else 1)
+    dtype = np.dtype(plan.dtype)
+    draw = plan.starts.draw
+    if draw is not None:
+        each = jax.random.split(keys(plan.seed).start, R)
+        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(draw(key), dtype)))(each))
+    else:
+        assert plan.starts.theta is not None
+        theta = plan.starts.theta
+    z = np.zeros((R, plan.state_size), dtype)
+    z[:, :d] = theta
+    if plan.augmented and plan.starts.r is not None:
+        z[:, d : 2 * d] = plan.starts.r
+    sums = np.zeros((R, columns), dtype)
+    return EngineState(0, z, sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
+
+
+def two_sum(high, low, value):
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
+
+    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised, so that
+    `low` stays below half a unit in the last place of `high` and collects no rounding errors of its own.
+    """
+    total = high + value
+    shadow = total - high
+    error = (high - (total - shadow)) + (value - shadow)
+    low = low + error
+    renormalised = total + low
+    return renormalised, low - (renormalised - total)
+
+
+def batch_length(num_steps: int, at_most: int = 128) -> int:
+    """The smallest power of two that cuts `num_steps` into at most `at_most` batches.
+
+    It is a power of two so that the batches of a longer run are unions of those of a shorter one.
+    """
+    return 1 << max(0, math.ceil(math.log2(num_steps / at_most)))

@@ -1,0 +1,83 @@
+"""What the fused engines `lanes` and `pallas` compile of a plan alike: its step as matrices, and the rows of control variates.
+
+Input: a plan with a scheme that is linear in its noise. Output: `LinearStep`, the matrices of
+
+    y⁺ = (z, 0) + kept·y + scale·G·ĝ + noise·ξ + oracle·ζ,   y = (z, the scheme's memory), ĝ = (∇̂U, r),
+
+and for every row of a generalized linear model its slope, curvature and linear predictor at the centre of a control variate.
+Everything is computed in float64.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gyromc.evaluation import doubled
+from gyromc.oracles import Gaussian
+from gyromc.plan import Plan
+from gyromc.targets import GeneralizedLinear
+
+
+class LinearStep(NamedTuple):
+    """The matrices of a step."""
+
+    kept: np.ndarray  # A of the scheme, less I in the rows of z
+    scale: float
+    G: np.ndarray  # scale·G is B of the scheme
+    noise: np.ndarray
+    oracle: np.ndarray | None  # for d normals ζ of a Gaussian oracle, where it has its own
+
+
+def linear_step(plan: Plan) -> LinearStep:
+    """The step of a linear scheme; the noise of a Gaussian oracle and the scheme's are drawn as one Gaussian where that can be.
+
+    That is the same law for half the normals. It cannot be where a martingale is summed, which is made of the scheme's own ξ, or
+    where the scheme has a memory, which would have to hold the oracle's noise as well. The oracle then has d normals of its own.
+    """
+    n, d = plan.dynamics.size, plan.dim
+    if plan.scheme.is_euler:
+        kept, scale, G = np.zeros((n, n)), -plan.eta, plan.dynamics.D + plan.dynamics.Q
+    else:
+        kept, scale, G = plan.step_matrices.A.copy(), 1.0, plan.step_matrices.B
+        kept[:n, :n] -= np.eye(n)
+    tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else None
+    if plan.martingale or plan.state_size > n:
+        own = None if tau is None else scale * tau * G[:, :d]
+        return LinearStep(kept, scale, G, plan.step_matrices.C, own)
+    if tau is None and not plan.scheme.is_euler:
+        return LinearStep(kept, scale, G, plan.step_matrices.C, None)
+    C = None if plan.scheme.is_euler else plan.step_matrices.C
+    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
+    if tau is not None:
+        W = W + (scale * tau) ** 2 * G[:, :d] @ G[:, :d].T  # T1: independent Gaussian noises
+    return LinearStep(kept, scale, G, _root(W), None)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """R with RRᵀ the given matrix, which is singular for balanced noise at its largest step size."""
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        values, basis = np.linalg.eigh(covariance)
+        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
+
+
+class AtCenter(NamedTuple):
+    """Of every row x of a model, at the centre c of a control variate."""
+
+    slope: np.ndarray
+    curvature: np.ndarray  # the derivative of the slope
+    predictor: np.ndarray  # xᵀc
+
+
+def at_center(target: GeneralizedLinear, center: np.ndarray) -> AtCenter:
+    """Slope, curvature and linear predictor of every row at a point."""
+    X, y = (np.asarray(part, float) for part in target.design)
+    t = X @ center
+    with jax.enable_x64(True):
+        wide = doubled(target)
+        of_predictor = lambda t: wide.slope(t, jnp.asarray(y))
+        slope, change = jax.jvp(of_predictor, (jnp.asarray(t),), (jnp.ones(len(t)),))
+        return AtCenter(np.asarray(slope), np.asarray(change), t)

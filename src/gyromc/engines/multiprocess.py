@@ -1,0 +1,124 @@
+"""What several processes that compute one run must do alike: compute the same plan, stop, save, and begin from the same numbers.
+
+Input: what each process knows on its own: the plan and its options, signals, the clock, checkpoints on its disk. Output: the
+same answer on all of them, or `InvalidInput` on all of them with what differs. With one process everything is as if this were
+not here.
+"""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc import __version__, processes
+from gyromc.archive import read_archive, unpack, write_archive
+from gyromc.engines.checkpoints import NUMBERS, STATE, Checkpoints
+from gyromc.errors import InvalidInput
+from gyromc.packing import PIECES, description, differences, prepared, remember, versions
+from gyromc.plan import Plan
+from gyromc.results import Run, RunOptions
+from gyromc.show.interruption import Interruption
+
+KIND = "message"
+
+
+def heard(*signals: Interruption | None) -> tuple[bool, ...]:
+    """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
+    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
+    for theirs in processes.everyone(own):
+        for signal, found in zip(signals, theirs, strict=True):
+            if signal is not None and found is not None and found[0]:
+                signal.pressed, signal.number = True, signal.number or found[1]
+    return tuple(bool(signal) for signal in signals)
+
+
+def same_start(plan: Plan) -> Plan:
+    """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
+    plan = plan.replace()
+    found = _sent(prepared(plan, functions=False) if processes.index() == 0 else None)
+    if processes.index() > 0:
+        remember(plan, found)
+    return plan
+
+
+class SharedCheckpoints(Checkpoints):
+    """Checkpoints that process 0 reads and writes, for all processes; the directory need not be on a shared disk."""
+
+    def __enter__(self) -> "SharedCheckpoints":
+        _together(lambda: super(SharedCheckpoints, self).__enter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if processes.index() == 0:
+            super().__exit__(*raised)
+
+    def newest(self) -> Run | None:
+        found = _together(super().newest)
+        if processes.count() == 1:
+            return found
+        fields = ("state", "failures", "wall_time", "compile_time")
+        content = None
+        if found is not None:
+            content = {name: getattr(found, name) for name in fields}
+            content |= {"draws": self.read_draws, "prepared": prepared(found.plan, functions=False)}
+        content = _sent(content)
+        if processes.index() == 0 or content is None:
+            return found
+        self.last = content["state"].step
+        content["times"] = content.pop("wall_time"), content.pop("compile_time")
+        return self._run(content, content["draws"])
+
+    def due(self, step: int) -> bool:
+        return processes.agree(super().due(step))
+
+    def save(self, run: Run, kept: list[np.ndarray]) -> None:
+        if processes.index() == 0:
+            super().save(run, kept)
+        self.last = processes.agree(self.last)
+
+
+def _together(function: Any) -> Any:
+    """The function's value on process 0, None on the others; what it raises there is raised on all of them."""
+    found, error = None, None
+    if processes.index() == 0:
+        try:
+            found = function()
+        except InvalidInput as raised:
+            if processes.count() == 1:
+                raise
+            error = str(raised)
+    error = processes.agree(error)
+    if error is not None:
+        raise InvalidInput(error)
+    return found
+
+
+def _sent(content: Any) -> Any:
+    """What process 0 gives, on every process, written and read as an archive."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "message.gyromc"
+        own = np.zeros(0, np.uint8)
+        if processes.index() == 0:
+            write_archive(path, KIND, {"content": content}, PIECES | STATE, __version__)
+            own = np.frombuffer(path.read_bytes(), np.uint8)
+        path.write_bytes(processes.joined(own).tobytes())
+        archive = read_archive(path)
+        return unpack(archive.content, archive.arrays, PIECES | STATE)["content"]
+
+
+def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
+    """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
+    known = {"steps done": str(done), **description(plan, {name: getattr(options, name) for name in NUMBERS})}
+    own = {**known, **{f"version of {name}": str(version) for name, version in versions().items()}}
+    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
+        return
+    everyone = processes.everyone(own)
+    other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])
+    raise InvalidInput(
+        f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
+        + "\n  ".join(differences(everyone[0], everyone[other]))
+        + "\nGive all processes the same plan, options and versions."
+    )

@@ -1,0 +1,366 @@
+"""Engine `scan`: any target JAX can differentiate, many chains as one array, one compiled loop.
+
+`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
+chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. `layout`
+says where the chains are and which of them are computed together.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from gyromc.dynamics import Dynamics
+from gyromc.engines.base import initial_state, keys, two_sum
+from gyromc.engines.meshes import ROWS, ChainMesh
+from gyromc.engines.scan import sharding as in_parts
+from gyromc.engines.scan import threefry
+from gyromc.engines.scan.feeding import Feed, is_fed
+from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
+from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
+from gyromc.engines.suitability import scan as why_not
+from gyromc.martingale import Martingale, martingale
+from gyromc.memory import require_memory
+from gyromc.observables import Observable, Ridge
+from gyromc.oracles import Batch, Oracle
+from gyromc.plan import Plan
+from gyromc.results import EngineState
+from gyromc.schemes import Scheme
+from gyromc.targets import Target
+
+__all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
+
+BLOCK = 128
+MANY = 16  # observables
+
+
+class Pieces(eqx.Module):
+    """A plan's pieces in the run's precision: what the loop reads and never changes."""
+
+    target: Target
+    oracle: Oracle
+    dynamics: Dynamics
+    observables: tuple[Observable, ...]
+    unravel: Callable
+    step_size: Any
+    key: Any
+    burn_in: Any
+    bound: Any
+    thin: Any
+    scheme: Scheme
+    martingale: Martingale | None
+    weighting: str = eqx.field(static=True)
+    dim: int = eqx.field(static=True)
+    by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
+    parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
+    spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
+
+
+def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
+    """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
+    dtype = jnp.dtype(plan.dtype)
+    found, scheme = (
+        (plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel),
+        plan.prepared_scheme,
+    )
+    parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
+    own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
+    scheme, correction = cast((scheme, martingale(plan) if plan.martingale else None), dtype)
+    pieces = Pieces(
+        None,  # type: ignore[arg-type]  # the target follows: its rows are never whole on one device
+        *cast(found, dtype),
+        step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
+        key=keys(plan.seed).steps,
+        burn_in=jnp.asarray(plan.burn_in, jnp.int32),
+        bound=jnp.asarray(bound, dtype),
+        thin=None if thin is None else jnp.asarray(thin, jnp.int32),
+        scheme=scheme,
+        martingale=correction,
+        weighting=plan.weighting,
+        dim=plan.dim,
+        by_part=cast(own, dtype),
+        parts=parts,
+        spread=spread,
+    )
+    return on_mesh(pieces, plan, spread)
+
+
+def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
+    """The bytes a step needs on one device: (the state and all temporary memory; three times the state: itself, a gradient and
+    noise).
+
+    The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted. `mesh` is one of `read_mesh`.
+    Of chains in blocks, the state of all and the temporary memory of one block are counted.
+    """
+    with _full_precision():
+        counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
+        layout, pieces = _laid_out(plan, mesh, 1e8, None)
+        carries, program = layout.to_device(initial_state(plan), 0), CompiledSteps(pieces)
+        memory = program.lower(carries[0], layout.firsts[0], *counts).compile().memory_analysis()
+    state = sum(carry.z.addressable_shards[0].data.nbytes for carry in carries)
+    return memory.temp_size_in_bytes + state, 3 * state
+
+
+def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> tuple[InBlocks | OnMesh, Pieces]:
+    """Where the chains of a plan are, and its pieces there."""
+    spread = spread_over(mesh, plan)
+    if in_blocks(plan, spread):
+        return InBlocks(plan), make_pieces(plan, bound, thin)
+    return OnMesh(plan, spread), make_pieces(plan, bound, thin, spread)
+
+
+class ScanSession:
+    """The chains of one plan on the devices of a mesh, one of `read_mesh`; left out: `default_mesh`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: EngineState,
+        sane_range: float,
+        thin: int | None,
+        slots: int,
+        mesh: Mesh | None = None,
+    ):
+        self.plan = plan
+        self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
+        _check_randomness(pieces, plan)
+        self.program, self.carries = CompiledSteps(pieces), self.layout.to_device(state, slots)
+        self.feed = None
+        if is_fed(plan):
+            self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.layout)
+        else:
+            self.advance(0)  # making no step compiles
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        slot, feed = jnp.asarray(first_slot, jnp.int32), self.feed
+        with _full_precision():
+            if feed is None:
+                self._move(jnp.asarray(num_steps, jnp.int32), slot)
+            while feed is not None and num_steps > 0:
+                rows, first, count = feed.take(num_steps)  # the next ones are read and copied while the device computes
+                self._move(jnp.asarray(count, jnp.int32), slot, rows, jnp.asarray(first, jnp.int32))
+                num_steps -= count
+            jax.block_until_ready(self.carries)
+
+    def _move(self, count, slot, rows: list | None = None, first_row=None) -> None:
+        """Start the program for every array of chains; JAX computes several at a time."""
+        for i, (carry, first) in enumerate(zip(self.carries, self.layout.firsts, strict=True)):
+            own = None if rows is None else (rows[i], first_row)
+            self.carries[i] = self.program(carry, first, count, slot, own)
+
+    def failed(self) -> bool:
+        return self.layout.failed(self.carries)
+
+    def kept(self, count: int) -> np.ndarray:
+        return self.layout.kept(self.carries, count)
+
+    def sums(self) -> tuple[np.ndarray, float]:
+        state = self.state()
+        return state.sums, sum(state.clock)
+
+    def state(self) -> EngineState:
+        return self.layout.to_host(self.carries)
+
+
+open_session = Session = ScanSession
+
+
+def _check_randomness(pieces: Pieces, plan: Plan) -> None:
+    """Raise `InvalidInput` when the oracle's randomness for one step, with the bits it is made from, does not fit into memory."""
+    arguments = pieces.key, pieces.target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
+    zeta = jax.eval_shape(lambda: pieces.oracle.draw(*arguments))
+    size = 3 * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(zeta))
+    remedy = "Use fewer chains" + (" or smaller batches." if isinstance(plan.oracle, Batch) else ".")
+    require_memory(size, f"The randomness of `{plan.oracle.name}` for one step of {plan.num_chains} chains", remedy)
+
+
+def _full_precision():
+    """Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32)."""
+    settings: Any = jax.config  # JAX adds its settings at run time
+    return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
+
+
+class CompiledSteps:
+    """The compiled loop of some pieces; what is not an array in them is hashed once, not in every call."""
+
+    def __init__(self, pieces: Pieces):
+        leaves, tree = jax.tree.flatten(pieces)
+        arrays = [isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves]
+        self.arrays = [x if given else None for x, given in zip(leaves, arrays, strict=True)]
+        self.static = _Static((tree, *(None if given else x for x, given in zip(leaves, arrays, strict=True))))
+
+    def __call__(self, carry: Carry, first, num_steps, first_slot, rows=None) -> Carry:
+        """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
+
+        `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
+        """
+        return _advance(self.static, self.arrays, carry, first, num_steps, first_slot, rows)
+
+    def lower(self, *arguments) -> Any:
+        """The same before it is compiled."""
+        return _advance.lower(self.static, self.arrays, *arguments, None)
+
+
+class _Static:
+    """Values with a hash that is computed once."""
+
+    def __init__(self, values: tuple):
+        self.values, self.hash = values, hash(values)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self.values == other.values)
+
+    def joined(self, arrays: list) -> Pieces:
+        """The pieces again."""
+        tree, *others = self.values
+        return jax.tree.unflatten(tree, [x if a is None else a for x, a in zip(others, arrays, strict=True)])
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _advance(static: _Static, arrays: list, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
+    """What `CompiledSteps` computes."""
+    pieces = static.joined(arrays)
+
+    def step(i, c):
+        if rows is None:
+            return _step(pieces, c, first, first_slot)
+        own = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, rows[1] + i, keepdims=False), rows[0])
+        return _step(pieces, c, first, first_slot, own)
+
+    if rows is None and jax.default_backend() != "cpu":  # a loop of unknown length asks the host after every turn
+        blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
+        carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
+    return jax.lax.fori_loop(0, num_steps, step, carry)
+
+
+def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
+    """Observe the state of every chain, add to the sums, and make one step.
+
+    `first`: the number of the first chain, where not all of them are here; `zeta`: the oracle's randomness, where given.
+    """
+    k, y, parts, dtype = carry.step, carry.z, pieces.parts, carry.z.dtype
+    n = pieces.dynamics.size if parts is None else pieces.dynamics.size // parts.dim * parts.length
+    z = y[..., :n]
+    key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
+    eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
+    eta = jnp.asarray(eta, dtype)
+    if zeta is None:
+        zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
+    if first is not None:
+        numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
+        xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
+    elif parts is None:
+        xi = threefry.normal(key_noise, z.shape, dtype)
+    else:
+        xi = in_parts.normal(key_noise, z.shape[0], pieces.dynamics.size, parts, dtype)
+    anchors = _refresh(pieces, carry)
+    values, after = moved(pieces, y, zeta, xi, eta, anchors)
+
+    size, finite = jnp.max(jnp.abs(z), axis=-1), jnp.all(jnp.isfinite(values), axis=1)
+    insane = ~(size <= pieces.bound) | ~(finite if parts is None else finite[:, None])
+    failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
+    counted = k >= pieces.burn_in
+    weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
+    clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
+    kept = _keep(pieces, carry, z[..., : pieces.dim if parts is None else parts.length], counted, first_slot)
+
+    if pieces.martingale is not None:
+        whole = (after, xi) if parts is None else (parts.joined(after), parts.joined(xi))
+        values = jnp.concatenate([values, pieces.martingale.increments(*whole)], axis=1)
+    high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
+    return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
+
+
+def _refresh(pieces: Pieces, carry: Carry):
+    """The chains' anchors, set to their states in every m-th step."""
+    if carry.anchors is None:
+        return None
+    oracle: Any = pieces.oracle
+
+    def anew():
+        if pieces.parts is not None:
+            return in_parts.anchors(pieces, carry.z)
+        each = lambda p, theta: _each_chain(lambda t: p.oracle.anchor_at(p.target, t), theta)
+        return _with_rows(each, pieces, carry.z[:, : pieces.dim])
+
+    return jax.lax.cond(
+        carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
+    )
+
+
+def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
+    """The observables at the state of every chain, and the state after one step with the given randomness."""
+    if pieces.parts is not None:
+        return in_parts.moved(pieces, y, zeta, xi, eta, anchors)
+    z = y[:, : pieces.dynamics.size]
+    theta = z[:, : pieces.dim]
+    values = observed(pieces, theta)
+    if anchors is None:
+        each = lambda p, *own: _each_chain(lambda t, s: p.oracle.gradient(p.target, t, s), *own)
+        gradient = _with_rows(each, pieces, theta, zeta)
+    else:
+        each = lambda p, *own: _each_chain(lambda t, s, a: p.oracle.anchored(a).gradient(p.target, t, s), *own)
+        gradient = _with_rows(each, pieces, theta, zeta, anchors)
+    if z.shape[1] > pieces.dim:
+        gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
+    step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
+    after = _each_chain(step, y, gradient, xi).astype(y.dtype)
+    return values.astype(y.dtype), after
+
+
+def _with_rows(each: Callable, pieces: Pieces, *arrays):
+    """each(pieces, *arrays) for all chains, by every device with its own rows where these are shared."""
+    if pieces.spread is None or not isinstance(pieces.target, Shards):
+        return each(pieces, *arrays)
+    read_ahead = lambda x: isinstance(x, tuple)
+    specs = tuple(P("chains", ROWS) if read_ahead(x) else P("chains") for x in arrays)
+    return on_devices(each, pieces.spread, pieces, arrays, specs, P("chains"))
+
+
+def _drawn(pieces: Pieces, key, first, chains: int, dtype):
+    """The oracle's randomness for the chains from `first` on, or for all and those that fill the last device, which repeat the
+    last one's.
+    """
+    if first is not None:
+        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
+    own = chains if pieces.spread is None else pieces.spread.chains
+    zeta = pieces.oracle.draw(key, pieces.target, own, pieces.dim, dtype)
+    if own == chains:
+        return zeta
+    return jax.tree.map(lambda x: jnp.pad(x, [(0, chains - own)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
+
+
+def observed(pieces: Pieces, theta):
+    """The observables at rows of θ: rows × observables; many linear ones by one matrix product, which compiles in no time."""
+    every = pieces.observables
+    directions = [jnp.asarray(h.direction) for h in every if isinstance(h, Ridge) and h.is_linear]
+    if len(directions) == len(every) > MANY:
+        return theta @ jnp.stack(directions, axis=1)
+    return jnp.stack([_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in every], axis=1)
+
+
+def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):
+    """The buffer of kept draws, with θ in its slot if this step is to be kept."""
+    if carry.kept is None:
+        return None
+    since = carry.step - pieces.burn_in
+    slot = since // pieces.thin - first_slot
+    due = counted & (since % pieces.thin == 0)
+    return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, carry.kept)
+
+
+def _each_chain(function: Callable, *arrays):
+    """Map `function` over the chains; a single chain keeps plain matrix products, which are faster than batches of one."""
+    if arrays[0].shape[0] > 1:
+        return jax.vmap(function)(*arrays)
+    return function(*jax.tree.map(lambda a: a[0], arrays))[None]

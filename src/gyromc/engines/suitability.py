@@ -1,0 +1,146 @@
+"""Which plans suit which engine, as far as that can be said without importing the engine.
+
+Each function takes a plan and a mesh (one of `meshes.read_mesh`, or None) and returns the first reason against the plan, or None.
+The compilers of `lanes` and `pallas` may still refuse a user's function: these engines ask here first and then their compiler.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+
+from gyromc import targets
+from gyromc.data import Mapped
+from gyromc.engines.meshes import shares
+from gyromc.flat import identity
+from gyromc.observables import Ridge
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.plan import Plan
+from gyromc.targets.separable import why_not_in_jax
+
+KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
+"""The oracles of the fused engines."""
+PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
+"""The ridge observables of `lanes`; a profile's place is its number in the loop."""
+EXACTLY = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression)  # and no class derived from them
+KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separable)
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineLimits:
+    """The largest plans that the engines take."""
+
+    steps: int = 2**31 - 1
+    """Of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail."""
+    lanes_state: int = 256
+    """Entries of z: beyond, matrix products over all chains at once are faster (measured)."""
+    lanes_batch: int = 4096
+    """Rows of a mini-batch, whose offsets have to stay in the cache."""
+    lanes_compared: int = 512
+    """Distinct rows of a batch up to which comparing each with all others is the fastest way to them (measured)."""
+    lanes_rows: int = 2**32 - 1
+    """Rows of a file: a word of 32 random bits chooses one."""
+    pallas_state: int = 32
+    """Entries of z: a thread has so many registers to spare."""
+
+
+LIMITS = EngineLimits()
+
+
+def scan(plan: Plan, mesh: Any = None) -> str | None:
+    """Why engine `scan` cannot run the plan."""
+    reason, steps = why_not_in_jax(plan.flat_target), plan.num_steps + plan.burn_in
+    if reason is None and steps > LIMITS.steps:
+        return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
+    return reason
+
+
+def lanes(plan: Plan, mesh: Any = None) -> str | None:
+    """Why engine `lanes` cannot run the plan."""
+    target, oracle = plan.flat_target, plan.oracle
+    if reason := _only_chains(mesh):
+        return reason
+    if plan.unravel is not identity:
+        return "the parameters are a pytree, not a vector"
+    if plan.dynamics.size > LIMITS.lanes_state:
+        return f"the state has {plan.dynamics.size} entries, more than {LIMITS.lanes_state}"
+    if plan.scheduled:
+        return "the step size is a schedule"
+    if not plan.scheme.linear:
+        return f"the scheme is {plan.scheme}, which is not linear in its noise"
+    for name, h in plan.observables.items():
+        if not isinstance(h, Ridge) or h.profile not in PROFILES:
+            kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
+            return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
+    if type(oracle) not in KNOWN_ORACLES:
+        return f"the oracle is a {type(oracle).__name__}"
+    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
+        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
+    if oracle.memory(plan.dim):
+        return f"it keeps no anchors between steps, which {oracle.name} needs"
+    if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
+        return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
+    if type(target) is targets.SoftmaxRegression and not isinstance(oracle, Exact | Gaussian):
+        return f"mini-batches of a {type(target).__name__} are not known here"
+    if isinstance(target, targets.StreamedRegression):
+        return _lanes_over_files(target, oracle)
+    known = type(target) in EXACTLY or isinstance(target, KINDS)
+    return None if known else f"target is a general {type(target).__name__}"
+
+
+def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str | None:
+    """Why `lanes` cannot run chains over a source of rows."""
+    if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
+        return None  # the gradient is linear: no row is read
+    if not isinstance(oracle, Batch):
+        return "it reads drawn rows of data that are not in memory, not all of them in every step"
+    if not isinstance(target.sums.by_row, Mapped):
+        return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
+    if target.num_data > LIMITS.lanes_rows:
+        return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
+    most = LIMITS.lanes_compared
+    if not oracle.replace and oracle.size > most:
+        return f"of rows that are not in memory it draws at most {most} distinct ones, and the batch has {oracle.size}"
+    return None
+
+
+def interpreting() -> bool:
+    """Whether kernels of `pallas` are interpreted on the CPU, for tests."""
+    return os.environ.get("GYROMC_PALLAS_INTERPRET") == "1"
+
+
+def pallas(plan: Plan, mesh: Any = None) -> str | None:
+    """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
+    steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    if reason := _only_chains(mesh) or _no_gpu() or why_not_in_jax(plan.flat_target):
+        return reason
+    reasons = {
+        f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
+        "it takes a constant step size and the plan has a schedule": plan.scheduled,
+        "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
+        f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
+        f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
+        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
+        f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
+        f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
+        > LIMITS.steps - 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _only_chains(mesh: Any) -> str | None:
+    """Why an engine cannot run on a mesh that shares more than the chains."""
+    wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
+    return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
+
+
+def _no_gpu() -> str | None:
+    if interpreting():
+        return None
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return f"it needs a GPU, and JAX's default device is {device.platform}"
+    if "cuda" not in device.client.platform_version.lower():
+        return "it needs a CUDA GPU (its kernels hold PTX instructions)"
+    return None

@@ -1,0 +1,279 @@
+"""What a user passes to a regression, read and checked: X, y, the family, names, groups of rows, priors.
+
+Input: arrays and texts. Output: a `Problem`, whose values fit each other, or an `InvalidInput` that says what to change.
+`GroupTerm` is a grouping of rows whose levels have deviations of their own, `Prior` the prior of a coefficient or group.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import numbers, one_of, positive, require, shown
+from gyromc.errors import InvalidInput
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
+
+MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """N(location, scale²) for a coefficient, per unit of its column; the standard deviations of a group are exponential with mean
+    `scale`, and have no location.
+
+    ```python
+    from gyromc.regression.problem import Prior
+    assert Prior(2.0).location == 0
+    ```
+    """
+
+    scale: float
+    location: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupTerm:
+    """A group of rows with deviations of their own: (1 + time | subject) has `columns` ("intercept", "time").
+
+    **Arguments:**
+
+    - `name`: of the grouping column, for the tables.
+    - `columns`: names of what deviates.
+    - `Z`: rows × columns: ones for an intercept, the column itself for a slope.
+    - `index`: the level of every row as a place in `levels`; -1 for a level that is not among them, in new rows.
+    - `levels`: names of the levels.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.problem import GroupTerm
+    term = GroupTerm("subject", ("intercept",), np.ones((4, 1)), [0, 0, 1, 1], ("Ann", "Bob"))
+    assert term.names == ("sd(intercept | subject)",)
+    ```
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    Z: np.ndarray
+    index: np.ndarray
+    levels: tuple[str, ...]
+
+    def __post_init__(self):
+        Z, columns, levels = numbers(self.Z, "Z"), tuple(map(str, self.columns)), tuple(map(str, self.levels))
+        index = np.asarray(self.index)
+        require(
+            Z.ndim == 2 and Z.shape[1] == len(columns) and 1 <= len(columns) <= MOST_COLUMNS,
+            f"`Z` of the group {self.name!r} must be rows × {len(columns)} columns, at most {MOST_COLUMNS}: got {Z.shape}.",
+        )
+        require(
+            index.shape == Z.shape[:1] and np.issubdtype(index.dtype, np.integer),
+            f"`index` of the group {self.name!r} must be one whole number for each of {len(Z)} rows: got {shown(self.index)}.",
+        )
+        low, high = int(index.min(initial=0)), int(index.max(initial=0))
+        require(
+            low >= -1 and high < len(levels),
+            f"`index` of the group {self.name!r} must be places in its {len(levels)} levels: got {low} to {high}.",
+        )
+        require(len(set(levels)) == len(levels), f"The levels of the group {self.name!r} must differ.")
+        for name, value in (("Z", Z), ("columns", columns), ("index", index.astype(np.int32)), ("levels", levels)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is reported of the group: its standard deviations, then its correlations."""
+        pairs = [(a, b) for i, a in enumerate(self.columns) for b in self.columns[i + 1 :]]
+        return (
+            *(f"sd({c} | {self.name})" for c in self.columns),
+            *(f"cor({a}, {b} | {self.name})" for a, b in pairs),
+        )
+
+    def places(self, levels: Sequence[str]) -> np.ndarray:
+        """The level of each row as a place in other levels; -1 where it is not among them."""
+        known = {level: i for i, level in enumerate(levels)}
+        return np.array([known.get(level, -1) for level in self.levels] + [-1])[self.index]
+
+
+def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
+    """Some of the rows of what stands beside X: arrays by row, and groups, whose arrays `Z` and `index` are by row."""
+    found = {}
+    for name, value in (beside or {}).items():
+        if value is not None and name == "groups":
+            found[name] = tuple(dataclasses.replace(group, Z=group.Z[rows], index=group.index[rows]) for group in value)
+        elif value is not None:
+            found[name] = np.asarray(value)[rows]
+    return found
+
+
+def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:
+    """The groups of a fit, checked."""
+    groups = (groups,) if isinstance(groups, GroupTerm) else tuple(groups)
+    for group in groups:
+        require(isinstance(group, GroupTerm), f"`groups` must hold values of `GroupTerm`: got {shown(group)}.")
+        require(len(group.Z) == num_rows, f"The group {group.name!r} has {len(group.Z)} rows: `X` has {num_rows}.")
+        require(group.index.min(initial=0) >= 0, f"The group {group.name!r} has rows without a level (-1).")
+    names = [group.name for group in groups]
+    require(len(set(names)) == len(names), f"`groups` must have different names: got {', '.join(names)}.")
+    return groups
+
+
+def read_priors(priors: Any, columns: Sequence[str], groups: Sequence[GroupTerm]) -> dict[str, Prior]:
+    """Priors by the name of a column, `intercept` or a group: a `Prior`, a scale, or (location, scale)."""
+    if priors is None:
+        return {}
+    require(isinstance(priors, Mapping), f"`priors` must be a dictionary from names to priors: got {shown(priors)}.")
+    names, found = [group.name for group in groups], {}
+    for name, prior in priors.items():
+        known = [*columns, "intercept", *names]
+        require(name in known, f"`priors` has no column or group {shown(name)}: there are {', '.join(known)}.")
+        if not isinstance(prior, Prior):
+            pair: Any = prior if isinstance(prior, Sequence) and len(prior) == 2 else (0.0, prior)
+            prior = Prior(pair[1], pair[0])
+        prior = Prior(positive(prior.scale, f"priors[{name!r}]"), float(numbers(prior.location, f"priors[{name!r}]")))
+        require(
+            name not in names or prior.location == 0, f"The prior of the group {name!r} has a scale only, no location."
+        )
+        found[name] = prior
+    return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """A regression as the user poses it, checked.
+
+    **Attributes:**
+
+    - `family`, `likelihood`: the model of y; `X`, `y`: the data; `names`, `classes`: of the columns and of y's values.
+    - `intercept`: whether there is one; `prior_scale`, `priors`: of the coefficients, and those that differ.
+    - `offset`, `weights`: of the rows, or None; `known`: what the likelihood is given for every row.
+    - `groups`: `GroupTerm`s.
+    """
+
+    family: str
+    likelihood: Likelihood
+    X: np.ndarray
+    y: np.ndarray
+    names: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    intercept: bool
+    prior_scale: float
+    priors: dict[str, Prior]
+    offset: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    known: tuple[np.ndarray, ...] = ()
+    groups: tuple[GroupTerm, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether coefficients are all there is to sample."""
+        beside = self.likelihood.auxiliary or self.known or self.groups or self.weights is not None
+        moved = self.offset is not None or any(p.location for p in self.priors.values())
+        return not (beside or moved)
+
+
+def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: float, **beside: Any) -> Problem:
+    """The problem that a user's arguments pose."""
+    one_of(family, tuple(FAMILIES), "family")
+    names, classes = _texts(names, "names"), _texts(classes, "classes")
+    X, y = numbers(X, "X"), numbers(y, "y")
+    require(X.ndim == 2 and X.shape[0] > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
+    require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
+    trials = _of_rows(beside["trials"], "trials", len(X))
+    _require_responses(y, FAMILIES[family], trials)
+    seen = int(y.max()) + 1
+    count = seen if classes is None else len(classes)
+    likelihood = FAMILIES[family].made(count)
+    if hasattr(likelihood, "num_classes"):
+        require(count >= seen, f"`y` holds class {seen - 1}, but `classes` names {count}: classes are counted from 0.")
+    columns, values = _labels(X, names, likelihood, classes)
+    groups = read_groups(beside["groups"], len(X))
+    require(
+        not groups or not likelihood.vector, f"Groups are not available for the family {family}: leave `groups` out."
+    )
+    weights, offset = _of_rows(beside["weights"], "weights", len(X)), _of_rows(beside["offset"], "offset", len(X))
+    if weights is not None:
+        require(weights.min() >= 0 and weights.max() > 0, "`weights` must not be negative, and some must be positive.")
+    require(
+        offset is None or not likelihood.vector, f"`offset` is not available for the family {family}: leave it out."
+    )
+    priors = read_priors(beside["priors"], columns, groups)
+    located = any(prior.location for prior in priors.values())
+    require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
+    return Problem(
+        family=family,
+        likelihood=likelihood,
+        X=X,
+        y=y,
+        names=columns,
+        classes=values,
+        intercept=intercept and not likelihood.cutpoints,
+        prior_scale=prior_scale,
+        priors=priors,
+        offset=offset,
+        weights=weights,
+        known=() if trials is None else (trials,),
+        groups=groups,
+    )
+
+
+def _of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
+    """A number for each row, or None."""
+    if values is None:
+        return None
+    values = numbers(values, name)
+    fits = values.shape == (num_rows,)
+    require(fits, f"`{name}` must have one entry per row of `X` ({num_rows}): got shape {values.shape}.")
+    return values
+
+
+def _require_responses(y: np.ndarray, family: type[Likelihood], trials: np.ndarray | None) -> None:
+    """Refuse responses that the family cannot have."""
+    of_trials = " and ".join(name for name, known in FAMILIES.items() if known.known)
+    require(
+        trials is not None or not family.known, f"The family {family.name} needs `trials`, one number for each row."
+    )
+    require(
+        trials is None or bool(family.known), f"`trials` is for the families {of_trials}: got it with {family.name}."
+    )
+    family.require(y)
+    if trials is not None:
+        odd = np.flatnonzero((trials < y) | (trials < 1) | (trials != np.round(trials)))
+        if odd.size:
+            raise InvalidInput(
+                f"`trials` must be whole numbers of at least 1 and at least `y`: row {odd[0]} has {trials[odd[0]]:g} "
+                f"({odd.size} rows differ). Correct these rows."
+            )
+    if family.response is ResponseKind.CLASSES:
+        require(
+            np.unique(y).size >= 2,
+            f"`y` must hold at least two classes: every row is {y[0]:g}. There is nothing to tell apart.",
+        )
+
+
+def _texts(given, name: str) -> list[str] | None:
+    """A list of names or classes as texts."""
+    if given is None:
+        return None
+    given = given.tolist() if hasattr(given, "tolist") else given
+    require(
+        isinstance(given, Sequence) and not isinstance(given, str | bytes),
+        f"`{name}` must be a list of texts: got {shown(given)}.",
+    )
+    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
+    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
+    return [str(text) for text in given]
+
+
+def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Names of columns and classes."""
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
+    require(
+        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
+    )
+    if likelihood.response is ResponseKind.CLASSES:
+        count = getattr(likelihood, "num_classes", 2)
+        classes = [str(c) for c in range(count)] if classes is None else classes
+        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
+        return tuple(names), tuple(classes)
+    require(classes is None, f"`classes` is for a response that is a class: got it with {likelihood.name}.")
+    return tuple(names), None

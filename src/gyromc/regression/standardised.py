@@ -1,0 +1,234 @@
+"""Standardised regressions: columns with mean 0 and standard deviation 1, the posterior as a target, and the way back.
+
+Input: a `Problem` in the user's units. Output: a `Standardised` regression: a target over θ, so that one prior scale fits every
+coefficient, and `Units`, the affine map from θ to coefficients in the user's units. A column of two values is scaled as if both
+were equally frequent, by half their distance: its standard deviation would be tiny where one value is rare, and the prior of its
+coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior. Rows of a linear model are divided by
+its noise, so that the target has unit noise.
+
+`RowSums` holds all that a linear model has to know of rows that come in parts: R with RᵀR = [1 X y]ᵀ[1 X y], updated by QR
+factorisation of (R; new rows), which squares no condition number as adding up XᵀX would.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.conjugate import noise_scale
+from gyromc.regression.problem import GroupTerm, Prior, Problem
+from gyromc.targets.families import Normal, NormalNoise
+from gyromc.targets.mixed import Group, MixedRegression
+from gyromc.targets.regressions import WithLikelihood, regression
+
+INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """The map between the user's columns and responses and the standardised ones.
+
+    **Attributes:**
+
+    - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
+    - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
+    - `noise`: the most probable σ of a linear model, in units of `y_scale`; 1 for the others.
+    - `location`: prior means of the coefficients, in the user's units.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    y_center: float
+    y_scale: float
+    intercept: float
+    noise: float = 1.0
+    location: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, centred: bool | None = None
+    ) -> "Units":
+        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
+        center, scale = _standard(X, intercept if centred is None else centred)
+        scale = np.where(two_values(X), (X.max(axis=0) - X.min(axis=0)) / 2, scale)
+        y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept)
+        return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
+
+    def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
+        """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
+        scale, location, intercept, y_center = self.scale.copy(), np.zeros(len(names)), self.intercept, self.y_center
+        for j, name in enumerate(names):
+            if name in priors:
+                scale[j], location[j] = self.y_scale * prior_scale / priors[name].scale, priors[name].location
+        if "intercept" in priors and intercept:
+            intercept = priors["intercept"].scale / (prior_scale * self.y_scale)
+            y_center = priors["intercept"].location
+        moved = location if np.any(location) else None
+        return dataclasses.replace(self, scale=scale, location=moved, intercept=intercept, y_center=y_center)
+
+    def known(self, X: np.ndarray) -> np.ndarray | float:
+        """The part of the linear predictors, in the user's units, that the priors' means make."""
+        return self.y_center + (0.0 if self.location is None else (X - self.center) @ self.location)
+
+    def rows(self, X: np.ndarray) -> np.ndarray:
+        """Standardised rows, the intercept's column first."""
+        Z = (X - self.center) / self.scale
+        if not self.intercept:
+            return Z
+        return np.concatenate([np.full((len(Z), 1), self.intercept), Z], axis=1)
+
+    def coefficients(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
+        p = len(self.scale)
+        one = np.diag(self.y_scale / self.scale)
+        offset = np.zeros(p) if self.location is None else self.location
+        if self.intercept:
+            one = np.block([[np.zeros((1, 1)), np.zeros((1, p))], [np.zeros((p, 1)), one]])
+            one[0] = np.concatenate([[self.y_scale * self.intercept], -self.y_scale * self.center / self.scale])
+            offset = np.concatenate([[self.y_center - offset @ self.center], offset])
+        return np.kron(basis, one), np.tile(offset, len(basis))
+
+
+def two_values(columns: np.ndarray) -> np.ndarray:
+    """Which columns take exactly two values."""
+    low, high = columns.min(axis=0), columns.max(axis=0)
+    return (low < high) & np.all((columns == low) | (columns == high), axis=0)
+
+
+def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and scale of each column; 1 for the scale of one that never changes."""
+    size = np.maximum(
+        np.abs(columns).max(axis=0), np.finfo(float).tiny
+    )  # so that squares of huge entries do not overflow
+    unit = columns / size
+    center = unit.mean(axis=0) if centred else np.zeros(columns.shape[1])
+    sd = np.sqrt(np.mean((unit - center) ** 2, axis=0))
+    return size * center, np.where(sd > 1e-10, size * sd, 1.0)
+
+
+GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard deviation of its column (and of y)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Standardised:
+    """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
+
+    The target of a linear model has its most probable noise; `count` is the number of observations where its rows sum up more
+    than they are long.
+    """
+
+    target: WithLikelihood | MixedRegression
+    units: Units
+    count: float | None = None
+
+
+def standardise(problem: Problem) -> Standardised:
+    """Standardise a regression.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.problem import Problem
+    from gyromc.regression.standardised import standardise
+    from gyromc.targets.families import Poisson
+    problem = Problem("poisson", Poisson(), np.arange(6.0)[:, None], np.arange(6.0), ("x",), None, True, 2.5, {})
+    assert standardise(problem).target.dim == 2
+    ```
+    """
+    X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
+    measured = likelihood.measured
+    centred = problem.intercept or likelihood.cutpoints
+    units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred)
+    units = units.with_priors(problem.priors, problem.names, prior_scale)
+    if isinstance(likelihood, Normal) and not problem.groups:
+        return _linear(problem, units)
+    if likelihood.vector:
+        prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
+    rows = units.rows(X)
+    if problem.plain:
+        return Standardised(regression(likelihood, rows, y, prior_scale), units)
+    before = units.known(X) + (0.0 if problem.offset is None else problem.offset)
+    if measured:
+        y, before = (y - before) / units.y_scale, np.zeros(len(y))
+    target = MixedRegression(
+        rows,
+        y,
+        NormalNoise() if isinstance(likelihood, Normal) else likelihood,
+        prior_scale,
+        offset=np.broadcast_to(before, y.shape),
+        weights=problem.weights,
+        known=problem.known,
+        groups=tuple(_group(term, problem.priors.get(term.name), units) for term in problem.groups),
+    )
+    return Standardised(target, units)
+
+
+def _linear(problem: Problem, units: Units) -> Standardised:
+    """Standardise a linear regression: weighted rows are multiplied by the roots of their weights."""
+    before = units.known(problem.X) + (0.0 if problem.offset is None else problem.offset)
+    rows, y, count = units.rows(problem.X), (problem.y - before) / units.y_scale, None
+    if problem.weights is not None:
+        root = np.sqrt(problem.weights)
+        rows, y, count = rows * root[:, None], y * root, float(problem.weights.sum())
+    units = dataclasses.replace(units, noise=noise_scale(rows, y, problem.prior_scale, count))
+    target = regression(Normal(), rows / units.noise, y / units.noise, problem.prior_scale)
+    return Standardised(target, units, count)
+
+
+def _group(term: GroupTerm, prior: Prior | None, units: Units) -> Group:
+    """A group with the prior means of its standard deviations."""
+    sd = Units.of(term.Z, None, 1.0, True).scale
+    scale = GROUP_SCALE / sd if prior is None else np.full(len(sd), prior.scale / units.y_scale)
+    return Group(term.Z, term.index, len(term.levels), scale)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowSums:
+    """What a linear model has to know of the rows so far.
+
+    **Attributes:**
+
+    - `R`: at most (p+2) × (p+2), upper triangular.
+    - `count`: the number of rows, or the sum of their weights.
+    - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
+    """
+
+    R: np.ndarray
+    count: float
+    ends: np.ndarray
+    two: np.ndarray
+
+    @classmethod
+    def empty(cls, num_columns: int) -> "RowSums":
+        """No rows yet."""
+        return cls(np.zeros((0, num_columns + 2)), 0, np.zeros((0, num_columns)), np.ones(num_columns, bool))
+
+    def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
+        """With some more rows; a row of weight w counts as w rows."""
+        rows = np.column_stack([np.ones(len(y)), X, y])
+        if weights is not None:
+            rows = rows * np.sqrt(weights)[:, None]
+        R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
+        entries = np.concatenate([self.ends, X])
+        ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
+        only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
+        return RowSums(R, self.count + (len(y) if weights is None else float(weights.sum())), ends, self.two & only)
+
+    def standardised(self, prior_scale: float, intercept: bool) -> Standardised:
+        """The regression in standardised coordinates, and the way back to the user's."""
+        ones, columns = self.R[:, :1], self.R[:, 1:]
+        root = np.sqrt(self.count)
+        center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
+        left = columns - ones * center
+        size, sd = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
+        scale = np.where(sd > 1e-10 * size, sd, 1.0)  # as in `Units.of`: a column that never changes keeps its prior
+        two = self.two & (self.ends[0] < self.ends[1])
+        scale[:-1] = np.where(two, (self.ends[1] - self.ends[0]) / 2, scale[:-1])
+        units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
+        rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
+        rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
+        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
+        return Standardised(
+            regression(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count)
+        )

@@ -1,0 +1,421 @@
+"""Whether the model fits, in sentences: what each check found, what to try, and the command that does so.
+
+Input: the fit to all rows, the rows, and the coverage found on held-out rows. Output: the part `adequacy` of fit.json: checks, a
+headline, LOO, WAIC, R², deviance and the numbers of figures.
+"""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers, held_out_coverage
+from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
+from gyromc.regression.fit import Fit
+from gyromc.show.numbers import counted, listed, number, plain
+from gyromc.tables.datatable import DataTable
+from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import ResponseKind
+
+MOST_TERMS = 12  # of a formula that is written out
+MOST_ROWS = 5  # that are named
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """What the sentences name: the columns, the command, the places of rows, and whether all responses are positive."""
+
+    encoding: Encoding
+    table: DataTable
+    command: str
+    positive: bool
+
+    @property
+    def model(self) -> str:
+        return self.encoding.response.model
+
+    @property
+    def wider(self) -> str | None:
+        """The family to take where responses vary more than this one allows."""
+        return FAMILIES[self.model].wider
+
+    @property
+    def free_variance(self) -> str | None:
+        """The same where the variance follows from the mean: of counts."""
+        return self.wider if FAMILIES[self.model].response is ResponseKind.COUNTS else None
+
+    @property
+    def target(self) -> str:
+        return self.encoding.response.name
+
+    def places(self, rows: Sequence[int]) -> str:
+        """The places in the file of some rows: "lines 17, 20 and 3 more"."""
+        lines = list(dict.fromkeys(str(self.table.lines[row]) for row in rows))  # a row may stand for many observations
+        return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
+
+    def family(self, name: str) -> str:
+        """The command with another family."""
+        return option_added(self.command, "--family", name)
+
+    def without(self, name: str) -> str | None:
+        """The command without the column of the file that a column of X comes from; None where an option cannot say so."""
+        source = _source(self.encoding, name)
+        made = {part for date in self.encoding.dates for part in date.outputs}
+        refused = "--formula" in self.command or "--columns" in self.command or source in made
+        return None if refused else f"{self.command} --drop {shlex.quote(source)}"
+
+    def formula(self, change: Callable[[str], str], extra: str = "", target: Callable[[str], str] = str) -> str | None:
+        """The command with a formula that changes some columns; None where that cannot be written out."""
+        features = [(feature.name, isinstance(feature, CategoricalColumn)) for feature in self.encoding.features]
+        if "--formula" in self.command or "--target" not in self.command or len(features) > MOST_TERMS:
+            return None
+        terms = [_backticked(name) if categorical else change(name) for name, categorical in features]
+        right = " + ".join([*terms, *([extra] if extra else [])])
+        instead = ("--target", "-t", "--columns", "--drop")  # a formula says itself which columns it uses
+        return option_added(self.command, "--formula", f"{target(_backticked(self.target))} ~ {right}", instead)
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """A check in words: what was found; what to try; and a command that does so, or None."""
+
+    sentence: str
+    remedy: str = ""
+    command: str | None = None
+
+
+def option_added(command: str, option: str, value: str, instead: Sequence[str] = ()) -> str:
+    """The command line with an option set, in place of those given; `--family` also in place of `--model`.
+
+    ```python
+    from gyromc.tables.checks import option_added
+    assert option_added("gyromc fit d.csv --target y --model poisson", "--family", "gamma").endswith("y --family gamma")
+    ```
+    """
+    gone = {option, *instead, *(("--model",) if option == "--family" else ())}
+    words, kept = shlex.split(command), []
+    while words:
+        word = words.pop(0)
+        if word in gone:
+            words.pop(0)
+        elif not (word.startswith("--") and word.partition("=")[0] in gone):
+            kept.append(word)
+    return shlex.join([*kept, option, value])
+
+
+def headline(checks: Sequence[dict[str, Any]]) -> str:
+    """One sentence on whether the model fits, from the checks of fit.json."""
+    wrong = [check for check in checks if check["verdict"] == ModelVerdict.MISFIT.value]
+    look = [check["name"] for check in checks if check["verdict"] == ModelVerdict.LOOK.value]
+    if wrong:
+        first = wrong[0]["sentence"]
+        names = f" Against it: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
+        return f"The model does not fit: {first}{names}"
+    if any(check["name"] == Aspect.WEIGHTS.value for check in checks):
+        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == Aspect.WEIGHTS.value)}"
+    if look:
+        return f"Nothing speaks against the model; worth a look: {', '.join(look)}."
+    return f"Nothing speaks against the model, in {counted(len(checks), 'check')}."
+
+
+def advise(check: ModelCheck, setting: Setting) -> Advice:
+    """Put a check into words."""
+    return _WORDS[check.aspect](check, setting)
+
+
+def _chance(check: ModelCheck) -> str:
+    """p after the correction for all checks; below what replicates can show, as a bound."""
+    if check.p is None or check.adjusted is None:
+        return ""
+    bound = check.p < 1.001 * check.details.get("least", 0.0)
+    return "p < 0.001" if check.adjusted < 0.001 else f"p {'<' if bound else '='} {number(check.adjusted, 2)}"
+
+
+def _backticked(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name}`"
+
+
+def _found(check: ModelCheck) -> bool:
+    return check.verdict is not ModelVerdict.FINE
+
+
+def _weights(check: ModelCheck, setting: Setting) -> Advice:
+    text = (
+        f"a weight is {number(check.statistic)}, which is no number of observations. How a row of that weight should vary is not "
+        "known: dispersion, curves, spread, calibration, coverage, outliers and interactions were not looked at."
+    )
+    return Advice(text, "Check the model without weights, or with whole numbers of observations.")
+
+
+def _separation(check: ModelCheck, setting: Setting) -> Advice:
+    columns, more = check.details["columns"], check.details.get("more", 0)
+    split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "splits the classes"
+    if not columns:
+        return Advice(f"no weighted sum of columns {split}.")
+    names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
+    text = (
+        f"a weighted sum of {names} {split} without an error in {100 * check.statistic:.0f} % of the rows: these coefficients "
+        "are as large as the prior allows, and their size says little."
+    )
+    return Advice(text, "See how they depend on the prior.", option_added(setting.command, "--prior-scale", "1"))
+
+
+def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
+    ratio = check.statistic
+    law = FAMILIES[setting.model].words.law
+    text = f"Pearson's χ² per degree of freedom is {number(ratio)}; 1 is expected ({_chance(check)})"
+    if not _found(check):
+        return Advice(f"{text}.")
+    if ratio < 1:
+        return Advice(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.")
+    text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
+    if setting.free_variance is not None:
+        return Advice(text, "Let the variance be free.", setting.family(setting.free_variance))
+    return Advice(text, "A column that matters may be missing, or rows may belong to groups.")
+
+
+def _curvature(check: ModelCheck, setting: Setting) -> Advice:
+    columns, share = check.details["columns"], f"{number(100 * check.statistic, 2)} % of what is left"
+    if not _found(check):
+        return Advice(
+            f"no curve explains what is left, in {counted(check.details['tried'], 'column')} ({_chance(check)})."
+        )
+    text = f"a curve in {columns[0] if columns else check.details['best']} would explain {share} ({_chance(check)})"
+    text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
+    if not check.large:
+        return Advice(f"{text} That is clear, but small.")
+    command = setting.formula(lambda name: f"bs({_backticked(name)}, 4)" if name in columns else _backticked(name))
+    return Advice(text, f"Give {columns[0]} a curve: bs({_backticked(columns[0])}, 4) in a formula.", command)
+
+
+def _spread(check: ModelCheck, setting: Setting) -> Advice:
+    if not _found(check):
+        return Advice(f"residuals are as wide for low predictions as for high ones ({_chance(check)}).")
+    where = f"where {setting.target} is predicted {check.details['where']}"
+    text = f"residuals are {number(check.statistic, 2)} times as wide {where} as elsewhere ({_chance(check)})."
+    if not check.large:
+        return Advice(f"{text} That is clear, but small.")
+    if setting.positive and check.details["where"] == "high" and setting.model == "linear":
+        return Advice(text, "Let the spread grow with the mean.", setting.family("gamma"))
+    return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
+
+
+DIRECTIONS = {
+    "high": "responses are higher than predicted",
+    "low": "responses are lower than predicted",
+    "narrow": "predicted laws are too narrow",
+    "wide": "predicted laws are too wide",
+    "skewed": "responses are more skewed than predicted",
+    "tails": "the tails are not those predicted",
+}
+
+
+def _calibration(check: ModelCheck, setting: Setting) -> Advice:
+    if "gap" in check.details:
+        gap = check.details["gap"]
+        if not _found(check):
+            return Advice(f"classes come as often as predicted, in every group of rows ({_chance(check)}).")
+        text = f"in some rows a class comes {abs(100 * gap):.0f} points {'more' if gap > 0 else 'less'} often than predicted"
+        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction is missing.")
+    if not _found(check):
+        return Advice(f"responses are spread over their predicted laws as they should be ({_chance(check)}).")
+    direction = check.details["direction"]
+    text = f"{DIRECTIONS[direction]} ({_chance(check)})."
+    if setting.free_variance is not None:
+        return Advice(text, "Let the variance be free.", setting.family(setting.free_variance))
+    if setting.model == "linear" and direction == "skewed" and setting.positive:
+        command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
+        return Advice(text, f"Take the logarithm of {setting.target}.", command)
+    if setting.model == "linear":
+        return Advice(text, "Allow for heavy tails.", setting.family("student-t"))
+    return Advice(text, "Compare with other families.", setting.family("auto"))
+
+
+def _coverage(check: ModelCheck, setting: Setting) -> Advice:
+    level, rows = 100 * check.details["level"], check.details["rows"]
+    text = f"{level:.0f} % predictive intervals hold {100 * check.statistic:.0f} % of {rows} held-out rows ({_chance(check)})."
+    if not _found(check) or not check.large:
+        return Advice(text)
+    wider = setting.wider
+    return Advice(text, "Intervals must be wider.", setting.family(wider or "auto"))
+
+
+def _outliers(check: ModelCheck, setting: Setting) -> Advice:
+    rows, least = check.details["rows"], setting.places([check.details["row"]])
+    if not _found(check):
+        return Advice(f"no row is too far out; the farthest is {least} ({_chance(check)}).")
+    text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too far out: {setting.places(rows)}."
+    wider = setting.wider
+    command = None if wider is None else setting.family(wider)
+    if check.details["many"]:
+        return Advice(f"{text} So many speak against the law, not against the rows.", "Allow for wider laws.", command)
+    them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
+    return Advice(text, f"Check {them[0]}{f'; then allow for {them[1]}' if wider else ''}.", command)
+
+
+def _interactions(check: ModelCheck, setting: Setting) -> Advice:
+    pairs = check.details["pairs"]
+    if not _found(check) or not pairs:
+        tried = check.details["tried"]
+        those = "the product of two columns does not explain"
+        those = those if tried == 1 else f"none of {tried} products of two columns explains"
+        return Advice(f"{those} what is left ({_chance(check)}).")
+    names = listed([f"{a} × {b}" for a, b in pairs], 3)
+    text = f"{names} would explain {number(100 * check.statistic, 2)} % of what is left ({_chance(check)})."
+    sources = [_source(setting.encoding, name) for name in pairs[0]]
+    product = ":".join(map(_backticked, sources))
+    return Advice(text, f"Try the interaction {product}.", setting.formula(_backticked, product))
+
+
+def _influence(check: ModelCheck, setting: Setting) -> Advice:
+    rows, size = check.details["rows"], number(check.statistic, 2)
+    if not rows:
+        return Advice(f"none: Pareto's k is at most {size} ({setting.places([check.details['row']])}; 0.7 is allowed).")
+    text = f"without {setting.places(rows)} the coefficients would be others (Pareto's k up to {size}; 0.7 is allowed)."
+    them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
+    return Advice(text, f"Check {them[0]}, and compare with a fit without {them[1]}.")
+
+
+def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
+    columns, condition = check.details["columns"], number(check.details["condition"])
+    if not columns:
+        return Advice(
+            f"others multiply the variance of a coefficient by at most {number(check.statistic)} (condition number {condition})."
+        )
+    times = (
+        "without an error"
+        if check.details["exact"]
+        else f"which multiplies variances by up to {number(check.statistic)}"
+    )
+    which = "it" if len(columns) == 1 else "each of them"
+    text = f"{listed(columns, 4)}: others nearly determine {which}, {times} (condition number {condition})."
+    remedy = "Read these coefficients together, not one by one; or leave one out."
+    return Advice(text, remedy, setting.without(columns[0]))
+
+
+def _source(encoding: Encoding, name: str) -> str:
+    """The column of the file that a column of X comes from."""
+    return next((feature.name for feature in encoding.features if name in feature.outputs), name)
+
+
+_WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
+    Aspect.WEIGHTS: _weights,
+    Aspect.SEPARATION: _separation,
+    Aspect.DISPERSION: _dispersion,
+    Aspect.CURVATURE: _curvature,
+    Aspect.SPREAD: _spread,
+    Aspect.CALIBRATION: _calibration,
+    Aspect.COVERAGE: _coverage,
+    Aspect.OUTLIERS: _outliers,
+    Aspect.INTERACTIONS: _interactions,
+    Aspect.INFLUENCE: _influence,
+    Aspect.COLLINEARITY: _collinearity,
+}
+
+
+ROWS_NAMED = 20
+
+
+def coverage(
+    fit: Fit,
+    X: np.ndarray,
+    y: np.ndarray,
+    beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
+) -> dict[str, Any] | None:
+    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside`, `weights` as for `adequacy`."""
+    found = held_out_coverage(fit.posterior, X, y, beside, weights=weights)
+    return None if found is None else {"share": found.statistic, "p": found.p, "large": found.large, **found.details}
+
+
+def adequacy(
+    fit: Fit,
+    encoding: Encoding,
+    table: DataTable,
+    X: np.ndarray,
+    y: np.ndarray,
+    held_out: dict[str, Any] | None,
+    command: str,
+    beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Return the part of fit.json on whether the model fits.
+
+    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many
+    observations each row stands for.
+    """
+    covered = [] if held_out is None else _covered(held_out.get("coverage"))
+    found = assess(
+        fit.posterior,
+        X,
+        y,
+        names=encoding.names,
+        sources=_sources(encoding),
+        further=covered,
+        beside=beside,
+        weights=weights,
+    )
+    setting = Setting(encoding, table.take(found.rows), command, bool(np.min(y) > 0) and not encoding.response.classes)
+    checks = [_written(check, setting) for check in found.checks]
+    return {
+        "verdict": found.judgement.value,
+        "headline": headline(checks),
+        "checks": checks,
+        "rows": len(found.rows),
+        "of_rows": found.num_rows,
+        "draws": found.law.num_draws,
+        **_quoted(found),
+        "figures": figure_numbers(found),
+    }
+
+
+def _sources(encoding: Encoding) -> list[str]:
+    """The column of the file, or the term of the formula, that each column of X comes from."""
+    return list(encoding.sources.values())
+
+
+def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
+    """The check of coverage, from the part of fit.json on held-out rows."""
+    if found is None:
+        return []
+    details = {key: found[key] for key in ("level", "rows", "expected", "least")}
+    return [ModelCheck(Aspect.COVERAGE, found["share"], found["p"], found["large"], details)]
+
+
+def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
+    advice = advise(check, setting)
+    wrong = check.verdict is not ModelVerdict.FINE
+    rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
+    return {
+        "name": check.aspect.value,
+        "verdict": check.verdict.value,
+        "statistic": plain(check.statistic),
+        "p": plain(check.p),
+        "p_adjusted": plain(check.adjusted),
+        "sentence": advice.sentence,
+        "remedy": advice.remedy if wrong else "",
+        "command": advice.command if wrong else None,
+        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
+    }
+
+
+def _quoted(found: Adequacy) -> dict[str, Any]:
+    """LOO, WAIC, R² and deviance."""
+    loo, waic = found.loo, found.waic
+    low, high = np.quantile(found.r_squared, [0.025, 0.975])
+    return {
+        "loo": {
+            "elpd": loo.elpd,
+            "std_error": loo.std_error,
+            "p_loo": loo.p_loo,
+            "looic": loo.looic,
+            "rows_above_0.7": int(loo.influential.size),
+        },
+        "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
+        "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
+        "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},
+    }

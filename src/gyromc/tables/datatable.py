@@ -1,0 +1,449 @@
+"""A CSV, Excel or Parquet file or a data frame as a `DataTable` that knows the place of each row in the file.
+
+Input: a path, a data frame or a mapping of columns. Output: columns as pandas Series of texts or typed values: missing values as
+NaN, numbers plain, with functions that read one column as numbers, texts or dates. A file that cannot be read as it stands is
+refused, with place and remedy. Formulas of an Excel file are not computed: the values that Excel stored are read.
+"""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.csvfile import CsvFile, is_number, require_distinct
+from gyromc.errors import InvalidInput
+from gyromc.extras import needs
+from gyromc.show.numbers import listed
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
+"""Texts that stand for a missing value, in any case; everything else is a value."""
+
+DATES = (
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
+    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2,4}"
+)
+ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
+"""Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F."""
+CALENDAR = (
+    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+    ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"),
+)
+LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
+
+
+@functools.cache
+def pandas_module():
+    """Return pandas; raise `InvalidInput` with the install command where it is missing."""
+    with needs("fit", "`gyromc fit`"):
+        import pandas
+        import pyarrow  # noqa: F401  # texts and Parquet
+    return pandas
+
+
+def clean(column):
+    """Remove blanks around each text and convert missing values to NaN."""
+    column = column.str.strip()
+    return column.where(~column.str.lower().isin(MISSING), None)
+
+
+def with_points(column):
+    """Rewrite numbers such as 1.234,5 as 1234.5; leave other texts unchanged."""
+    looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
+    points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    return column.where(~looks.astype(bool), points)
+
+
+def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
+    """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
+    values = np.asarray(pandas_module().to_numeric(column, errors="coerce"), float)
+    return values, (column.notna().to_numpy() & np.isnan(values)) | np.isinf(values)
+
+
+def as_text(column):
+    """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
+    types = pandas_module().api.types
+    if types.is_numeric_dtype(column):
+        return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
+    if not types.is_string_dtype(column.dropna()):  # dates and times
+        return column.map(str, na_action="ignore").astype("str")
+    return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
+
+
+def ordered(texts) -> list[str]:
+    """Return the different values in order: numbers by size, months and weekdays by the calendar, other texts by the alphabet."""
+    pandas = pandas_module()
+    distinct = [str(t) for t in pandas.unique(texts)]
+    for names in CALENDAR:
+        if set(distinct) <= set(names):
+            return [name for name in names if name in distinct]
+    values, _ = as_numbers(pandas.Series(distinct, dtype="str"))
+    if not np.isnan(values).any():
+        return [distinct[i] for i in np.argsort(values, kind="stable")]
+    return sorted(distinct, key=lambda t: (t.casefold(), t))
+
+
+def adorned(texts) -> bool:
+    """Whether more than half of some texts look like numbers that are not written plainly."""
+    return bool(len(texts)) and float(texts.str.fullmatch(ADORNED).mean()) > 0.5
+
+
+def is_dates(column) -> bool:
+    """Whether most values look like dates or times."""
+    types = pandas_module().api.types
+    if types.is_numeric_dtype(column):
+        return False
+    if not types.is_string_dtype(column):
+        return True  # typed columns are numbers, texts or dates
+    known = column.dropna()
+    return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
+
+
+def require_scale(values: np.ndarray, what: str) -> None:
+    """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant."""
+    low, high = float(values.min()), float(values.max())
+    size, spread = max(abs(low), abs(high)), high / 2 - low / 2
+    require(
+        spread > LEAST_CHANGE * size,
+        f"{what} runs from {low:.15g} to {high:.15g}: it changes only after its first nine digits. Subtract {low:.15g} first.",
+    )
+    require(
+        spread > LEAST_SPREAD and size < MOST_SIZE,
+        f"{what} runs from {low:.3g} to {high:.3g}: too {'small' if size < 1 else 'large'} to compute with. Express it in other "
+        "units.",
+    )
+
+
+MAX_COLUMNS = 1000
+"""More predictors than this are refused: the sampler's matrices are dense."""
+MARKS = {
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
+    b"%PDF": "a PDF document: export the table as CSV",
+    b"SQLite format 3": "an SQLite database: export the table as CSV",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DataTable:
+    """Columns as pandas Series, texts stripped of blanks, missing values as NaN; and the place of each row in its file.
+
+    `lines` counts from 1: lines of a CSV file or rows of a Parquet file, as `unit` says. `notes` says how the file was read.
+    """
+
+    path: str
+    unit: str
+    columns: Mapping[str, Any]
+    lines: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    @property
+    def num_rows(self) -> int:
+        return self.lines.size
+
+    def place(self, rows: np.ndarray) -> str:
+        """Return the place in the file of the first of some rows (numbers or a mask): "line 17"."""
+        return f"{self.unit} {self.lines[rows][0]}"
+
+    def take(self, rows: np.ndarray) -> "DataTable":
+        """Return a table of the given rows."""
+        columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
+        return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
+
+    def require_column(self, name: str, role: str) -> None:
+        """Raise unless there is a column of that name; the message names the nearest."""
+        _require_names([name], self.names, self.path, role)
+
+
+def read_table(
+    path: Any,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    *,
+    role: str = "target",
+    choose: Callable[[Sequence[str]], Collection[str]] | None = None,
+    encoding: str = "utf-8",
+    decimal: str = ".",
+    sheet: str | None = None,
+) -> DataTable:
+    """Read a CSV file (also compressed by gzip), an Excel or a Parquet file; its first bytes say which. Or take a data frame.
+
+    - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
+    - `keep`: columns to read in any case, such as the target; `role`: what messages call them.
+    - `choose`: a function from the names of the columns to those wanted, instead of all.
+    - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
+    """
+    if not isinstance(path, str | Path):
+        frame = _frame(path)
+        names = [str(name) for name in frame.columns]
+        return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
+    path = Path(path)
+    require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
+    require(path.exists(), f"There is no file {path}.{_near_files(path)}")
+    require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
+    with path.open("rb") as file:
+        first = file.read(16)
+    require(first, f"{path} is empty: a table needs a header line and rows.")
+    for mark, sentence in MARKS.items():
+        require(not first.startswith(mark), f"{path} is {sentence}.")
+    wanted = _Wanted(str(path), columns, drop, keep, role, choose)
+    if first.startswith(b"PK\x03\x04"):
+        return _read_excel(path, wanted, sheet)
+    require(sheet is None, f"`--sheet` is for Excel files: {path} is none.")
+    if first.startswith(b"PAR1"):
+        return _read_parquet(path, wanted)
+    return _read_csv(path, wanted, encoding, decimal)
+
+
+def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
+    """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
+    pandas, frame = pandas_module(), _frame(data)
+    _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
+    types, found = pandas.api.types, {}
+    for column in columns:
+        values = frame[column].reset_index(drop=True)
+        if isinstance(values.dtype, pandas.CategoricalDtype):
+            values = values.astype(values.cat.categories.dtype)
+        if types.is_bool_dtype(values) or types.is_object_dtype(values):
+            values = values.map(str, na_action="ignore")
+        if types.is_numeric_dtype(values):
+            found[column] = values.astype(float)
+        elif types.is_datetime64_any_dtype(values):
+            found[column] = values
+        else:
+            found[column] = clean(values.astype("str"))
+    require(len(frame), f"{name} has no rows.".capitalize())
+    return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
+
+
+def _frame(data: Any) -> Any:
+    """Data as a pandas data frame: one already, a mapping of columns, or a frame of another library with `to_pandas`."""
+    pandas = pandas_module()
+    if isinstance(data, pandas.DataFrame):
+        return data
+    try:
+        return data.to_pandas() if hasattr(data, "to_pandas") else pandas.DataFrame(dict(data))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"Rows must be a file, a data frame or a mapping of columns: {error}") from None
+
+
+def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the names in some texts: a text that is no known name may hold several, separated by commas."""
+    return [n for text in given for n in ([text] if text in known else [part.strip() for part in text.split(",")])]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """The columns to read."""
+
+    path: str
+    columns: Sequence[str]
+    drop: Sequence[str]
+    keep: Sequence[str]
+    role: str
+    choose: Callable[[Sequence[str]], Collection[str]] | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The columns that the user names, to read or to leave out."""
+        return frozenset([*self.keep, *self.columns, *self.drop])
+
+    def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
+        """Check the names and return the places of the wanted columns."""
+        require_distinct(names, self.path)
+        known, keep = set(names), set(self.keep)
+        if self.choose is not None:
+            known = set(self.choose([name for name in names if name not in unnamed]))
+        only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
+        for wanted, role in ((self.keep, self.role), (only, "--columns"), (drop, "--drop")):
+            _require_names(wanted, names, self.path, role)
+        both = ", ".join(map(repr, keep & drop))
+        require(not both, f"{both} is the {self.role} and cannot be dropped too.")
+        chosen = keep | (((only & known if self.choose else only) or known) - drop)
+        places = [i for i, name in enumerate(names) if name in chosen]
+        require(
+            len(places) <= MAX_COLUMNS + len(keep),
+            f"{self.path} has {len(places) - len(keep)} columns to predict from; at most {MAX_COLUMNS} are possible. "
+            "Select some with `--columns a,b,c`, or leave some out with `--drop a,b,c`.",
+        )
+        for i in places:
+            require(
+                names[i] not in unnamed,
+                f"Column {i + 1} of {self.path} has no name (an index written by pandas?). Name it, or pass "
+                f"`--drop '{names[i]}'`.",
+            )
+        return places
+
+
+def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
+    """Read a sheet of an Excel file: the first row names the columns."""
+
+    names, rows, lines, notes = read_sheet(path, sheet)
+    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    unnamed = frozenset(filled[i] for i, name in enumerate(names) if not name)
+    pandas = pandas_module()
+    columns = {}
+    for i in wanted.select(filled, unnamed):
+        columns[filled[i]] = _typed([row[i] for row in rows], pandas)
+    return DataTable(str(path), "row", columns, np.array(lines, int), notes)
+
+
+def _typed(values: list[Any], pandas: Any) -> Any:
+    """The cells of an Excel column as numbers, dates or texts."""
+    import datetime
+
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return pandas.Series([np.nan if value is None else float(value) for value in values])
+    if known and all(isinstance(value, datetime.datetime | datetime.date) for value in known):
+        return pandas.to_datetime(pandas.Series(values))
+    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype="str"))
+
+
+def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
+    for name in names:
+        if name in known:
+            continue
+        lowered = {k.lower(): k for k in known}
+        candidates = lowered if len(known) <= 5000 else ()  # comparing with a million names takes minutes
+        near = [lowered[n] for n in difflib.get_close_matches(name.lower(), candidates, 3, 0.5)]
+        columns = listed([repr(k) for k in sorted(known)], 12)
+        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
+        if all(map(is_number, known[:1000])):
+            shown += " The first line holds only numbers: does the file lack its header line?"
+        raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}")
+
+
+def _near_files(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f" There is no directory {folder} either."
+    near = difflib.get_close_matches(path.name, [p.name for p in folder.iterdir() if p.is_file()], 2, 0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
+    with CsvFile(path, encoding, option="--encoding", index=True) as file:
+        names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
+        unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
+        index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
+        places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
+        columns, lines = _texts(file, places if index is None else [0, *places])
+    require(lines.size, f"{path} has a header line but no rows.")
+    notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
+    if index is not None:
+        notes.append(_index_note(path, columns.pop(0)))
+    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
+    if decimal == ",":
+        texts = {name: with_points(column) for name, column in texts.items()}
+    return DataTable(str(path), "line", texts, lines, tuple(notes))
+
+
+def _index_note(path: Path, column: Any) -> str:
+    """Say that a first column without a name was left out; raise if its values cannot be the names of rows."""
+    if not column.is_unique:
+        raise InvalidInput(
+            f"Column 1 of {path} has no name, and holds {column[column.duplicated()].iloc[0]!r} more than once, so that it is no "
+            "index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+        )
+    return f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
+
+
+def _texts(file: CsvFile, places: list[int]):
+    """The columns at these places as pandas Series, and the line at which each row ends."""
+    pandas = pandas_module()
+    parts, lines = [], []
+    for chunk in file.chunks(places):
+        ends, rows = zip(*chunk, strict=True)
+        lines += ends
+        parts.append([pandas.Series(column, dtype="str") for column in zip(*rows, strict=True)])
+    return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
+
+
+def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
+    pandas = pandas_module()
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
+    names = list(file.schema_arrow.names)
+    chosen = [names[i] for i in wanted.select(names)]
+    require(file.metadata.num_rows, f"{path} has columns but no rows.")
+    columns = {}
+    for name in chosen:
+        kind = file.schema_arrow.field(name).type
+        require(
+            not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
+            f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
+        )
+        columns[name] = _plain(file.read(columns=[name]).column(0), pandas, pyarrow)
+    return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
+
+
+def _plain(column, pandas, pyarrow):
+    """An Arrow column as numbers, dates or texts."""
+    kind = column.type
+    if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
+        column = column.cast(pyarrow.float64())
+    elif pyarrow.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    if pyarrow.types.is_boolean(column.type):
+        column = column.cast(pyarrow.string())
+    series = column.to_pandas()
+    if pandas.api.types.is_numeric_dtype(series):
+        return series.astype(float)
+    if pyarrow.types.is_temporal(column.type):
+        return series
+    return clean(series.astype("str"))
+
+
+ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
+
+
+def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]], list[int], tuple[str, ...]]:
+    """Return the names in the first row (empty where there is none), the other rows, their numbers, and notes.
+
+    Blank rows and columns without a name and a value are left out. Texts such as `#N/A` count as missing.
+    """
+    with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
+        from openpyxl import load_workbook
+    with path.open("rb") as file:  # given as an open file, its name does not matter
+        try:
+            book = load_workbook(file, read_only=True, data_only=True)
+            pages = {page.title: page for page in book.worksheets}
+        except Exception as error:  # zip, XML and key errors, whatever is wrong with the file
+            raise InvalidInput(
+                f"{path} is an Excel workbook or another zip archive, and cannot be read: {error!s:.200}. Save it as CSV (UTF-8)."
+            ) from None
+        require(pages, f"{path} has no sheet with cells.")
+        titles = list(pages)
+        name = titles[0] if sheet is None else sheet
+        require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
+        rows = [[_cell(value) for value in row] for row in pages[name].iter_rows(values_only=True)]
+        book.close()
+    require(rows, f"The sheet {name!r} of {path} is empty.")
+    header = ["" if value is None else str(value).strip() for value in rows[0]]
+    kept = [i for i, text in enumerate(header) if text or any(i < len(row) and row[i] is not None for row in rows[1:])]
+    table = [([row[i] if i < len(row) else None for i in kept], number) for number, row in enumerate(rows[1:], 2)]
+    table = [(row, number) for row, number in table if any(value is not None for value in row)]
+    require(table, f"The sheet {name!r} of {path} has a header row but no rows below.")
+    notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
+    return [header[i] for i in kept], [row for row, _ in table], [number for _, number in table], notes
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell's value; None where it is blank or an error."""
+    if isinstance(value, str):
+        return None if not value.strip() or value in ERRORS else value
+    return value

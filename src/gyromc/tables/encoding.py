@@ -1,0 +1,379 @@
+"""From a `DataTable` to a response y and a matrix X: a column per number, and per category but the reference.
+
+Input: a table, and the kinds of its columns that `recognition` found. Output: an `Encoding`, which makes `DesignRows` of it: X,
+offset, weights, trials, group terms and clusters, which are cut together. With a formula, X has the columns that the formula
+makes of the same numbers and categories.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.regression.problem import GroupTerm, cut
+from gyromc.show.numbers import counted, listed
+from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
+from gyromc.tables.formula import FormulaDesign
+from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DesignRows:
+    """What a fit has to know of each row, except the response; None where a model has no such thing."""
+
+    X: np.ndarray
+    groups: tuple[GroupTerm, ...] = ()
+    offset: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    trials: np.ndarray | None = None
+    clusters: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def take(self, rows: np.ndarray) -> "DesignRows":
+        """Return some of the rows."""
+        some = cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows)
+        return DesignRows(**some)
+
+    def beside(self) -> dict[str, Any]:
+        """Return what fits and predictions take beside X, by name."""
+        found = {"groups": self.groups or None, "offset": self.offset, "trials": self.trials}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers, used unchanged; `fill` replaces a missing value, which is refused where that is None.
+
+    `low` and `high` are the ends of the fitted range.
+    """
+
+    kind: str = dataclasses.field(default="numeric", init=False)
+    name: str
+    fill: float | None = None
+    note: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its columns in X."""
+        return (self.name,)
+
+    @property
+    def treatment(self) -> str:
+        """What became of the column."""
+        return self.note or "as it is"
+
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return its columns of X."""
+        column = table.columns[self.name]
+        values, bad = as_numbers(column)
+        if bad.any():
+            raise InvalidInput(
+                f"{table.path}, {table.place(bad)}: column {self.name!r} is numeric, but holds {column[bad].iloc[0]!r}. "
+                "Correct it, or leave it empty and pass `--impute`."
+            )
+        missing = np.isnan(values)
+        if missing.any():
+            values = np.where(missing, _fill(self, table, missing), values)
+        return values[:, None]
+
+    def values(self, table: DataTable) -> np.ndarray:
+        """Return its numbers."""
+        return self.encode(table)[:, 0]
+
+    def beyond(self, table: DataTable) -> str | None:
+        """Say how many rows lie outside the fitted range, None where none do or the range is not known."""
+        if self.low is None or self.high is None:
+            return None
+        values = self.values(table)
+        outside = int(np.sum((values < self.low) | (values > self.high)))
+        if not outside:
+            return None
+        return (
+            f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of {self.name!r} "
+            f"({self.low:.6g} to {self.high:.6g}): those predictions extrapolate."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CategoricalColumn:
+    """A column of categories: one column of zeros and ones per level, none for the reference, whose effect is the intercept's."""
+
+    kind: str = dataclasses.field(default="categorical", init=False)
+    name: str
+    levels: tuple[str, ...]
+    reference: str
+    fill: str | None = None
+    note: str = ""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The levels that have a column of their own."""
+        return tuple(level for level in self.levels if level != self.reference)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its columns in X."""
+        return tuple(f"{self.name}[{level}]" for level in self.shown)
+
+    @property
+    def treatment(self) -> str:
+        """What became of the column."""
+        text = f"{counted(len(self.levels), 'level')}: {self._known()}; reference {self.reference!r}"
+        return f"{text}; {self.note}" if self.note else text
+
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return its columns of X; a level that the fitted data do not have is refused."""
+        values = self._texts(table)
+        return np.column_stack([values.eq(level).to_numpy(float) for level in self.shown])
+
+    def values(self, table: DataTable) -> Any:
+        """Return its categories as a pandas Categorical, the reference first."""
+        order = [self.reference, *self.shown]
+        return pandas_module().Categorical(self._texts(table), categories=order)
+
+    def beyond(self, table: DataTable) -> str | None:
+        """None: a level outside the fitted ones is refused."""
+        return None
+
+    def _texts(self, table: DataTable) -> Any:
+        values = as_text(table.columns[self.name])
+        missing = values.isna().to_numpy()
+        if missing.any():
+            values = values.fillna(_fill(self, table, missing))
+        new = ~values.isin(self.levels).to_numpy()
+        if new.any():
+            raise InvalidInput(
+                f"{table.path}, {table.place(new)}: column {self.name!r} has the category {values[new].iloc[0]!r}, which the "
+                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: {self._known()}. "
+                "The fit knows nothing about it: correct the value, or remove the row."
+            )
+        return values
+
+    def _known(self) -> str:
+        return listed([repr(level) for level in self.levels])
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """The target column: its model and why, and the labels of its classes, for `logistic` the positive one last."""
+
+    name: str
+    model: str
+    classes: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def positive(self) -> str | None:
+        """The class whose probability a logistic regression gives."""
+        return self.classes[-1] if self.model == "logistic" else None
+
+    def encode(self, table: DataTable) -> np.ndarray:
+        """Return numbers, or the places of the labels in `classes`."""
+        column = table.columns[self.name]
+        if not self.classes:
+            return as_numbers(column)[0]
+        places = {label: i for i, label in enumerate(self.classes)}
+        return as_text(column).map(places).to_numpy(int)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupFactor:
+    """The columns that a group term groups by, and the levels of the fitted rows: "a:b" for two columns."""
+
+    columns: tuple[str, ...]
+    levels: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The columns, joined by a colon."""
+        return ":".join(self.columns)
+
+    def labels(self, table: DataTable) -> Any:
+        """Return the level of each row; a missing one is refused."""
+        texts = []
+        for name in self.columns:
+            column = as_text(table.columns[name])
+            missing = column.isna().to_numpy()
+            if missing.any():
+                raise InvalidInput(
+                    f"{table.path}, {table.place(missing)}: the grouping column {name!r} lacks a value "
+                    f"({counted(int(missing.sum()), 'row')} like that). Fill it in, or remove the row."
+                )
+            texts.append(column)
+        joined = texts[0]
+        for column in texts[1:]:
+            joined = joined + ":" + column
+        return joined
+
+    def index(self, table: DataTable) -> np.ndarray:
+        """Return the place of each row's level, −1 for one that the fitted rows do not have."""
+        places = {level: i for i, level in enumerate(self.levels)}
+        return np.array([places.get(label, -1) for label in self.labels(table)], int)
+
+    def own_levels(self, table: DataTable) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the levels of new rows, and the place of each row's: each unknown level is a group of its own."""
+        labels = [str(label) for label in self.labels(table)]
+        levels = tuple(dict.fromkeys(labels))
+        places = {level: i for i, level in enumerate(levels)}
+        return levels, np.array([places[label] for label in labels], int)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """The map from a table to (X, y); `dropped` has the columns left out, each with the reason.
+
+    - `formula`: what a formula makes of the columns; None where each stands for itself. `factors`: of its group terms.
+    - `roles`: the columns of weights, offsets and so on; `dates`: columns replaced by parts of dates.
+    """
+
+    features: tuple[NumericColumn | CategoricalColumn, ...]
+    response: Response
+    dropped: tuple[tuple[str, str], ...] = ()
+    formula: FormulaDesign | None = None
+    factors: tuple[GroupFactor, ...] = ()
+    roles: Roles = NO_ROLES
+    dates: tuple[DateColumn, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of X's columns."""
+        if self.formula is not None:
+            return self.formula.names
+        return tuple(name for feature in self.features for name in feature.outputs)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The column of the file, or the term of the formula, that each column of X comes from."""
+        if self.formula is not None:
+            return dict(zip(self.formula.names, self.formula.sources, strict=True))
+        return {name: feature.name for feature in self.features for name in feature.outputs}
+
+    @property
+    def intercept(self) -> bool:
+        """Whether there is an intercept."""
+        return self.formula is None or self.formula.intercept
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns a file must have to be predicted for."""
+        made = {name: date.name for date in self.dates for name in date.outputs}
+        groups = [name for factor in self.factors for name in factor.columns]
+        every = [*(feature.name for feature in self.features), *groups, *self.roles.needs]
+        return tuple(dict.fromkeys(made.get(name, name) for name in every))
+
+    def dated(self, table: DataTable) -> DataTable:
+        """Return a table with parts of dates in place of dates."""
+        for date in self.dates:
+            table = date.apply(table) if date.name in table.columns else table
+        return table
+
+    def frame(self, table: DataTable) -> dict[str, Any]:
+        """Return each predictor as numbers or categories."""
+        return {feature.name: feature.values(table) for feature in self.features}
+
+    def design(self, table: DataTable) -> np.ndarray:
+        """Return X: one row per row of the table, no column for the intercept."""
+        return self.rows_of(table, fitted=False).X
+
+    def rows_of(self, table: DataTable, fitted: bool = True) -> DesignRows:
+        """Return all that a fit takes of each row; for new rows, `fitted=False`, no weights and clusters."""
+        table = self.dated(table)
+        for name in [
+            *(feature.name for feature in self.features),
+            *(n for factor in self.factors for n in factor.columns),
+        ]:
+            table.require_column(name, "needed by the fit")
+        offset, groups = self.roles.total_offset(table), ()
+        if self.formula is None:
+            X = np.column_stack([feature.encode(table) for feature in self.features])
+        else:
+            frame = self.frame(table) or {"": np.zeros(table.num_rows)}
+            X = self.formula.matrix(frame)
+            _require_finite(table, self.formula, X)
+            own = self.formula.offset(frame)
+            if own is not None and not np.isfinite(own).all():
+                place = table.place(~np.isfinite(own))
+                raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
+            offset = own if offset is None else offset if own is None else offset + own
+            groups = self._groups(table, frame, fitted)
+        fixed = (
+            {"weights": self.roles.numbers(table, "weights"), "clusters": self.roles.clusters(table)} if fitted else {}
+        )
+        return DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"), **fixed)
+
+    def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
+        assert self.formula is not None
+        found = []
+        parts = zip(self.formula.formula.groups, self.factors, self.formula.group_matrices(frame), strict=True)
+        for (group, factor, Z), columns in zip(parts, self.formula.group_columns, strict=True):
+            levels, index = (factor.levels, factor.index(table)) if fitted else factor.own_levels(table)
+            blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
+            found += [GroupTerm(factor.name, columns[block], Z[:, block], index, levels) for block in blocks]
+        return _numbered(found)
+
+    def notes(self, table: DataTable) -> list[str]:
+        """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
+        table = self.dated(table)
+        found = [note for feature in self.features if (note := feature.beyond(table)) is not None]
+        for factor in dict.fromkeys(self.factors):
+            unknown = int(np.sum(factor.index(table) < 0))
+            if unknown:
+                found.append(
+                    f"{counted(unknown, 'new row')} {'has' if unknown == 1 else 'have'} a level of {factor.name!r} that the "
+                    "fitted rows do not have: predicted for a new level, drawn from the distribution of levels."
+                )
+        return found
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return name, kind and treatment of each column of the file."""
+        used = [(feature.name, feature.kind, feature.treatment) for feature in self.features]
+        used += [
+            (factor.name, "grouping", f"{counted(len(factor.levels), 'level')}")
+            for factor in dict.fromkeys(self.factors)
+        ]
+        used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
+        return used + [(name, "dropped", reason) for name, reason in self.dropped]
+
+
+def _numbered(groups: list[GroupTerm]) -> tuple[GroupTerm, ...]:
+    """Return group terms with different names: the second one of a factor `g` is `g.1`, as in lme4."""
+    seen: dict[str, int] = {}
+    found = []
+    for group in groups:
+        count = seen[group.name] = seen.get(group.name, -1) + 1
+        found.append(dataclasses.replace(group, name=f"{group.name}.{count}") if count else group)
+    return tuple(found)
+
+
+def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
+    bad = ~np.isfinite(X)
+    if not bad.any():
+        return
+    row, column = np.argwhere(bad)[0]
+    mask = np.arange(len(X)) == row
+    term = formula.sources[column]
+    values = [
+        f"{name} = {table.columns[name].iloc[row]}"
+        for name in formula.columns
+        if name in term and name in table.columns
+    ]
+    raise InvalidInput(
+        f"{table.path}, {table.place(mask)}: `{term}` is {X[row, column]:g} there{f' ({listed(values, 3)})' if values else ''}, "
+        f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether. Change the term, as in log1p(x), or remove those rows."
+    )
+
+
+def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:
+    """Return what replaces the missing values; raise where they are refused."""
+    require(
+        feature.fill is not None,
+        f"{table.path}: column {feature.name!r} lacks {counted(int(missing.sum()), 'value')}, the first at "
+        f"{table.place(missing)}. Fill them in, remove those rows, or fit with `--impute`.",
+    )
+    return feature.fill

@@ -1,0 +1,150 @@
+"""`gyromc fit --explain`: the design matrix that a fit would use, column by column, with the prior of each coefficient.
+
+Input: a `Prepared` fit. Output: plain values for JSON, and tables for the terminal.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gyromc.regression.problem import Prior
+from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.show.numbers import counted, number
+from gyromc.show.tables import Table
+from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.tables.preparation import Prepared
+from gyromc.targets.families import FAMILIES
+
+FIRST_ROWS = 5
+MOST_SHOWN = 12  # columns in the table of first rows
+
+
+def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
+    """Return the design: each column of X with its source, coding, range and prior; group terms; the first rows."""
+    encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
+    numbers = FAMILIES[encoding.response.model].measured
+    units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept)
+    deviations = prior_scale * units.y_scale / units.scale
+    columns = [
+        {
+            "name": name,
+            "source": source,
+            "coding": coding,
+            "least": float(values.min()),
+            "mean": float(values.mean()),
+            "most": float(values.max()),
+            "prior": _prior(prepared.priors.get(name), deviation),
+        }
+        for (name, source, coding), values, deviation in zip(_origins(encoding), rows.X.T, deviations, strict=True)
+    ]
+    return {
+        "file": prepared.table.path,
+        "rows": len(rows),
+        "target": encoding.response.name,
+        "family": encoding.response.model,
+        "reason": encoding.response.reason,
+        "classes": list(encoding.response.classes),
+        "formula": None if encoding.formula is None else encoding.formula.text,
+        "intercept": _intercept(prepared, units),
+        "columns": columns,
+        "groups": [
+            {
+                "name": group.name,
+                "columns": list(group.columns),
+                "levels": len(group.levels),
+                "first": list(group.levels[:5]),
+                "prior": _group_prior(prepared.priors.get(group.name)),
+            }
+            for group in rows.groups
+        ],
+        "other": {role: name for role, name in encoding.roles.given.items()},
+        "offset": None if rows.offset is None else [float(x) for x in rows.offset[:FIRST_ROWS]],
+        "first_rows": [[float(x) + 0.0 for x in row] for row in rows.X[:FIRST_ROWS]],
+        "lines": [int(line) for line in prepared.table.lines[:FIRST_ROWS]],
+        "observed": [
+            encoding.response.classes[int(v)] if encoding.response.classes else float(v) for v in y[:FIRST_ROWS]
+        ],
+        "notes": prepared.notes,
+    }
+
+
+def _intercept(prepared: Prepared, units: Units) -> str | None:
+    """Return the prior of the intercept as text, None where there is none."""
+    if not prepared.encoding.intercept:
+        return None
+    if "intercept" in prepared.priors:
+        return _prior(prepared.priors["intercept"], 1.0)
+    return f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
+
+
+def _prior(asked: Prior | None, deviation: float) -> str:
+    """Return a coefficient's prior as text: the one asked for, or the one that its column's standard deviation gives."""
+    return (
+        f"normal(0, {deviation:.4g})"
+        if asked is None
+        else f"normal({asked.location:.4g}, {asked.scale:.4g}), asked for"
+    )
+
+
+def _group_prior(asked: Prior | None) -> str | None:
+    return None if asked is None else f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
+
+
+def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:
+    """Return name, source and coding of each column of X."""
+    kinds = {feature.name: feature for feature in encoding.features}
+    if encoding.formula is not None:
+        found = []
+        for name, source in zip(encoding.formula.names, encoding.formula.sources, strict=True):
+            crossed = [kinds[part] for part in source.split(":") if part in kinds]
+            coding = [f"{f.name}: 0 or 1, against {f.reference!r}" for f in crossed if isinstance(f, CategoricalColumn)]
+            found.append((name, source, "; ".join(coding) or ("as it is" if source in kinds else "computed")))
+        return found
+    found = []
+    for feature in encoding.features:
+        coding = f"0 or 1, against {feature.reference!r}" if isinstance(feature, CategoricalColumn) else "as it is"
+        found += [(name, feature.name, coding) for name in feature.outputs]
+    return found
+
+
+def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the tables, with an empty line after each."""
+    classes = f" Classes: {', '.join(found['classes'])}." if found["classes"] else ""
+    yield (
+        f"{found['file']}: {counted(found['rows'], 'row')}. Family {found['family']} for {found['target']}, "
+        f"{found['reason']}.{classes}\n"
+    )
+    rows = [
+        [c["name"], c["source"], c["coding"], number(c["least"]), number(c["mean"]), number(c["most"]), c["prior"]]
+        for c in found["columns"]
+    ]
+    notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
+    notes += [f"{role}: column {name}" for role, name in found["other"].items()]
+    headings = ["column", "from", "coding", "least", "mean", "most", "prior per unit"]
+    left = ["column", "from", "coding", "prior per unit"]
+    yield Table(headings, rows, "Design matrix", notes, left=left, style="simple")
+    yield ""
+    if found["groups"]:
+        groups = [
+            [g["name"], ", ".join(g["columns"]), str(g["levels"]), ", ".join(g["first"]), g["prior"] or "the default"]
+            for g in found["groups"]
+        ]
+        headings = ["grouped by", "effects that differ", "levels", "the first", "prior"]
+        yield Table(headings, groups, "Group terms", [], left=headings, style="simple")
+        yield ""
+    yield _first_rows(found)
+
+
+def _first_rows(found: dict[str, Any]) -> Table:
+    names = [column["name"] for column in found["columns"]]
+    kept = names[:MOST_SHOWN]
+    rows = []
+    for i, line in enumerate(found["lines"]):
+        observed = found["observed"][i]
+        cells = [str(line), observed if isinstance(observed, str) else number(observed)]
+        cells += [number(found["offset"][i])] if found["offset"] is not None else []
+        rows.append([*cells, *(number(x) for x in np.asarray(found["first_rows"][i])[: len(kept)])])
+    notes = [f"the first {len(kept)} of {len(names)} columns"] if len(kept) < len(names) else []
+    headings = ["line", found["target"], *(["offset"] if found["offset"] is not None else []), *kept]
+    return Table(headings, rows, "First rows", notes, left=(), style="simple")

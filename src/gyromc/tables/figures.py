@@ -1,0 +1,238 @@
+"""The figures of a fit, from fit.json: coefficients, calibration, traces, predicted and observed responses, residuals, PIT."""
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gyromc.checks import require
+from gyromc.show.pages import FIGURE_STYLE, Picture, lay_out
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
+BAND = "#9CC9E6"
+SIZE = (4.4, 3.1)
+Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
+
+
+def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
+    """Return the functions that draw what fit.json has numbers for: `predictive`, `residuals`, `pit`, `curve`."""
+    known = {"predictive": _predictive, "residuals": _residuals, "pit": _pit, "curve": _curve}
+    return {kind: draw for kind, draw in known.items() if kind in results["adequacy"]["figures"]}
+
+
+def axes_of(size: tuple[float, float], title: str, rows: int = 1):
+    """Return a figure and its axes, one below the other, with a title above the first."""
+    figure = Figure(figsize=size)
+    axes = figure.subplots(rows, squeeze=False).ravel()
+    axes[0].set_title(title, loc="left")
+    return figure, axes
+
+
+def _predictive(results: dict[str, Any]) -> Drawn:
+    """Draw how often each value came, and how often the model expects it; counts on the scale of square roots."""
+    found, model = results["adequacy"]["figures"]["predictive"], results["model"]
+    edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
+    expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
+    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    roots = found["kind"] == "counts"
+    scale = np.sqrt if roots else np.asarray
+    figure, (ax,) = axes_of(SIZE, "observed, and as the model predicts")
+    ax.bar(middle, scale(observed), 0.85 * width, color=BLUE, alpha=0.75, label="observed")
+    bars = np.maximum([scale(expected) - scale(low), scale(high) - scale(expected)], 0)
+    ax.errorbar(
+        middle, scale(expected), bars, fmt="o", color=ORANGE, markersize=3.5, elinewidth=1.2, label="predicted, 95 %"
+    )
+    if roots:
+        top = ax.get_ylim()[1]
+        ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
+        ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
+    if found["kind"] == "classes":
+        ax.set_xticks(middle[: len(model["classes"])], [_short(name, 14) for name in model["classes"]])
+        ax.grid(axis="x", visible=False)
+        ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
+    ax.set_xlabel(_short(model["target"], 40))
+    ax.set_ylabel("rows, square roots" if roots else "rows")
+    ax.legend(loc="upper right")
+    off = int(np.sum((observed < low) | (observed > high)))
+    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars are outside 95 % intervals."
+    what = "Rows in each bin: bars as observed, dots and 95 % intervals in data replicated from the model."
+    return figure, alt, f"{what} {off} of {len(observed)} bars lie outside."
+
+
+def _residuals(results: dict[str, Any]) -> Drawn:
+    """Draw what is left against what is predicted."""
+    found, model = results["adequacy"]["figures"]["residuals"], results["model"]
+    figure, (ax,) = axes_of(SIZE, "residuals against predictions")
+    ax.axhline(0, color="#333333", linewidth=0.8)
+    if found["kind"] == "groups":
+        x, gap, error = np.array(found["points"]).T
+        ax.fill_between(*_band(x, error), color=BAND, alpha=0.6, linewidth=0)
+        ax.plot(x, gap, "o", color=BLUE, markersize=4)
+        ax.set_xlabel("predicted probability")
+        ax.set_ylabel("observed less predicted share")
+        off = int(np.sum(np.abs(gap) > error))
+        alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
+        caption = "Groups of rows with like predicted probability; the band is two standard errors."
+        return figure, alt, f"{caption} {off} of {len(x)} lie outside."
+    return figure, *_points(ax, found, f"predicted {_short(model['target'], 30)}")
+
+
+def _curve(results: dict[str, Any]) -> Drawn:
+    """Draw what is left against the column that wants a curve."""
+    found = results["adequacy"]["figures"]["curve"]
+    figure, (ax,) = axes_of(SIZE, f"residuals against {_short(found['column'], 30)}")
+    ax.axhline(0, color="#333333", linewidth=0.8)
+    return figure, *_points(ax, found, _short(found["column"], 40))
+
+
+def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
+    """Draw residuals with their smooth; return the text in place of the figure, and the caption."""
+    ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
+    ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
+    ax.set_xlabel(name)
+    ax.set_ylabel("residual, in standard deviations")
+    far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))
+    bend = float(np.max(np.abs(found["smooth"])))
+    shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
+    alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
+    line = "the line is a smooth through all of them, level where the model is right"
+    return alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
+
+
+def _band(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    order = np.argsort(x)
+    return x[order], -error[order], error[order]
+
+
+def _pit(results: dict[str, Any]) -> Drawn:
+    """Draw where responses lie in their predicted laws: level where the model is right."""
+    found = results["adequacy"]["figures"]["pit"]
+    counts = np.array(found["counts"], float)
+    bins = len(counts)
+    figure, (ax,) = axes_of(SIZE, "place in the predicted law")
+    ax.axhspan(found["low"], found["high"], color=BAND, alpha=0.6, linewidth=0)
+    ax.axhline(found["expected"], color="#333333", linewidth=0.8)
+    ax.bar((np.arange(bins) + 0.5) / bins, counts, 0.85 / bins, color=BLUE, alpha=0.75)
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("probability of a smaller response (PIT), the row left out")
+    ax.set_ylabel("rows")
+    off = int(np.sum((counts < found["low"]) | (counts > found["high"])))
+    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that holds 95 % of them by chance."
+    shape = "High ends: predicted laws are too narrow; a hump: too wide; a slope: shifted."
+    return figure, alt, f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
+
+
+CHAIN_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
+MOST_BARS = 25
+
+
+def pictures(results: dict[str, Any]) -> list[Picture]:
+    """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
+    with _style():
+        return [_picture(kind, *function(results)) for kind, function in _drawings(results).items()]
+
+
+def _picture(kind: str, figure: Figure, alt: str, caption: str) -> Picture:
+    lay_out(figure)
+    return Picture.of(kind, figure, alt, caption)
+
+
+def drawn(kind: str, results: dict[str, Any]) -> Figure:
+    """Draw one of the pictures as a figure."""
+    known = _drawings(results)
+    require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
+    with _style():
+        figure = known[kind](results)[0]
+        lay_out(figure)
+    return figure
+
+
+def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
+    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
+    if results["held_out"] is None:
+        del draw["calibration"]
+    return draw
+
+
+def _style() -> Any:
+    """Matplotlib's settings; a $ in the name of a column is a $."""
+    return matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False})
+
+
+def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
+    """Draw the effect of one standard deviation of each predictor, the largest first."""
+    rows = [c for c in results["coefficients"] if c["standardised"] is not None]
+    rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
+    left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
+    figure, (ax,) = axes_of((4.4, max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
+    places = np.arange(len(rows))[::-1]
+    means = np.array([c["standardised"]["mean"] for c in rows])
+    ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
+    ax.axvline(0, color="#333333", linewidth=0.8)
+    sure = (ends[:, 0] > 0) | (ends[:, 1] < 0)
+    for mask, colour, marker in ((sure, BLUE, "o"), (~sure, GREY, "s")):
+        if mask.any():
+            bars = np.abs(ends[mask] - means[mask, None]).T
+            ax.errorbar(means[mask], places[mask], xerr=bars, fmt=marker, color=colour, elinewidth=1.3, capsize=0)
+    ax.set_yticks(places, [_short(c["label"]) for c in rows])
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel(results["model"]["effect"])
+    ax.margins(y=0.5 / max(len(rows), 3))
+    values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
+    alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
+    caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
+    caption += f"; {left_out} smaller ones are left out." if left_out else "."
+    return figure, alt, caption + " Grey squares: the interval holds zero."
+
+
+def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
+    """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
+    found = results["held_out"]["calibration"]
+    of_classes = found["kind"] == "classes"
+    figure, (ax,) = axes_of((4.4, 3.7), "calibration on held-out rows")
+    points = found["points"]
+    x, y = np.array([p["predicted"] for p in points]), np.array([p["observed"] for p in points])
+    ends = np.array([p["interval_95"] for p in points])
+    ax.plot([0, 1], [0, 1], color="#333333", linewidth=0.8)
+    ax.errorbar(x, y, np.maximum([y - ends[:, 0], ends[:, 1] - y], 0), fmt="o", color=BLUE, elinewidth=1, capsize=2.5)
+    ax.set_xlim(-0.03, 1.03)
+    ax.set_ylim(-0.03, 1.03)
+    ax.set_xlabel("predicted probability" if of_classes else "nominal level of the predictive interval")
+    ax.set_ylabel("how often it happened" if of_classes else "share of rows inside it")
+    off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
+    values = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
+    alt = f"Calibration plot, predicted against observed: {values}. {off} of {len(points)} intervals miss the diagonal."
+    missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
+    what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
+    shared = "" if of_classes else ", which share the rows and so err together"
+    pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
+    caption = f"{what}{pooled}{shared}; bars are 95 % intervals of the observed share. {missed}"
+    return figure, alt, caption
+
+
+def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
+    """Draw the stored states of a few chains, for the parameters that stand out most."""
+    found = results["trace"]
+    shown = found["parameters"]
+    figure, axes = axes_of((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))
+    for ax, parameter in zip(axes, shown, strict=True):
+        for series, colour in zip(parameter["chains"], CHAIN_COLOURS, strict=False):
+            ax.plot(found["steps"][: len(series)], series, color=colour, linewidth=0.7, alpha=0.85)
+        ax.set_title(_short(parameter["label"], 50), loc="left", pad=2)
+        ax.yaxis.set_major_locator(MaxNLocator(3))
+        if ax is not axes[-1]:
+            ax.tick_params(labelbottom=False)
+    axes[-1].set_xlabel("draw")
+    names = ", ".join(p["label"] for p in shown)
+    count = len(shown[0]["chains"])
+    alt = f"Traces of {count} chains for {names}: each chain wanders over the same range when the run is long enough."
+    chains = results["sampler"]["num_chains"]
+    caption = f"Draws in {count} of {chains} groups, in the units of the table."
+    return figure, alt, caption
+
+
+def _short(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,406 @@
+"""The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables.
+
+Posterior standard deviation, Monte Carlo error and step-size bias are separate everywhere. With the coefficients come the model
+in sentences, diagnostics of the computation, ratios and contrasts, and robust standard deviations.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from gyromc.regression.adequacy.laws import averaged, distribution
+from gyromc.regression.draws import Predictive
+from gyromc.regression.effects import Effect, changeable, effects, robust_sd
+from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
+from gyromc.show.numbers import counted, duration, listed
+from gyromc.show.pages import machine
+from gyromc.tables.checks import coverage
+from gyromc.tables.datatable import DataTable
+from gyromc.tables.encoding import DesignRows, Encoding, Response
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import ResponseKind
+
+
+def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
+    """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
+    fill = {"name": response.name, "positive": response.positive}
+    family = FAMILIES[response.model]
+    words = family.words
+    of_target = " and of the target" if family.measured else ""
+    of_classes = ", for the difference of two classes" if family.vector else ""
+    change, noise = words.of.format_map(fill), None
+    if noise_scale is not None:
+        noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
+    return {
+        "name": response.model,
+        "title": words.title,
+        "target": response.name,
+        "classes": list(response.classes),
+        "positive": response.positive,
+        "reason": response.reason,
+        "sentence": words.sentence.format_map(fill),
+        "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged; that of a "
+        "category is against its column's reference.",
+        "effect": words.effect.format_map(fill),
+        "noise": noise,
+        "noise_scale": noise_scale,
+        "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
+        "N(0, 10²) for the intercept at the columns' means.",
+    }
+
+
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
+MOST_BIAS = 0.15
+CHANCE = 0.001  # of a false alarm, over all coefficients
+
+
+def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
+    """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
+    return [_monte_carlo(fit), _bias(fit), _halves(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
+
+
+def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
+    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}".strip()}
+
+
+def label(c: Coefficient) -> str:
+    """Return the name of a coefficient, after its class where there are several."""
+    return c.name if c.output is None else f"{c.output}: {c.name}"
+
+
+def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
+    """Return the largest size of an error in posterior standard deviations, and the coefficient that has it."""
+    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+
+
+def _monte_carlo(fit: Fit) -> dict[str, Any]:
+    ratio, worst = _largest(fit, lambda c: c.std_error)
+    if ratio == 0:
+        return _check("Monte Carlo error", True, "none: the means are integrals.")
+    least = f"{worst.ess:.0f}" if math.isfinite(worst.ess) else "infinitely many"
+    text = f"at most {100 * ratio:.1f} % of a posterior standard deviation ({label(worst)}): worth {least} independent draws."
+    return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
+
+
+def _bias(fit: Fit) -> dict[str, Any]:
+    ratio, worst = _largest(fit, lambda c: abs(c.bias))
+    if ratio == 0:
+        return _check("step-size bias", True, "none.")
+    text = (
+        f"at most {100 * ratio:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+    )
+    return _check("step-size bias", ratio < MOST_BIAS, text, "Pass `--effort thorough`.")
+
+
+def _halves(fit: Fit) -> dict[str, Any]:
+    """Compare the halves of the chains, and R-hat with the value that chains this short should have."""
+    draws = fit.draws
+    chains, half = draws.shape[0], draws.shape[1] // 2
+    parts = np.stack([draws[:, :half].mean(axis=1), draws[:, half : 2 * half].mean(axis=1)])
+    drift = parts[0] - parts[1]
+    z = np.abs(drift.mean(axis=0)) / np.maximum(drift.std(axis=0, ddof=1) / math.sqrt(chains), 1e-300)
+    worst = int(np.argmax(z))
+    limit = float(-special.stdtrit(chains - 1, CHANCE / 2 / z.size))
+    within = np.mean([draws[:, :half].var(axis=1, ddof=1), draws[:, half : 2 * half].var(axis=1, ddof=1)], axis=(0, 1))
+    between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
+    r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
+    expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
+    text = (
+        f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
+        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
+        f"{half} independent draws should show {expected:.2f}."
+    )
+    return _check("agreement of the chains", z[worst] < limit, text, "The start still shows: pass `--effort thorough`.")
+
+
+def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+    """Find coefficients whose posterior standard deviation is nearly the prior's."""
+    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
+    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
+    if not vague:
+        return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
+    names = list(dict.fromkeys(vague))
+    text = f"the data say little about {listed(names, 5)}: classes that a line separates, or columns that go together."
+    return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
+
+
+def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
+    count = len(fit.coefficients)
+    text = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
+    return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and lean on the prior.")
+
+
+def effect_findings(fit: Fit, encoding: Encoding, X: np.ndarray, beside: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
+    references = {column.name: getattr(column, "reference", None) for column in encoding.features}
+    known = {name: reference for name, reference in references.items() if reference is not None}
+    sources = list(encoding.sources.values())
+    found = effects(fit, X, sources, known, beside)
+    if not found:
+        return None
+    alone = changeable(fit.names, sources, X)
+    return {
+        "ratio": fit.posterior.likelihood.words.ratio,
+        "target": encoding.response.name,
+        "rows": [_plain_effect(one) for one in found],
+        "left_out": [source for source in dict.fromkeys(sources) if source not in alone],
+    }
+
+
+def _plain_effect(effect: Effect) -> dict[str, Any]:
+    listed = lambda interval: None if interval is None else list(interval)
+    return {
+        "name": effect.name,
+        "ratio": effect.ratio,
+        "ratio_interval_95": listed(effect.ratio_interval),
+        "change": effect.change,
+        "change_interval_95": listed(effect.change_interval),
+    }
+
+
+ROBUST_COLUMNS = ["robust_sd", "robust_low_95", "robust_high_95"]
+
+
+def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | None) -> dict[str, Any]:
+    """Return the robust sd and interval of each coefficient, with a sentence on how to read them."""
+    deviations = robust_sd(fit, rows.X, y, rows.clusters, rows.weights, **rows.beside())
+    found = [
+        {
+            "name": c.name,
+            "sd": float(s),
+            "interval_95": [c.mean - 1.96 * float(s), c.mean + 1.96 * float(s)],
+            "ratio": float(s) / c.sd,
+        }
+        for c, s in zip(fit.coefficients, deviations, strict=True)
+    ]
+    of = f" with clusters {cluster!r} ({len(np.unique(rows.clusters))} of them)" if rows.clusters is not None else ""
+    sentence = (
+        f"Sandwich sds{of}: they hold also where the variance of y is not what the model says. Much larger than the model's "
+        "(a ratio far above 1), they say that its intervals are too narrow."
+    )
+    return {"coefficients": found, "cluster": cluster, "sentence": sentence}
+
+
+def with_robust(table: tuple[list[str], list[list[Any]]], robust: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of coefficients.csv with three more columns; further parameters have empty cells there."""
+    columns, rows = table
+    cells = [[c["sd"], *c["interval_95"]] for c in robust["coefficients"]]
+    cells += [[None, None, None]] * (len(rows) - len(cells))
+    return [*columns, *ROBUST_COLUMNS], [[*row, *more] for row, more in zip(rows, cells, strict=True)]
+
+
+Rows = tuple[list[str], list[list[Any]]]
+"""The columns and rows of a table."""
+TRACED, TRACE_CHAINS = 4, 4
+AT_ONCE = 500  # rows whose predictive mixtures are held at a time
+COEFFICIENT_COLUMNS = {
+    "name": "name",
+    "class": "output",
+    "mean": "mean",
+    "sd": "sd",
+    "low_95": "low",
+    "high_95": "high",
+    "monte_carlo_error": "std_error",
+    "step_size_bias": "bias",
+    "sd_error": "sd_error",
+    "low_error": "low_error",
+    "high_error": "high_error",
+}
+"""The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
+
+
+def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+    """Return the parts of fit.json that come from the fit to all rows."""
+    rows = _coefficients(fit, encoding, X)
+    slopes = [c for c in rows if c["name"] != "intercept"]
+    return {
+        "data": {
+            "file": Path(table.path).name,
+            "path": table.path,
+            "rows": table.num_rows,
+            "predictors": len(encoding.names),
+        },
+        "model": model_words(encoding.response, prior_scale, fit.noise_scale),
+        "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
+        "columns": encoding.rows(),
+        "coefficients": rows,
+        "parameters": [_row(c) for c in fit.auxiliary],
+        "summary": {
+            "coefficients": len(slopes),
+            "sure": sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes),
+        },
+        "sampler": _sampler(fit),
+        "checks": checkup(fit, X, prior_scale),
+        "trace": _trace(fit, rows),
+        "environment": machine(),
+    }
+
+
+def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
+    """Return the coefficients in the user's units, and per standard deviation of their column."""
+    scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
+    found = []
+    for c in fit.coefficients:
+        scale = scales.get(c.name) if c.name != "intercept" else None
+        standardised = None
+        if scale is not None:
+            standardised = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
+        found.append({**_row(c), "standardised": standardised})
+    return found
+
+
+def _row(c: Coefficient) -> dict[str, Any]:
+    """Return a coefficient or a further parameter as plain values."""
+    return {
+        "label": label(c),
+        "name": c.name,
+        "class": c.output,
+        "mean": c.mean,
+        "sd": c.sd,
+        "interval_95": [c.low, c.high],
+        "std_error": c.std_error,
+        "bias": c.bias,
+        "sd_error": c.sd_error,
+        "interval_std_error": [c.low_error, c.high_error],
+        "effective_size": c.ess if math.isfinite(c.ess) else None,
+    }
+
+
+def coefficient_table(fit: Fit) -> Rows:
+    """Return columns and rows of coefficients.csv."""
+    names = dict(COEFFICIENT_COLUMNS)
+    if fit.coefficients[0].output is None:
+        del names["class"]
+    rows = (*fit.coefficients, *fit.auxiliary)
+    return list(names), [[getattr(c, attribute) for attribute in names.values()] for c in rows]
+
+
+def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
+    """Compute scores and calibration on rows that the fit has not seen."""
+    X, beside = rows.X, rows.beside()
+    mean = fit.predict(X, **beside).mean
+    if encoding.response.classes:
+        p = _probabilities(mean)
+        scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
+        baseline = "how frequent the classes are"
+    else:
+        counts = fit.posterior.likelihood.response is ResponseKind.COUNTS
+        scores = number_scores(mean, fit.posterior.log_densities(X, y, **beside), y, train, counts)
+        calibration = calibration_of_intervals(*_distribution(fit, rows, y))
+        baseline = "the mean count" if counts else "mean and standard deviation"
+    return {
+        "rows": int(y.size),
+        "trained_on": int(train.size),
+        "baseline": f"{baseline} in the training rows",
+        "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
+        "calibration": calibration,
+        "coverage": coverage(fit, X, y, beside, rows.weights),
+    }
+
+
+def _verdict(score) -> str:
+    """Judge the model against its baseline, at two standard errors of the paired difference."""
+    gain = score.difference if score.better == "higher" else -score.difference
+    if not math.isfinite(score.difference_std_error) or abs(gain) <= 2 * score.difference_std_error:
+        return "not clearly better" if gain >= 0 else "not clearly worse"
+    return "better" if gain > 0 else "worse"
+
+
+def _probabilities(mean: np.ndarray) -> np.ndarray:
+    """Return rows × classes, also for a logistic model, which predicts one probability."""
+    return mean if mean.ndim == 2 else np.column_stack([1 - mean, mean])
+
+
+def _distribution(fit: Fit, rows: DesignRows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the predictive distribution function just below y, and at y."""
+    parts = []
+    for chosen in np.array_split(np.arange(y.size), -(-y.size // AT_ONCE)):
+        part = rows.take(chosen)
+        law = Predictive.of(fit.posterior, part.X, **part.beside())
+        parts.append(averaged(distribution(law, y[chosen])))
+    below, upto = zip(*parts, strict=True)
+    return np.concatenate(below), np.concatenate(upto)
+
+
+def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRows, y: np.ndarray | None) -> Rows:
+    """Return columns and rows of a table of predictions; `y` where it was observed. `fit` may be a posterior alone."""
+    found, classes = fit.predict(design.X, **design.beside()), encoding.response.classes
+    columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
+    if y is not None:
+        columns["observed"] = [classes[k] for k in y] if classes else y.tolist()
+    if classes:
+        columns["predicted"] = [classes[k] for k in _probabilities(found.mean).argmax(axis=1)]
+    kinds = {
+        "probability" if classes else "mean": found.mean,
+        "sd": found.sd,
+        "monte_carlo_error": found.std_error,
+    }
+    if found.mean.ndim == 1:
+        columns |= {kind: values.tolist() for kind, values in kinds.items()}
+    else:
+        for k, name in enumerate(classes):
+            columns |= {f"{kind}[{name}]": values[:, k].tolist() for kind, values in kinds.items()}
+    if not classes:
+        columns["noise"] = found.noise.tolist()
+    if encoding.response.model == "linear":
+        columns["low_95"] = (found.mean - 1.96 * found.predictive_sd).tolist()
+        columns["high_95"] = (found.mean + 1.96 * found.predictive_sd).tolist()
+    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
+    """Return what a page shows of a table of predictions: of several classes only the likeliest."""
+    response, (columns, rows) = encoding.response, table
+    what = f"the probability of {response.positive or 'the likeliest class'}" if response.classes else "the mean"
+    first = rows[:10]
+    if len(response.classes) > 2:
+        columns, first = _likeliest(columns, first)
+    return {
+        "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
+        "file": file,
+        "sentence": f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}.",
+        "what": what,
+        "noise_shown": "noise" in columns,
+        "rows": len(rows),
+        "columns": columns,
+        "first": first,
+    }
+
+
+def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
+    """Return the same table with the probability of the predicted class only."""
+    kept = [name for name in columns if not name.endswith("]")]
+    kinds = ["probability", "sd", "monte_carlo_error"]
+    found = []
+    for row in rows:
+        cells = dict(zip(columns, row, strict=True))
+        found.append([*(cells[name] for name in kept), *(cells[f"{kind}[{cells['predicted']}]"] for kind in kinds)])
+    return [*kept, *kinds], found
+
+
+def _sampler(fit: Fit) -> dict[str, Any]:
+    """Return how the posterior was computed."""
+    found = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
+    work = f"{fit.posterior.count} independent draws in closed form"
+    if fit.account is not None:
+        found |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
+        work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
+    return {**found, "shown": {"sampler": fit.reason, "work": work}}
+
+
+def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the stored states of a few chains for the coefficients that stand out most, the intercept first."""
+    draws = fit.draws
+    slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
+    slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
+    parameters = [
+        {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
+        for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
+    ]
+    return {"steps": list(range(draws.shape[1])), "parameters": parameters}

@@ -1,0 +1,445 @@
+"""A model formula in R's notation, and the matrix that it makes of columns.
+
+Input: text such as `y ~ x * z + bs(age, 4) + (1 + time | subject) + offset(log(exposure))`. Output: a `Formula`: response, terms,
+offsets and group terms; no data yet. The parser and the expansion of `*`, `:`, `/`, `**` and `-` are formulaic's; group terms are
+split off before, and every factor is checked (`expressions`) before anything is evaluated.
+
+A `FormulaDesign` makes X of a frame of columns, numbers as arrays and categories as pandas Categoricals; the same for new rows:
+knots, means and levels are those of the fitted rows. What it remembers is plain data that JSON can hold.
+"""
+
+import copy
+import dataclasses
+import functools
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.extras import needs
+from gyromc.tables.datatable import pandas_module
+from gyromc.tables.expressions import FUNCTIONS, categorical_call, columns_of, functions, offset_call
+
+LONGEST = 10_000  # characters
+EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
+
+
+@functools.cache
+def formulaic_module() -> Any:
+    """Return formulaic; raise `InvalidInput` with the install command where it is missing."""
+    with needs("fit", "`--formula`"):
+        import formulaic
+    return formulaic
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """Terms that make columns of a matrix, as formulaic knows them.
+
+    - `terms`: formulaic's terms, `C(column)` replaced by the column; without the intercept.
+    - `intercept`: whether there is one.
+    - `columns`: all columns that are read; `categorical`: those in `C(…)`; `numeric`: those inside other functions.
+    """
+
+    terms: tuple[Any, ...]
+    intercept: bool
+    columns: tuple[str, ...]
+    categorical: tuple[str, ...]
+    numeric: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupPart:
+    """`(terms | factor)`: each level of the grouping columns has its own deviation; `correlated` is False for `||`."""
+
+    text: str
+    factor: tuple[str, ...]
+    terms: Terms
+    correlated: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expression:
+    """An expression of numbers, checked, and the columns that it reads."""
+
+    text: str
+    columns: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Formula:
+    """A formula: its text, the response (a column or an expression of some), the common terms, group terms and offsets."""
+
+    text: str
+    response: Expression
+    common: Terms
+    groups: tuple[GroupPart, ...]
+    offsets: tuple[Expression, ...]
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """The columns that predict; those of grouping factors are not among them."""
+        parts = [
+            *self.common.columns,
+            *(name for group in self.groups for name in group.terms.columns),
+            *self._offset_columns,
+        ]
+        return tuple(dict.fromkeys(parts))
+
+    @property
+    def grouping(self) -> tuple[str, ...]:
+        """The columns of grouping factors."""
+        return tuple(dict.fromkeys(name for group in self.groups for name in group.factor))
+
+    @property
+    def categorical(self) -> tuple[str, ...]:
+        """The columns that `C(…)` makes categories."""
+        return tuple(dict.fromkeys(n for terms in self._terms for n in terms.categorical))
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """The columns inside functions, which must hold numbers."""
+        return tuple(dict.fromkeys([*(n for terms in self._terms for n in terms.numeric), *self._offset_columns]))
+
+    @property
+    def _offset_columns(self) -> list[str]:
+        return [name for offset in self.offsets for name in offset.columns]
+
+    @property
+    def _terms(self) -> list[Terms]:
+        return [self.common, *(group.terms for group in self.groups)]
+
+
+def response_of(text: str) -> str:
+    """Return the response of a formula as it is written, without the backticks of a name; nothing else is read."""
+    require(len(text) <= LONGEST, f"The formula is {len(text)} characters long; at most {LONGEST} are read.")
+    sides = _split(text, "~")
+    require(
+        len(sides) == 2 and all(map(str.strip, sides)),
+        f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}.",
+    )
+    response = sides[0].strip()
+    return response[1:-1] if re.fullmatch("`[^`]+`", response) else response
+
+
+def read_formula(text: str, columns: Sequence[str]) -> Formula:
+    """Read a formula about a table with these columns.
+
+    ```python
+    from gyromc.tables.formula import read_formula
+    found = read_formula("y ~ a * b + (1 | g)", ["y", "a", "b", "g"])
+    assert [str(term) for term in found.common.terms] == ["a", "b", "a:b"] and found.grouping == ("g",)
+    ```
+    """
+    name = response_of(text)
+    response = Expression(name, (name,) if name in columns else columns_of(name, columns))
+    others = [name for name in columns if name not in response.columns]
+    right = _split(text, "~")[1]
+    _refuse_slips(right, response)
+    rest, found = _without_groups(right)
+    groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
+    terms, offsets = _terms(rest if rest.strip() else "1", others)
+    return Formula(text, response, terms, groups, offsets)
+
+
+def _refuse_slips(text: str, response: Expression) -> None:
+    """Raise for what can be read but is surely not meant."""
+    for name in response.columns:
+        both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", text)
+        require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
+    outside = "".join(letter for _, letter, depth in _letters(text) if depth == 0)
+    power = re.search(r"[^\W\d][\w.]*\s*(\^|\*\*)\s*\d+", outside)
+    if power:
+        column = re.split(r"\s*[\^*]", power[0])[0]
+        raise InvalidInput(f"`{power[0]}` in a formula is {column} itself: for its square write I({column}**2).")
+
+
+def _split(text: str, sign: str) -> list[str]:
+    """Split at a sign outside brackets, quotes and backticks."""
+    parts, start = [], 0
+    for place, letter, depth in _letters(text):
+        if letter == sign and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [*parts, text[start:]]
+
+
+def _letters(text: str) -> Iterator[tuple[int, str, int]]:
+    """Yield each letter outside quotes with its place and the number of brackets around it; brackets count as inside."""
+    depth, quote = 0, ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+            continue
+        if letter in "`'\"":
+            quote = letter
+            continue
+        if letter in "([{":
+            depth += 1
+        yield place, letter, depth
+        if letter in ")]}":
+            depth -= 1
+            require(depth >= 0, f"The formula has a bracket that was never opened: {text.strip()!r}.")
+    require(depth == 0 and not quote, f"The formula has a bracket or quote that is not closed: {text.strip()!r}.")
+
+
+def _without_groups(text: str) -> tuple[str, list[str]]:
+    """Return the terms without `(… | …)`, and what was inside each of those."""
+    spans, opened, bar = [], 0, False
+    for place, letter, depth in _letters(text):
+        if depth == 0:
+            require(
+                letter != "|",
+                f"`|` stands in brackets with the grouping column, as in `{EXAMPLE}`: got {text.strip()!r}.",
+            )
+        elif depth == 1 and letter in "([{":
+            opened, bar = place, False
+        elif depth == 1 and letter == "|":
+            bar = True
+        elif letter == "|":
+            raise InvalidInput(
+                f"`|` stands in brackets that are a term of their own, as in `{EXAMPLE}`: got {text.strip()!r}."
+            )
+        elif depth == 1 and letter in ")]}" and bar:
+            spans.append((opened, place + 1))
+    found = [text[first + 1 : end - 1] for first, end in spans]
+    for first, end in reversed(spans):
+        before, after = text[:first].rstrip(), text[end:].lstrip()
+        require(
+            (not before or before.endswith("+")) and (not after or after[0] in "+-"),
+            f"A group term {text[first:end]} is added with `+`, as in `{EXAMPLE}`: got {text.strip()!r}.",
+        )
+        text = f"{before.removesuffix('+')} {after}" if before else after.removeprefix("+")
+    return text, found
+
+
+def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the grouping factors right of the bar: `a/b` stands for a and a:b."""
+    right = inside.rpartition("|")[2].strip()
+    nested = _split(right, "/")
+    names = [[_name(part, columns) for part in _split(text, ":")] for text in nested]
+    return [tuple(name for part in names[: i + 1] for name in part) for i in range(len(names))]
+
+
+def _name(text: str, columns: Collection[str]) -> str:
+    text = text.strip()
+    name = text[1:-1] if re.fullmatch("`[^`]+`", text) else text
+    require(
+        name in columns,
+        f"The formula groups by {text!r}, which is no column that can group. Right of `|` stands a column, or several joined by "
+        "`:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
+    )
+    return name
+
+
+def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> GroupPart:
+    left, _, _ = inside.rpartition("|")
+    correlated = not left.endswith("|")
+    left = left.removesuffix("|").strip()
+    require("|" not in left, f"A group term has one bar: got ({inside}).")
+    require(left, f"A group term needs something left of the bar, such as (1 | {factor[0]}): got ({inside}).")
+    terms, offsets = _terms(left, columns)
+    require(not offsets, f"An offset cannot differ between groups: got ({inside}).")
+    require(terms.terms or terms.intercept, f"The group term ({inside}) has no terms: write (1 | {factor[0]}).")
+    return GroupPart(f"({inside.strip()})", factor, terms, correlated)
+
+
+def _parsed(text: str, columns: Sequence[str]) -> list[Any]:
+    """Return formulaic's terms; this evaluates nothing."""
+    formulaic = formulaic_module()
+    try:
+        return list(formulaic.Formula(text, _context={"__formulaic_variables_available__": list(columns)}))
+    except formulaic.errors.FormulaicError as error:
+        message = str(error).strip().splitlines()[0]
+        raise InvalidInput(f"The formula cannot be read at {text.strip()!r}: {message}") from None
+    except (SyntaxError, TypeError, ValueError, KeyError, RecursionError, AttributeError):
+        raise InvalidInput(
+            f"The formula cannot be read at {text.strip()!r}. Write it as in `{EXAMPLE}`, with the functions "
+            f"{', '.join(FUNCTIONS)}."
+        ) from None
+
+
+def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, ...]]:
+    """Read terms; return them and the offsets among them."""
+    formulaic = formulaic_module()
+    kept, offsets, reads, categorical, numeric = [], [], [], [], []
+    intercept = False
+    for term in _parsed(text, columns):
+        factors = [factor for factor in term.factors if factor.expr != "1"]
+        if not factors:
+            intercept = True
+            continue
+        offset = offset_call(factors[0].expr) if len(factors) == 1 and _is_code(factors[0]) else None
+        if offset is not None:
+            offsets.append(Expression(offset, columns_of(offset, columns)))
+            continue
+        for i, factor in enumerate(factors):
+            category = categorical_call(factor.expr) if _is_code(factor) else None
+            factors[i] = _plain_factor(formulaic, category) if category is not None else factor
+            names = columns_of(f"`{factors[i].expr}`" if not _is_code(factors[i]) else factors[i].expr, columns)
+            reads += names
+            categorical += [category] if category is not None else []
+            numeric += names if _is_code(factors[i]) else []
+        kept.append(formulaic.parser.types.Term(factors))
+    both = sorted(set(categorical) & set(numeric))
+    require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
+    unique = [tuple(dict.fromkeys(names)) for names in (reads, categorical, numeric)]
+    return Terms(tuple(dict.fromkeys(kept)), intercept, *unique), tuple(offsets)
+
+
+def _is_code(factor: Any) -> bool:
+    """Whether formulaic would evaluate a factor instead of looking up a column."""
+    return factor.eval_method.value == "python"
+
+
+def _plain_factor(formulaic: Any, column: str) -> Any:
+    return formulaic.parser.types.Factor(column, eval_method="lookup")
+
+
+@dataclasses.dataclass(frozen=True)
+class FormulaDesign:
+    """A formula and what it remembers of the fitted rows.
+
+    - `text`: the formula; `columns`: those that it may name, the response's among them.
+    - `names`: of X's columns; `sources`: the term of the formula that each comes from; `intercept`: whether there is one.
+    - `group_columns`: the names of the columns of each group term.
+    - `memory`: what functions such as `bs` remember, for the common terms, then each group term.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    intercept: bool
+    group_columns: tuple[tuple[str, ...], ...]
+    memory: tuple[Any, ...]
+
+    @classmethod
+    def learn(cls, formula: Formula, columns: Sequence[str], frame: Mapping[str, Any]) -> "FormulaDesign":
+        """Return the design that remembers these rows."""
+        parts = [_Part.of(terms, None, frame) for terms in (formula.common, *(group.terms for group in formula.groups))]
+        common = parts[0]
+        return cls(
+            text=formula.text,
+            columns=tuple(columns),
+            names=common.names,
+            sources=common.sources,
+            intercept=formula.common.intercept,
+            group_columns=tuple(
+                (*(["intercept"] if group.terms.intercept else []), *part.names)
+                for group, part in zip(formula.groups, parts[1:], strict=True)
+            ),
+            memory=tuple(part.memory for part in parts),
+        )
+
+    @functools.cached_property
+    def formula(self) -> Formula:
+        """The formula, read again from its text."""
+        return read_formula(self.text, self.columns)
+
+    def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
+        """Return X, without a column for the intercept."""
+        return _Part.of(self.formula.common, self.memory[0], frame).values
+
+    def group_matrices(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the columns of each group term, ones for its intercept first."""
+        found = []
+        for group, memory in zip(self.formula.groups, self.memory[1:], strict=True):
+            values = _Part.of(group.terms, memory, frame).values
+            ones = np.ones((len(values), 1 if group.terms.intercept else 0))
+            found.append(np.concatenate([ones, values], axis=1))
+        return found
+
+    def offset(self, frame: Mapping[str, Any]) -> np.ndarray | None:
+        """Return the sum of the offsets; None where the formula has none."""
+        parts = [evaluate(offset, frame) for offset in self.formula.offsets]
+        return np.sum(parts, axis=0) if parts else None
+
+
+def evaluate(expression: Expression, frame: Mapping[str, Any]) -> np.ndarray:
+    """Return the values of an expression without memory, such as the response or an offset."""
+    name = expression.columns[0]
+    if expression.text == name:
+        return np.asarray(frame[name], float)
+    formulaic = formulaic_module()
+    factor = formulaic.parser.types.Factor(expression.text, eval_method="python")
+    terms = Terms((formulaic.parser.types.Term([factor]),), False, expression.columns, (), expression.columns)
+    values = _Part.of(terms, None, frame).values
+    require(values.shape[1] == 1, f"`{expression.text}` makes {values.shape[1]} columns where one is needed.")
+    return values[:, 0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """The columns that some terms make, without the intercept's."""
+
+    values: np.ndarray
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    memory: Any
+
+    @classmethod
+    def of(cls, terms: Terms, memory: Any, frame: Mapping[str, Any]) -> "_Part":
+        """Evaluate terms; with the memory of earlier rows where there is one."""
+        rows = len(next(iter(frame.values()))) if frame else 0
+        if not terms.terms:
+            return cls(np.zeros((rows, 0)), (), (), _plain({}))
+        formulaic, pandas = formulaic_module(), pandas_module()
+        types = formulaic.parser.types
+        one = [types.Term([types.Factor("1", eval_method="literal")])] if terms.intercept else []
+        data = pandas.DataFrame({name: frame[name] for name in terms.columns})
+        known = {} if memory is None else {"transform_state": _restored(copy.deepcopy(memory))}
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")  # what is not finite is refused with its line
+                formula = formulaic.Formula([*one, *terms.terms], _ordering="none")
+                spec = formulaic.ModelSpec.from_spec(formula, na_action="ignore", output="numpy", **known)
+                found = spec.get_model_matrix(data, context=functions())
+        except InvalidInput:
+            raise
+        except Exception as error:  # formulaic passes on what a function raised
+            cause = error.__cause__ or error
+            raise InvalidInput(f"The formula cannot be computed: {str(cause).strip().splitlines()[0]}") from error
+        structure, values = found.model_spec.structure, np.asarray(found, float)
+        named = [(name, str(part.term)) for part in structure for name in part.columns]
+        kept = [i for i, (name, _) in enumerate(named) if name != "Intercept"]
+        return cls(
+            values[:, kept],
+            tuple(_label(named[i][0]) for i in kept),
+            tuple(named[i][1] for i in kept),
+            _plain(found.model_spec.transform_state),
+        )
+
+
+def _label(name: str) -> str:
+    """Return the name of a column as tables have it: `region[north]` for `region[T.north]`."""
+    return name.replace("[T.", "[")
+
+
+def _plain(value: Any) -> Any:
+    """Return a memory as lists, numbers and texts; dictionaries as lists of pairs, since their keys may be numbers."""
+    if isinstance(value, Mapping):
+        return {"pairs": [[_plain(k), _plain(v)] for k, v in value.items()]}
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    require(
+        value is None or isinstance(value, bool | int | float | str), f"A formula remembers no {type(value).__name__}."
+    )
+    return value
+
+
+def _restored(value: Any) -> Any:
+    """Return the memory that `_plain` wrote."""
+    if isinstance(value, Mapping):
+        if "array" in value:
+            return np.array(value["array"], float)
+        return {_restored(k): _restored(v) for k, v in value["pairs"]}
+    return [_restored(v) for v in value] if isinstance(value, list | tuple) else value

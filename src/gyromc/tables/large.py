@@ -1,0 +1,169 @@
+"""A fit to a Parquet file that is too large for memory: the coefficients from all rows, the checks from a sample.
+
+Input: a `Request`. Output: a directory with fit.json, coefficients.csv, and the report of an ordinary fit to a random sample of
+the rows, which has the checks of the model. Options that need all rows in memory are refused by name.
+"""
+
+import dataclasses
+import datetime
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gyromc.checks import require
+from gyromc.data import Parquet
+from gyromc.data.parquet import pyarrow
+from gyromc.memory import free_memory, release_memory
+from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
+from gyromc.show.numbers import number
+from gyromc.show.tables import Table
+from gyromc.tables.datatable import split_names
+from gyromc.tables.findings import COEFFICIENT_COLUMNS
+from gyromc.tables.request import Request
+from gyromc.targets.regressions import BY_FAMILY
+
+LARGE = 100_000_000  # numbers in a Parquet file, beyond which it is not read into memory
+TIMES = 10  # a CSV file takes about so many times its size in memory
+RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
+REPORT = "sample_report.html"
+FILES = (RESULTS.name, "coefficients.csv", REPORT)
+REFUSED = (
+    "formula", "predict", "save", "categorical", "dates", "reference", "positive", "order", "weights", "offset", "exposure",
+    "trials", "prior", "robust", "cluster", "impute", "explain",
+)  # fmt: skip
+
+
+def is_large(request: Request) -> bool:
+    """Whether a request's file is a Parquet file that is not read into memory; `InvalidInput` for a CSV file beyond it."""
+    path = Path(request.data)
+    if not path.is_file():
+        return False  # what reads it says so
+    with path.open("rb") as file:
+        first = file.read(4)
+    if first != b"PAR1":
+        size = path.stat().st_size
+        require(
+            size * TIMES < free_memory() or first[:2] == b"PK",
+            f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it. Write it as Parquet "
+            "(`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces.",
+        )
+        return False
+    try:
+        with pyarrow().parquet.ParquetFile(path) as file:
+            return file.metadata.num_rows * _selected(request, file.schema_arrow.names) >= LARGE
+    except (pyarrow().ArrowInvalid, OSError):
+        return False  # what reads it says so
+
+
+def _selected(request: Request, names: list[str]) -> int:
+    return len(split_names(request.columns, names)) or len(names) - len(split_names(request.drop, names))
+
+
+def _source(request: Request) -> Parquet:
+    """The rows, after refusing what cannot be done without all of them in memory."""
+    for name in REFUSED:
+        require(
+            not getattr(request, name),
+            f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
+            f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
+        )
+    family = request.family
+    require(
+        family in (None, "auto", *BY_FAMILY),
+        f"{request.data} is read in pieces, and of the families only {', '.join(BY_FAMILY)} are: got {family!r}.",
+    )
+    require(request.target is not None, "Say what to predict: `--target COLUMN`.")
+    assert request.target is not None
+    with pyarrow().parquet.ParquetFile(request.data) as file:
+        names = file.schema_arrow.names
+    only, drop = split_names(request.columns, names), split_names(request.drop, names)
+    unknown = [name for name in (request.target, *only, *drop) if name not in names]
+    require(not unknown, f"{request.data} has no column {', '.join(unknown)}: it has {', '.join(names[:30])}.")
+    chosen = [name for name in only or names if name not in drop and name != request.target]
+    return Parquet(request.data, request.target, chosen)
+
+
+def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
+    """Fit a large Parquet file and write the results."""
+    import jax
+
+    from gyromc.regression.fit import relative_error
+    from gyromc.regression.streamed import fit_streamed
+    from gyromc.tables.study import effort_of
+
+    began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    source = _source(request)
+    say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
+    family = request.family
+    with results_folder(request.directory, FILES) as folder:
+        found = fit_streamed(
+            source,
+            None if family == "auto" else family,
+            prior_scale=request.prior_scale,
+            error=relative_error(effort_of(request)),
+            names=source.columns,
+            seed=request.seed,
+            say=say,
+        )
+        spent = time.perf_counter() - began
+        jax.clear_caches()  # programs of the passes, which the sample does not use
+        release_memory()
+        checked = _check_sample(request, found, source, folder, say)
+        columns = [name for name in COEFFICIENT_COLUMNS if name != "class"]
+        rows = [[getattr(c, COEFFICIENT_COLUMNS[name]) for name in columns] for c in found.coefficients]
+        write_atomically(folder / "coefficients.csv", csv_text(columns, rows))
+        results = {
+            "command": request.command,
+            "settings": dataclasses.asdict(request),
+            "data": {"file": request.data, "rows": source.num_rows, "columns": list(source.columns)},
+            "model": {"family": found.family, "target": request.target, "reason": found.reason},
+            "coefficients": [dict(zip(columns, row, strict=True)) for row in rows],
+            "warnings": list(found.warnings),
+            "sample": checked,
+            "files": [RESULTS.name, "coefficients.csv", *([REPORT] if "report" in checked else [])],
+            "times": {
+                "started": started.isoformat(timespec="seconds"),
+                "fitting": spent,
+                "wall": time.perf_counter() - began,
+            },
+        }
+        results = RESULTS.save(results, folder)
+    return request.directory, results
+
+
+def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -> dict[str, Any]:
+    """The ordinary fit of the sampled rows: what its checks say, and its report as a file of the folder."""
+    from gyromc.tables.report import verdicts
+    from gyromc.tables.study import study
+
+    X, y = found.sample
+    say(f"checking the model on {len(y):,} rows, drawn at random")
+    arrow = pyarrow()
+    with tempfile.TemporaryDirectory(prefix="gyromc-sample-") as place:
+        path = Path(place, "sample.parquet")
+        columns = {name: X[:, j] for j, name in enumerate(source.columns)}
+        arrow.parquet.write_table(arrow.table(columns | {request.target: y}), path)
+        plain = dataclasses.replace(
+            request, data=str(path), out=str(Path(place, "out")), columns=[], drop=[], family=found.family
+        )
+        directory, results = study(plain, lambda line: None)
+        shutil.copy(directory / "report.html", folder / REPORT)
+    return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
+
+
+def large_tables(results: dict[str, Any]) -> list[Table | str]:
+    """The tables that the command prints."""
+    data, model = results["data"], results["model"]
+    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
+    rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
+    head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
+    sample = results["sample"]
+    said = [
+        f"On a sample of {sample['rows']:,} rows, with a fit of its own:",
+        *sample["verdicts"],
+        *results["warnings"],
+    ]
+    return [head, Table(names, rows, title="Coefficients"), "", model["reason"] + "\n", "\n".join(said) + "\n"]

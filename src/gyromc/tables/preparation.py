@@ -1,0 +1,374 @@
+"""From the options of a fit to its numbers: files read, columns recognised, rows held out, priors read; nothing is fitted.
+
+Input: a `Request`. Output: a `Prepared` fit. All that can be wrong with files and options is found here, before any computation.
+Columns that give the target away (copies of it, shifted or rescaled copies, recodings) are named: a model with such a column
+scores well and says nothing about rows whose target is not known.
+"""
+
+import dataclasses
+import difflib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import positive, require, whole
+from gyromc.csvfile import is_number
+from gyromc.errors import InvalidInput
+from gyromc.regression.problem import Prior
+from gyromc.regression.scores import held_out_rows
+from gyromc.show.numbers import counted, listed
+from gyromc.tables.datatable import DataTable, as_numbers, pandas_module, read_table, split_names
+from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
+from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
+from gyromc.tables.recognition import complete_rows, rare_levels, recognise
+from gyromc.tables.request import Request
+from gyromc.tables.response import Wishes, families_of, recognise_response
+from gyromc.tables.roles import DateColumn, Roles, learn_dates
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A fit before it is computed.
+
+    - `table`: the rows with a target; `encoding`: what its columns become; `rows`, `y`: the same as numbers.
+    - `train`, `test`: the numbers of the rows to fit and to judge on, before all are fitted.
+    - `new`: the table and the numbers of new rows to predict for, or None.
+    - `notes`: what the user should know; `given_away`: the giveaway_check for columns that give the target away.
+    - `priors`: those that the user asks for, by coefficient or group.
+    - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
+    """
+
+    table: DataTable
+    encoding: Encoding
+    rows: DesignRows
+    y: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+    new: tuple[DataTable, DesignRows] | None
+    notes: list[str]
+    given_away: dict[str, Any]
+    priors: dict[str, Prior]
+    families: tuple[str, ...] = ()
+
+
+def prepare(request: Request, data: Any = None) -> Prepared:
+    """Read the files of a request, or the data frame that stands for its file, and decide what its columns are."""
+    whole(request.seed, "seed", least=0)
+    positive(request.prior_scale, "prior_scale")
+    target, roles = _target(request), _roles(request)
+    table, formula, dates = _read(request, request.data if data is None else data, target, roles)
+    table, left_out = complete_rows(table, target, request.impute)
+    wishes = _wishes(request, table, target, formula, roles, dates)
+    families = families_of(table, target, wishes)
+    if families:
+        wishes = dataclasses.replace(wishes, model=families[0])
+    response = recognise_response(table, target, wishes)
+    y = response.encode(table)
+    test = held_out_rows(y if response.classes else None, table.num_rows, request.test_fraction, request.seed)
+    train = np.setdiff1d(np.arange(table.num_rows), test)
+    encoding = recognise(table, target, wishes, train)
+    rows = encoding.rows_of(table)
+    _require_trials(table, rows, y)
+    if request.robust or request.cluster is not None:
+        _require_robust(rows, families or (encoding.response.model,))
+    new, about_new = None, []
+    if request.predict is not None:  # before anything is computed: a wrong file is known at once
+        new = read_new_rows(request.predict, encoding, encoding_of_text(request))
+        about_new = encoding.notes(new[0])
+    notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
+    if not test.size and request.test_fraction > 0:
+        notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
+    priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
+    given_away = giveaway_check(giveaways(table, encoding, y, rows.X), target)
+    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families)
+
+
+def encoding_of_text(request: Request) -> dict[str, Any]:
+    """Return how the files of a request are written."""
+    return {"encoding": request.encoding, "decimal": request.decimal}
+
+
+def read_new_rows(path: str, encoding: Encoding, text: dict[str, Any]) -> tuple[DataTable, DesignRows]:
+    """Read the columns that an encoding needs, and nothing else; return the rows and their numbers."""
+    needs = encoding.needs
+    table = read_table(path, needs[:1], keep=needs, role="needed by the fit", **text)
+    return table, encoding.rows_of(table, fitted=False)
+
+
+def _target(request: Request) -> str:
+    """The column to predict, from `--target` or the formula."""
+    both = request.target is not None and request.formula is not None
+    require(
+        (request.target is None) != (request.formula is None),
+        "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`"
+        f"{f': got both, {request.target!r} and {request.formula!r}' if both else ''}.",
+    )
+    if request.target is not None:
+        return request.target
+    require(
+        not request.columns and not request.drop,
+        "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`).",
+    )
+    assert request.formula is not None
+    return response_of(request.formula)
+
+
+def _roles(request: Request) -> Roles:
+    return Roles(request.weights, request.offset, request.exposure, request.trials, request.cluster)
+
+
+def _read(
+    request: Request, data: Any, target: str, roles: Roles
+) -> tuple[DataTable, Formula | None, tuple[DateColumn, ...]]:
+    """Read the table; with a formula, only the columns that it uses, and the response where that has to be computed."""
+    options = {**encoding_of_text(request), "sheet": request.sheet}
+    if request.formula is None:
+        keep = (target, *(name for name in roles.columns if name != target))
+        table = read_table(data, request.columns, request.drop, keep, **options)
+        table, dates = _dated(table, request)
+        return table, None, dates
+    text = request.formula
+    made = {f"{name}_{part}": name for name in request.dates for part in ("year", "month", "weekday", "days")}
+
+    def used(names) -> list[str]:
+        every = [*(name for name in names if name not in roles.columns and name not in request.dates), *made]
+        found = read_formula(text, every)
+        columns = [*found.response.columns, *found.predictors, *found.grouping]
+        return [*dict.fromkeys(made.get(name, name) for name in columns), *roles.columns]
+
+    table = read_table(data, keep=roles.columns, role="its role", choose=used, **options)
+    table, dates = _dated(table, request)
+    formula = read_formula(text, [name for name in table.names if name not in roles.columns])
+    if formula.response.text in formula.response.columns:
+        return table, formula, dates
+    return _with_response(table, formula), formula, dates
+
+
+def _dated(table: DataTable, request: Request) -> tuple[DataTable, tuple[DateColumn, ...]]:
+    dates = learn_dates(table, [name for name in split_names(request.dates, table.names)])
+    for date in dates:
+        table = date.apply(table)
+    return table, dates
+
+
+def _with_response(table: DataTable, formula: Formula) -> DataTable:
+    """Return the table with the values of a response such as log(y) as one more column."""
+    from gyromc.tables.datatable import pandas_module
+
+    frame = {}
+    for name in formula.response.columns:
+        values, bad = as_numbers(table.columns[name])
+        if bad.any():
+            raise InvalidInput(
+                f"{table.path}, {table.place(bad)}: the response `{formula.response.text}` needs numbers, but {name!r} is "
+                f"{table.columns[name][bad].iloc[0]!r}. Correct it."
+            )
+        frame[name] = values
+    values = evaluate(formula.response, frame)
+    wrong = ~np.isfinite(values) & ~np.any([np.isnan(column) for column in frame.values()], axis=0)
+    if wrong.any():
+        raise InvalidInput(
+            f"{table.path}, {table.place(wrong)}: the response `{formula.response.text}` is {values[wrong][0]:g} there "
+            f"({counted(int(wrong.sum()), 'row')} like that). Change the response, or remove those rows."
+        )
+    columns = {**table.columns, formula.response.text: pandas_module().Series(values)}
+    return dataclasses.replace(table, columns=columns)
+
+
+def _wishes(
+    request: Request,
+    table: DataTable,
+    target: str,
+    formula: Formula | None,
+    roles: Roles,
+    dates: tuple[DateColumn, ...],
+) -> Wishes:
+    """Return what the user asks of the columns, with lists of names split."""
+    reference = {}
+    for text in request.reference:
+        column, sign, level = text.partition("=")
+        require(sign, f"`--reference` takes COLUMN=LEVEL: got {text!r}.")
+        reference[column] = level
+    categorical = split_names(request.categorical, table.names)
+    require(target not in categorical, f"{target!r} is the target: for classes pass `--family logistic`.")
+    order = tuple(part.strip() for part in request.order.split(",")) if request.order else ()
+    return Wishes(
+        model=request.family,
+        impute=request.impute,
+        categorical=tuple(categorical),
+        positive=request.positive,
+        reference=reference,
+        order=order,
+        formula=formula,
+        roles=roles,
+        dates=dates,
+    )
+
+
+def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
+    """Raise where there are no robust standard deviations, before anything is fitted."""
+    group = rows.groups[0].name if rows.groups else ""
+    require(
+        not rows.groups,
+        f"`--robust` and `--cluster` are for models without group terms. Leave (… | {group}) out and pass `--cluster {group}`; "
+        "or leave the option out: a group term is itself a model of rows that depend on each other.",
+    )
+    require(
+        "softmax" not in families,
+        "`--robust` and `--cluster` are for one linear predictor; a softmax regression has one for each class. Leave the option "
+        "out, or compare two classes at a time with `--family logistic`.",
+    )
+
+
+def _require_trials(table: DataTable, rows: DesignRows, y: np.ndarray) -> None:
+    if rows.trials is not None and np.any(y > rows.trials):
+        more = y > rows.trials
+        raise InvalidInput(
+            f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
+        )
+
+
+FORM = re.compile(r"\s*(normal|exponential)\s*\(([^()]*)\)\s*")
+EXAMPLES = "'age=normal(0, 1)', 'all=normal(0, 1)', or for the standard deviations of a group 'subject=exponential(1)'"
+
+
+def asked_priors(
+    texts: Sequence[str], sources: Mapping[str, str], groups: Sequence[str], intercept: bool
+) -> dict[str, Prior]:
+    """Return the priors by name of a coefficient or group; what is named itself goes before its term, that before `all`.
+
+    `sources` has the term of each column of X.
+    """
+    found: list[tuple[int, str, Prior]] = []
+    for text in texts:
+        name, prior, is_group = _read_prior(text)
+        targets, rank = _prior_targets(name, sources, groups, intercept)
+        for target in targets:
+            kind = "a group has an exponential prior" if target in groups else "a coefficient has a normal one"
+            require((target in groups) == is_group, f"`--prior {text}`: {kind}. Write it as {EXAMPLES}.")
+            found.append((rank, target, prior))
+    found.sort(key=lambda entry: entry[0])
+    twice = [
+        target for i, (rank, target, _) in enumerate(found) if (rank, target) in [entry[:2] for entry in found[:i]]
+    ]
+    require(not twice, f"`--prior` names {twice[0] if twice else ''} twice. Keep one of them.")
+    return {target: prior for _, target, prior in found}
+
+
+def _read_prior(text: str) -> tuple[str, Prior, bool]:
+    """Return the name, the prior, and whether it is one for a group."""
+    name, sign, form = text.rpartition("=")
+    match = FORM.fullmatch(form)
+    given = [part.strip() for part in match[2].split(",")] if match else []
+    require(
+        sign
+        and name.strip()
+        and match
+        and all(map(is_number, given))
+        and len(given) == (2 if match[1] == "normal" else 1),
+        f"`--prior` takes NAME=normal(location, scale), as in {EXAMPLES}: got {text!r}.",
+    )
+    assert match is not None
+    numbers = [float(part) for part in given]
+    require(numbers[-1] > 0, f"`--prior {text}`: the {'scale' if match[1] == 'normal' else 'rate'} must be positive.")
+    if match[1] == "normal":
+        return name.strip(), Prior(numbers[1], numbers[0]), False
+    return name.strip(), Prior(1 / numbers[0]), True
+
+
+def _prior_targets(
+    name: str, sources: Mapping[str, str], groups: Sequence[str], intercept: bool
+) -> tuple[list[str], int]:
+    """Return the coefficients or the group that a name stands for, and its rank: the more special, the higher."""
+    if name in sources or name in groups or (name == "intercept" and intercept):
+        return [name], 2
+    of_term = [column for column, source in sources.items() if source == name]
+    if of_term:
+        return of_term, 1
+    if name == "all":
+        return list(sources), 0
+    known = [*sources, *dict.fromkeys(sources.values()), *groups, "all", *(["intercept"] if intercept else [])]
+    near = difflib.get_close_matches(name, known, 3, 0.5)
+    hint = (
+        f"Did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else f"There are {listed(list(dict.fromkeys(known)), 12)}."
+    )
+    raise InvalidInput(f"`--prior` names {name!r}, which is no coefficient, term or group. {hint}")
+
+
+FEW = 5  # rows in which anything agrees by chance
+ENOUGH = 20  # rows that are in one order by chance once in 20!/2
+ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
+
+
+def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, str]:
+    """Return the columns that determine the target in all rows, each with how; the empty name stands for several together."""
+    found = {}
+    for feature in encoding.features:
+        column = table.columns[feature.name]
+        known = column.notna().to_numpy()
+        if known.sum() < FEW:
+            continue
+        how = _recoded(column[known], y[known])
+        if isinstance(feature, NumericColumn) and not encoding.response.classes:
+            how = _copied(as_numbers(column)[0][known], y[known]) or how
+        if how:
+            found[feature.name] = how
+    if not found and not encoding.response.classes and _determined(X, y):
+        found[""] = "a weighted sum of the columns equals the target in every row"
+    return found
+
+
+def giveaway_check(found: dict[str, str], target: str) -> dict[str, object]:
+    """Return the row of the table of checks."""
+    name = "columns that give the target away"
+    if not found:
+        return {"name": name, "good": True, "sentence": f"none is a copy or a recoding of {target!r}."}
+    some = listed([f"{column!r} {how}" if column else how for column, how in found.items()], 5)
+    names = list(filter(None, found))[:5] or ["COLUMN"]
+    sentence = (
+        f"{some}. If that comes from {target!r} itself, scores and coefficients mean nothing: pass "
+        f"{' '.join(f'`--drop {shlex.quote(name)}`' for name in names)}."
+    )
+    return {"name": name, "good": False, "sentence": sentence}
+
+
+def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
+    """How numbers repeat a target of numbers."""
+    if np.array_equal(x, y):
+        return "equals the target in every row"
+    if x.std() > 0 and y.std() > 0:
+        a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
+        if np.max(np.abs(a - np.sign(a @ b) * b)) < ROUNDING:
+            return "is the target, shifted or rescaled, in every row"
+    steps = np.diff(y[np.argsort(x, kind="stable")])
+    distinct = len(x) >= ENOUGH and np.all(np.diff(np.sort(x)) > 0)
+    if distinct and (np.all(steps > 0) or np.all(steps < 0)):
+        return "is in the order of the target in every row"
+    return None
+
+
+def _determined(X: np.ndarray, y: np.ndarray) -> bool:
+    """Whether a weighted sum of the columns equals y, in more rows than that takes."""
+    if len(y) < X.shape[1] + FEW or y.std() == 0:
+        return False
+    if not X.shape[1]:
+        return False
+    Z, scale = X - X.mean(axis=0), X.std(axis=0)
+    Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
+    return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
+
+
+def _recoded(column, y: np.ndarray) -> str | None:
+    """Whether each value of a column has one value of the target only, in enough rows."""
+    factorize = pandas_module().factorize
+    codes, targets = factorize(column)[0], factorize(y)[0]
+    levels, values = int(codes.max()) + 1, int(targets.max()) + 1
+    repeated = len(y) >= FEW * levels or (levels == values and 2 * levels <= len(y))
+    if levels > 1 and repeated and len(np.unique(codes.astype(np.int64) * values + targets)) == levels:
+        return "has only one value of the target with each of its own"
+    return None

@@ -1,0 +1,302 @@
+"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
+
+An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
+"""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.show.numbers import counted, listed
+from gyromc.tables.datatable import (
+    MAX_COLUMNS,
+    DataTable,
+    adorned,
+    as_numbers,
+    as_text,
+    is_dates,
+    ordered,
+    require_scale,
+)
+from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.formula import Formula, FormulaDesign, read_formula
+from gyromc.tables.response import Wishes, recognise_response
+
+MAX_LEVELS = 50
+"""A text column with more categories than this is refused unless `--categorical` names it."""
+FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
+MOST_PROBLEMS = 12
+FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
+
+
+def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
+    missing = table.columns[target].isna().to_numpy()
+    require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
+    if not missing.any():
+        return table, ()
+    others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
+    require(
+        impute,
+        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}. Remove those "
+        f"rows, or pass `--impute`, which leaves them out (a target is never made up).{others}",
+    )
+    note = f"{counted(int(missing.sum()), 'row')} without a target left out."
+    return table.take(np.flatnonzero(~missing)), (note,)
+
+
+def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
+    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
+
+    Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
+    """
+    wishes = Wishes() if wishes is None else wishes
+    for name in (*wishes.categorical, *wishes.reference):
+        table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
+    response = recognise_response(table, target, wishes)
+    if wishes.formula is not None:
+        return _by_formula(table, response, wishes.formula, wishes, train)
+    names = [name for name in table.names if name != target and name not in wishes.roles.columns]
+    require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
+    dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
+    used = [name for name in names if name not in dropped]
+    require(
+        used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
+    )
+    rows = np.arange(table.num_rows) if train is None else train
+    features = _features(table, used, wishes, rows)
+    _require_different_names([name for f in features for name in f.outputs], table.path)
+    _require_size(sum(len(f.outputs) for f in features))
+    return Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
+
+
+def _by_formula(
+    table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray | None
+) -> Encoding:
+    """Return the encoding of a formula: the kinds of its columns, and what it remembers of the rows."""
+    available = [name for name in table.names if name not in wishes.roles.columns]
+    dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
+    if dropped:
+        one = next(iter(dropped))
+        require(
+            _has_dot(formula.text),
+            f"Column {one!r} of the formula is {dropped[one]}: it predicts nothing. Remove it from the formula.",
+        )
+        available = [name for name in available if name not in dropped]
+        formula = read_formula(formula.text, available)
+    require(
+        formula.predictors or formula.groups,
+        f"The formula {formula.text!r} has no column to predict {response.name!r} from.",
+    )
+    wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
+    rows = np.arange(table.num_rows) if train is None else train
+    features = _features(table, formula.predictors, wishes, rows)
+    for feature in features:
+        require(
+            isinstance(feature, NumericColumn) or feature.name not in formula.numeric,
+            f"The formula computes with {feature.name!r}, which holds categories. Use it as it is, without a function.",
+        )
+    bare = Encoding(features, response)
+    design = FormulaDesign.learn(formula, available, bare.frame(table) or {"": np.zeros(table.num_rows)})
+    factors = tuple(_factor(table, group.factor) for group in formula.groups)
+    _require_different_names(design.names, table.path)
+    _require_size(len(design.names))
+    return dataclasses.replace(
+        bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
+    )
+
+
+def _has_dot(text: str) -> bool:
+    """Whether a formula has the sign for all other columns."""
+    return re.search(r"(?<![\w.`)])\.(?![\w.])", text) is not None
+
+
+def _factor(table: DataTable, columns: tuple[str, ...]) -> GroupFactor:
+    """Return a grouping factor with its levels in order; one level or a level for each row cannot be told from noise."""
+    levels = tuple(ordered(GroupFactor(columns, ()).labels(table)))
+    name = ":".join(columns)
+    require(len(levels) > 1, f"The grouping column {name!r} has one level only, {levels[0]!r}: there are no groups.")
+    return GroupFactor(columns, levels)
+
+
+def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
+    """Name the levels and combinations of levels with fewer than `FEW_ROWS` rows, and what is done about them."""
+    found, references = [], []
+    for feature in encoding.features:
+        if isinstance(feature, CategoricalColumn):
+            counts = as_text(table.columns[feature.name]).value_counts()
+            rare = [level for level in feature.levels if counts[level] < FEW_ROWS]
+            some = [f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare]
+            found += [f"{feature.name!r}: {listed(some, 5)}"] if rare else []
+            if feature.reference in rare:
+                other = shlex.quote(f"{feature.name}={counts.index[0]}")
+                references.append(
+                    f" {feature.reference!r} is the reference of {feature.name!r}, so that all its coefficients are uncertain: "
+                    f"pass `--reference {other}`."
+                )
+    crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
+    few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
+    found += [f"combinations {listed(few, 5)}"] if few else []
+    if not found:
+        return []
+    return [
+        f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
+        f"prior says: join them with others if they are not of interest.{''.join(references)}"
+    ]
+
+
+def _require_size(size: int) -> None:
+    require(
+        size <= MAX_COLUMNS,
+        f"The columns become {size} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
+        "categories with `--drop`.",
+    )
+
+
+def _require_different_names(names: Sequence[str], path: str) -> None:
+    """Raise if two coefficients would have the same name."""
+    require(
+        "intercept" not in names,
+        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
+    )
+    twice = sorted({name for name in names if names.count(name) > 1})[:1]
+    require(not twice, f"Two coefficients would be called {twice[0] if twice else ''!r}. Rename a column of {path}.")
+
+
+def _features(
+    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
+) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    """Recognise each column; one error lists all that is wrong with any of them."""
+    features, problems = [], []
+    for name in names:
+        try:
+            features.append(_feature(table, name, wishes, train))
+        except InvalidInput as problem:
+            problems.append(str(problem))
+    if not wishes.impute:
+        problems += _missing(table, names)
+    if len(problems) > 1:
+        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
+        if len(problems) > MOST_PROBLEMS:
+            lines.append(f"… and {len(problems) - MOST_PROBLEMS} more.")
+        raise InvalidInput("\n".join(lines))
+    require(not problems, "".join(problems))
+    return tuple(features)
+
+
+def _useless(table: DataTable, name: str, impute: bool) -> str | None:
+    """Return why a column can be left out without loss, or None."""
+    known = table.columns[name].dropna()
+    if known.empty:
+        return "empty"
+    full, texts = len(known) == table.num_rows, as_text(known)
+    if texts.nunique() == 1 and (impute or full):
+        return f"constant ({texts.iloc[0]!r} in every row{'' if full else ' that has a value'})"
+    return None
+
+
+def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
+    """Return a sentence on the missing values, if there are any."""
+    counts = {name: int(table.columns[name].isna().sum()) for name in names}
+    lacking = {name: count for name, count in counts.items() if count}
+    if not lacking:
+        return []
+    name = next(iter(lacking))
+    some = listed([f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])], 10)
+    first = table.place(table.columns[name].isna().to_numpy())
+    return [
+        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
+        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
+        "frequent category)."
+    ]
+
+
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
+    column = table.columns[name]
+    forced = name in wishes.categorical or name in wishes.reference
+    if is_dates(column):
+        raise InvalidInput(
+            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Pass `--dates {name}` for year, month, "
+            f"weekday and days since the first, turn them into numbers that mean something, or pass `--drop {name}`."
+        )
+    values, bad = as_numbers(column)
+    if not forced:
+        if not bad.any():
+            return _numeric(name, values, wishes, train)
+        _refuse_mixture(table, name, bad)
+    return _categorical(table, name, wishes, train, forced)
+
+
+def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> NumericColumn:
+    known = values[~np.isnan(values)]
+    require_scale(known, f"Column {name!r}")
+    distinct = np.unique(known)
+    note = ""
+    if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
+        note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
+    elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
+        note = f"counts the rows: an index? If so, pass `--drop {name}`"
+    fill = None
+    if wishes.impute:
+        seen = values[train][~np.isnan(values[train])]
+        fill = float(np.median(seen if seen.size else known))
+        note = "; ".join(filter(None, (_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)))
+    return NumericColumn(name, fill, note, float(known.min()), float(known.max()))
+
+
+def _imputed(count: int, by: str) -> str:
+    return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
+
+
+def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray) -> None:
+    """Raise for a column that is nearly numeric: it is not treated as categories."""
+    texts, count = as_text(table.columns[name][bad]), int(bad.sum())
+    here = f"{table.path}, {table.place(bad)}: column {name!r}"
+    known = int(table.columns[name].notna().sum())
+    if adorned(texts) and texts.nunique() > 2:
+        raise InvalidInput(
+            f"{here} has {texts.iloc[0]!r}, which looks like a number but is not written as one ({count} of {known} values). "
+            f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
+        )
+    if 2 * count <= known:
+        raise InvalidInput(
+            f"{here} is numeric in {known - count} rows, but holds {texts.iloc[0]!r} here "
+            f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
+            f"`--categorical {name}` if these are codes."
+        )
+
+
+def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
+    column = as_text(table.columns[name])
+    levels = ordered(column.dropna())
+    known = int(column.notna().sum())
+    if not forced:
+        require(
+            len(levels) < known or known <= FEW_VALUES,
+            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
+            f"Pass `--drop {name}`.",
+        )
+        require(
+            len(levels) <= MAX_LEVELS,
+            f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
+            f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
+            f"`--categorical {name}`.",
+        )
+    reference = wishes.reference.get(name, levels[0])
+    require(
+        reference in levels,
+        f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
+    )
+    fill, notes = None, []
+    if not forced and adorned(column.dropna()):
+        notes.append("categories, though they look like numbers: write those plainly (1000, 31)")
+    if wishes.impute:
+        seen = column.iloc[train].dropna()
+        fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
+        notes.append(_imputed(len(column) - known, f"{fill!r}, the most frequent"))
+    return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(filter(None, notes)))

@@ -1,0 +1,216 @@
+"""Columns that are no plain predictors: weights, offset, exposure, trials and clusters of the rows, and dates.
+
+Input: a table and the names of such columns. Output: their numbers, checked, with the place of what is wrong; for dates the table
+with year, month, weekday and days since the first in place of each, and what new rows need: the first day and the format.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import LinkFunction
+
+RULES = {
+    "weights": ("a number of 0 or more", lambda x: x >= 0),
+    "offset": ("a finite number", lambda x: np.isfinite(x)),
+    "exposure": ("a positive number", lambda x: x > 0),
+    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """The column of each role, or None."""
+
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    cluster: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The columns by role."""
+        return {role: name for role, name in dataclasses.asdict(self).items() if name is not None}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that have a role."""
+        return tuple(dict.fromkeys(self.given.values()))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that new rows must have to be predicted for."""
+        return tuple(name for name in (self.offset, self.exposure, self.trials) if name is not None)
+
+    def require(self, target: str, model: str) -> None:
+        """Raise where a role does not suit the model."""
+        family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
+        for role, name in self.given.items():
+            require(name != target, f"`--{role} {name}`: that is the target itself.")
+        require(
+            self.exposure is None or family.link is LinkFunction.LOG,
+            f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`.",
+        )
+        require(
+            self.trials is None or bool(family.known),
+            f"`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`, not {model}.",
+        )
+        require(
+            self.trials is not None or not family.known,
+            f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`.",
+        )
+
+    def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
+        """Return the numbers of a role, None where no column has it."""
+        name = self.given.get(role)
+        if name is None:
+            return None
+        table.require_column(name, f"--{role}")
+        values, bad = as_numbers(table.columns[name])
+        what, rule = RULES[role]
+        wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
+        if wrong.any():
+            raise InvalidInput(
+                f"{table.path}, {table.place(wrong)}: `--{role} {name}` must be {what}, but is "
+                f"{table.columns[name][wrong].iloc[0]!s} there. Correct it, or remove the row."
+            )
+        return values
+
+    def total_offset(self, table: DataTable) -> np.ndarray | None:
+        """Return the offset, the logarithm of the exposure added to it."""
+        offset, exposure = self.numbers(table, "offset"), self.numbers(table, "exposure")
+        if exposure is None:
+            return offset
+        return np.log(exposure) if offset is None else offset + np.log(exposure)
+
+    def clusters(self, table: DataTable) -> np.ndarray | None:
+        """Return the number of each row's cluster, from 0."""
+        if self.cluster is None:
+            return None
+        table.require_column(self.cluster, "--cluster")
+        texts = as_text(table.columns[self.cluster])
+        missing = texts.isna().to_numpy()
+        require(
+            not missing.any(),
+            f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows.",
+        )
+        return np.unique(texts.to_numpy(str), return_inverse=True)[1]
+
+
+NO_ROLES = Roles()
+"""No column has a role."""
+
+
+PARTS = ("year", "month", "weekday", "days")
+FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
+"""Formats in the order in which they are tried; a time after the date is left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DateColumn:
+    """A column of dates, its format (None for typed dates) and the day from which days are counted."""
+
+    name: str
+    format: str | None
+    first: str
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the columns that it becomes."""
+        return tuple(f"{self.name}_{part}" for part in PARTS)
+
+    @property
+    def note(self) -> str:
+        """What became of it."""
+        written = f" (read as {self.format})" if self.format else ""
+        return f"{self.name!r}{written} becomes {', '.join(self.outputs)}; days are counted from {self.first}."
+
+    def apply(self, table: DataTable) -> DataTable:
+        """Return the table with the four columns in place of the dates."""
+        pandas = pandas_module()
+        table.require_column(self.name, "--dates")
+        taken = [name for name in self.outputs if name in table.columns]
+        require(not taken, f"`--dates {self.name}` would make a second column {taken[:1]}. Rename that one.")
+        days = _parsed(table, self.name, self.format)
+        made = {
+            "year": days.dt.year.astype(float),
+            "month": days.dt.month_name().str[:3].astype("str"),
+            "weekday": days.dt.day_name().str[:3].astype("str"),
+            "days": (days - pandas.Timestamp(self.first)).dt.days.astype(float),
+        }
+        columns = {}
+        for name, column in table.columns.items():
+            new = {f"{self.name}_{part}": made[part] for part in PARTS} if name == self.name else {name: column}
+            columns |= new
+        return dataclasses.replace(table, columns=columns)
+
+
+def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
+    """Find the format and the first day of each column of dates."""
+    found = []
+    for name in names:
+        table.require_column(name, "--dates")
+        known = table.columns[name].dropna()
+        require(len(known), f"`--dates {name}`: the column is empty.")
+        format = None if _typed(known) else _format(table, name, known)
+        found.append(DateColumn(name, format, _parsed(table, name, format).min().date().isoformat()))
+    return tuple(found)
+
+
+def _typed(column) -> bool:
+    return pandas_module().api.types.is_datetime64_any_dtype(column)
+
+
+def _day(column):
+    """The texts of dates without the time of the day."""
+    return column.str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
+
+
+def _format(table: DataTable, name: str, known) -> str:
+    """Return the only format that reads all values; two that do, such as 03/04/2024, are refused."""
+    pandas = pandas_module()
+    if not pandas.api.types.is_string_dtype(known):
+        raise InvalidInput(f"`--dates {name}`: the column holds numbers such as {known.iloc[0]!s}, no dates.")
+    days = _day(known)
+    fits = [f for f in FORMATS if pandas.to_datetime(days, format=f, errors="coerce").notna().all()]
+    if len(fits) == 1:
+        return fits[0]
+    if not fits:
+        best = max(FORMATS, key=lambda f: pandas.to_datetime(days, format=f, errors="coerce").notna().sum())
+        wrong = (
+            pandas.to_datetime(_day(table.columns[name]), format=best, errors="coerce").isna()
+            & table.columns[name].notna()
+        )
+        raise InvalidInput(
+            f"{table.path}, {table.place(wrong.to_numpy())}: {table.columns[name][wrong].iloc[0]!r} in {name!r} is no date like "
+            "the others. Write dates as 2024-03-31."
+        )
+    raise InvalidInput(
+        f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others. Write dates as "
+        "2024-03-31."
+    )
+
+
+def _parsed(table: DataTable, name: str, format: str | None):
+    """Return the days as timestamps; missing ones stay missing."""
+    pandas = pandas_module()
+    column = table.columns[name]
+    if format is None:
+        require(
+            _typed(column), f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
+        )
+        return column.dt.tz_localize(None).dt.normalize() if column.dt.tz is not None else column.dt.normalize()
+    texts = column.astype("str").where(column.notna(), None) if not pandas.api.types.is_string_dtype(column) else column
+    days = pandas.to_datetime(_day(texts), format=format, errors="coerce")
+    wrong = (days.isna() & column.notna()).to_numpy()
+    if wrong.any():
+        raise InvalidInput(
+            f"{table.path}, {table.place(wrong)}: {column[wrong].iloc[0]!r} in {name!r} is no date of the format {format}. "
+            "Correct it."
+        )
+    return days

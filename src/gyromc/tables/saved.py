@@ -1,0 +1,153 @@
+"""A fitted model as one file, and predictions from it without the data that it was fitted to.
+
+Input: the fit of a study and its encoding. Output: a `FittedModel`, which `save` writes and `gyromc.load` reads: the encoding of
+columns (a formula's knots, means and levels included), the draws of the posterior and the table of coefficients. The rows of the
+data are not in it.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gyromc import __version__
+from gyromc.archive import Archive, unpack, write_archive
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.regression.draws import Predictions
+from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.stored import POSTERIOR_CLASSES
+from gyromc.show.files import write_atomically
+from gyromc.show.numbers import bounds, number
+from gyromc.show.tables import Shown, Table
+from gyromc.tables.datatable import DataTable, read_table, table_of
+from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.formula import FormulaDesign
+from gyromc.tables.report import draw, render, summary_tables
+from gyromc.tables.roles import DateColumn, Roles
+
+__all__ = ["KIND", "FittedModel", "restored"]
+
+KIND = "fit"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FittedModel(Shown):
+    """A fitted model: what `gyromc.fit` returns, and `gyromc.load` for a file of `gyromc fit … --save`.
+
+    **Attributes:**
+
+    - `encoding`: what the columns of a table become; `encoding.needs`: the columns that new rows must have.
+    - `posterior`: the draws; `coefficients`: a tuple of `Coefficient`, those of further parameters last.
+    - `about`: the file, the formula, the number of rows, the command and the date of the fit.
+    - `results`: the content of fit.json: all findings, checks of the computation and of the model.
+    - `model["age"]`: a `Coefficient`; `predict(data)`: a `Predictions`; `summary()`, `plot()`, `report(path)`, `save(path)`.
+    """
+
+    encoding: Encoding
+    posterior: Any
+    coefficients: tuple[Coefficient, ...]
+    about: Mapping[str, Any]
+    results: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, fit: Fit, encoding: Encoding, about: Mapping[str, Any]) -> "FittedModel":
+        """Return what is worth keeping of a fit."""
+        return cls(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), dict(about))
+
+    def __getitem__(self, name: str) -> Coefficient:
+        found = {one.label: one for one in reversed(self.coefficients)}
+        require(name in found, f"The model has no coefficient {name!r}: it has {', '.join(reversed(found))}.")
+        return found[name]
+
+    def shown(self) -> Sequence[Table | str]:
+        """The summary as tables and lines."""
+        if self.results is not None:
+            return summary_tables(self.results)
+        rows = [
+            [one.label, number(one.mean, 4), bounds(one.interval), number(one.sd), number(one.std_error, 2)]
+            for one in self.coefficients
+        ]
+        columns = ["coefficient", "mean", "95\u00a0% credible interval", "sd", "Monte Carlo error"]
+        return [Table(columns, rows, f"{self.about['family']} regression of {self.about['target']}", style="simple")]
+
+    def summary(self) -> str:
+        """Coefficients, further parameters, what people quote, and the verdicts of all checks, as text."""
+        return repr(self)
+
+    def plot(self, kind: str = "coefficients") -> Any:
+        """Draw a Matplotlib figure: `coefficients`, `predictive`, `residuals`, `trace`, `pit`, `calibration` or `curve`.
+
+        The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
+        """
+        return draw(kind, self._findings())
+
+    def report(self, path: str | Path) -> None:
+        """Write the report as one HTML page."""
+        write_atomically(Path(path), render(self._findings()))
+
+    def _findings(self) -> dict[str, Any]:
+        require(self.results is not None, "The file of this model has no findings: it was saved by an earlier gyromc.")
+        return dict(self.results or {})
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file, whole or not at all."""
+        write_archive(path, KIND, self, CLASSES, __version__)
+
+    def table(self, data: Any, **text: Any) -> DataTable:
+        """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
+        needs = self.encoding.needs
+        if isinstance(data, str | Path):
+            return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
+        return table_of(data, needs)
+
+    def predict(self, data: Any, **text: Any) -> Predictions:
+        """Return what the model expects of new rows: mean, Monte Carlo error, posterior standard deviation and noise apart.
+
+        `data` is the path of a file, a data frame or a mapping of columns, in the units of the fitted file. Columns that the
+        model does not need are ignored.
+        """
+        return predicted(self.posterior, self.encoding, self.table(data, **text))
+
+
+def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictions:
+    """Return the predictions of a posterior for the rows of a table."""
+    rows = encoding.rows_of(table, fitted=False)
+    return posterior.predict(rows.X, **rows.beside())
+
+
+CLASSES = {
+    known.__name__: known
+    for known in (
+        FittedModel,
+        Coefficient,
+        Encoding,
+        NumericColumn,
+        CategoricalColumn,
+        GroupFactor,
+        Response,
+        FormulaDesign,
+        Roles,
+        DateColumn,
+    )
+} | POSTERIOR_CLASSES
+"""All classes that a saved model may hold."""
+
+
+def restored(archive: Archive, path: str | Path) -> FittedModel:
+    """Return the model of an archive that was read."""
+    try:
+        found = unpack(archive.content, archive.arrays, CLASSES)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
+            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or fit again."
+        ) from None
+    if not isinstance(found, FittedModel) or not isinstance(found.encoding, Encoding):
+        raise InvalidInput(f"{path} holds no fitted model. Save one with `gyromc fit … --save FILE`.")
+    width = len(found.encoding.names)
+    if found.posterior.num_columns != width:
+        raise InvalidInput(
+            f"{path} is damaged: {width} columns, but a posterior of {found.posterior.num_columns}. Save it anew."
+        )
+    return found

@@ -1,0 +1,331 @@
+"""All steps of a fit to a table: read, encode, choose a family, hold rows out, fit, judge, fit again to all rows, check.
+
+`fit` takes a formula and a data frame or a file and returns a `FittedModel`. `study` takes a `Request` with the options of the
+command line and writes a directory of results: fit.json, report.html and tables as CSV.
+"""
+
+import dataclasses
+import datetime
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
+from gyromc.memory import release_memory
+from gyromc.regression import fit as regression
+from gyromc.regression.comparing import compare
+from gyromc.show.files import json_text, require_file, results_folder
+from gyromc.show.interruption import Interruption, interruptible
+from gyromc.show.numbers import counted, listed
+from gyromc.show.progress import Progress, progress
+from gyromc.tables import findings
+from gyromc.tables.checks import adequacy
+from gyromc.tables.encoding import DesignRows
+from gyromc.tables.preparation import Prepared, prepare
+from gyromc.tables.report import FILES, write
+from gyromc.tables.request import Request, in_python
+from gyromc.tables.saved import FittedModel
+
+__all__ = ["chosen_family", "effort_of", "fit", "study"]
+
+PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
+OPTIONS = tuple(
+    field.name
+    for field in dataclasses.fields(Request)
+    if field.name not in ("data", "target", "formula", "family", "predict", "save", "out", "explain")
+)
+"""The options of a `Request` that `fit` takes too."""
+
+
+def fit(
+    formula: str,
+    data: Any,
+    family: str | None = "auto",
+    *,
+    test_fraction: float = 0.0,
+    progress: bool | None = None,
+    **options: Any,
+) -> FittedModel:
+    """Fit a Bayesian regression to a table, by a formula in R's notation.
+
+    **Arguments:**
+
+    - `formula`: `"y ~ x1 * x2 + bs(age, 4) + (1 | subject)"`; `"y ~ ."` takes all other columns.
+    - `data`: a data frame, a mapping of columns, or the path of a CSV, Excel or Parquet file.
+    - `family`: one of `gyromc.targets.families.FAMILIES`; several, joined by commas, or `"auto"`: the simplest that is not
+      clearly worse than the best, by leave-one-out cross-validation. None: by the values of y alone.
+    - `test_fraction`: the share of the rows that are held out for scores; the model is then fitted twice.
+    - `progress`: whether to show it; None: where standard error is a terminal.
+    - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
+      `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `robust`,
+      `cluster`, `impute`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
+
+    **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
+    `model.save(path)`.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=100)
+    model = gm.fit("y ~ x", {"x": x, "y": 1 + 2 * x + rng.normal(size=100)}, family="linear")
+    assert abs(model["x"].mean - 2) < 4 * model["x"].sd
+    assert model.predict({"x": [0.0, 1.0]}).mean.shape == (2,)
+    ```
+    """
+    require(isinstance(formula, str), f"`formula` must be a text such as 'y ~ x1 + x2': got {type(formula).__name__}.")
+    unknown = [name for name in options if name not in OPTIONS]
+    require(not unknown, f"`fit` has no option {', '.join(unknown)}: there are {', '.join(OPTIONS)}.")
+    path = isinstance(data, str | Path)
+    chosen = {name: _as_text(name, value) for name, value in options.items()}
+    request = Request(
+        data=str(data) if path else "data", formula=formula, family=family, test_fraction=test_fraction, **chosen
+    )
+    try:
+        model, _ = _computed(request, None if path else data, Watch(warn=_warn), progress)
+    except InvalidInput as error:
+        raise type(error)(in_python(str(error))) from None
+    return dataclasses.replace(model, results=_in_python(json.loads(json_text(model.results))))
+
+
+def _in_python(value: Any) -> Any:
+    """Plain values with their texts for somebody who calls `fit`."""
+    if isinstance(value, dict):
+        return {key: _in_python(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_in_python(entry) for entry in value]
+    return in_python(value) if isinstance(value, str) else value
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """An option as the command line has it: lists of texts for lists and mappings."""
+    kind = next(field for field in dataclasses.fields(Request) if field.name == name)
+    if name == "order" and not isinstance(value, str | None):
+        return ",".join(map(str, value))
+    if kind.default_factory is dataclasses.MISSING:
+        return str(value) if name == "effort" else value
+    if isinstance(value, Mapping):
+        return [f"{key}={entry}" for key, entry in value.items()]
+    return [value] if isinstance(value, str) else list(map(str, value))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, GyromcWarning, stacklevel=5)
+
+
+def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
+    """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
+    require_file(None if request.save is None else Path(request.save), "--save")
+    watch = Watch(say, lambda message: say(f"warning: {message}"))
+    with results_folder(request.directory, FILES) as folder:
+        model, tables = _computed(request, None, watch, None)
+        watch.stage("writing the report")
+        results = write(model.results, tables, folder)
+        watch.stop.check()
+        if request.save is not None:
+            model.save(request.save)
+    return request.directory, results
+
+
+@dataclasses.dataclass
+class Watch:
+    """Shows each stage and the steps made, and warns; raises `KeyboardInterrupt` between them after Ctrl-C."""
+
+    say: Callable[[str], object] = lambda text: None
+    warn: Callable[[str], object] = lambda text: None
+    stop: Interruption = dataclasses.field(default_factory=Interruption)
+    shown: Progress = dataclasses.field(default_factory=Progress)
+
+    def stage(self, text: str) -> None:
+        """Begin a stage."""
+        self.stop.check()
+        release_memory()  # what the last stage took
+        self.say(text)
+        self.shown.describe(text)
+
+    def advance(self, steps: int) -> None:
+        """Count steps that were made."""
+        self.stop.check()
+        self.shown.advance(steps)
+
+
+def _computed(
+    request: Request, data: Any, watch: Watch, wanted: bool | None
+) -> tuple[FittedModel, dict[str, findings.Rows]]:
+    """The fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
+    began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    prepared = prepare(request, data)
+    for note in prepared.notes:
+        watch.say(note)
+    if not prepared.given_away["good"]:
+        watch.warn(prepared.given_away["sentence"])
+    with interruptible(patience=PATIENCE) as stop, progress(wanted=wanted) as shown:
+        watch.stop, watch.shown = stop, shown
+        results, tables, model = _findings(request, prepared, watch)
+    results["data"]["notes"] = prepared.notes
+    results["checks"].append(prepared.given_away)
+    whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
+    results = {
+        "command": request.command,
+        "settings": dataclasses.asdict(request),
+        **results,
+        "files": ["fit.json", "report.html", *tables],
+        "times": whole_time | results["times"],
+    }
+    return dataclasses.replace(model, results=results), tables
+
+
+def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[str, Any] | None]:
+    """Compare the families on the rows that are not held out; return the fit with the chosen one, and the comparison."""
+    families, encoding = prepared.families, prepared.encoding
+    if not families:
+        return prepared, None
+    if len(families) == 1:
+        return _with_family(prepared, families[0], f"the only natural family for {encoding.response.name!r}"), None
+    rows = prepared.rows.take(prepared.train)
+    found = compare(
+        rows.X,
+        prepared.y[prepared.train],
+        families,
+        weights=rows.weights,
+        seed=request.seed,
+        prior_scale=request.prior_scale,
+        intercept=encoding.intercept,
+        names=encoding.names,
+        classes=encoding.response.classes or None,
+        priors=prepared.priors or None,
+        **rows.beside(),
+    )
+    values = {
+        "chosen": found.chosen,
+        "reason": found.reason,
+        "rows": found.rows,
+        "of_rows": found.of_rows,
+        "candidates": [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates],
+    }
+    return _with_family(prepared, found.chosen, f"chosen because {found.reason}"), values
+
+
+def _with_family(prepared: Prepared, family: str, reason: str) -> Prepared:
+    response = dataclasses.replace(prepared.encoding.response, model=family, reason=reason)
+    return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response))
+
+
+def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+    """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
+    spent = {}
+    if len(prepared.families) > 1:
+        watch.stage(f"comparing families: {', '.join(prepared.families)}")
+    began = time.perf_counter()
+    prepared, families = chosen_family(request, prepared)
+    if families is not None:
+        spent["comparing"] = time.perf_counter() - began
+    table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
+    X, y = prepared.rows.X, prepared.y
+    held_out = judged = None
+    if test.size:
+        watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
+        judged, held_out, spent["judging"] = _judged(request, prepared, watch)
+    watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
+    fit, spent["fitting"] = _fit(request, prepared, prepared.rows, y, watch)
+    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
+    robust = None
+    if request.robust or request.cluster is not None:
+        robust = findings.robust_findings(fit, prepared.rows, y, request.cluster)
+        tables["coefficients.csv"] = findings.with_robust(tables["coefficients.csv"], robust)
+    predictions = []
+    if judged is not None:
+        tables["held_out.csv"] = found = findings.predictions(
+            judged, encoding, table.take(test), prepared.rows.take(test), y[test]
+        )
+        predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
+    if prepared.new is not None:
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
+        predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
+    results = findings.results(fit, encoding, table, X, request.prior_scale)
+    asked = [f"{name} N({p.location:g}, {p.scale:g}²)" for name, p in prepared.priors.items() if name in encoding.names]
+    asked += [
+        f"{name} exponential with mean {p.scale:g}" for name, p in prepared.priors.items() if name not in encoding.names
+    ]
+    if asked:
+        results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
+    results["effects"] = findings.effect_findings(fit, encoding, X, prepared.rows.beside())
+    watch.stage("checking the model")
+    results["adequacy"] = adequacy(
+        fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside(), prepared.rows.weights
+    )
+    model = FittedModel.of(fit, encoding, _about(request, prepared))
+    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
+    return {**results, **found}, tables, model
+
+
+def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, dict[str, Any] | None, float]:
+    """The fit to the rows that are not held out, what it says about the others, and its seconds; a fit that fails is left out."""
+    train, test, y = prepared.train, prepared.test, prepared.y
+    try:
+        found, seconds = _fit(request, prepared, prepared.rows.take(train), y[train], watch)
+    except (InvalidInput, DivergenceError) as error:
+        prepared.notes.append(f"predictions were not judged on held-out rows: the fit to the others failed ({error})")
+        watch.warn(prepared.notes[-1])
+        return None, None, 0.0
+    return found, findings.held_out(found, prepared.encoding, prepared.rows.take(test), y[test], y[train]), seconds
+
+
+def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
+    """Return what a saved model says about itself."""
+    return {
+        "file": Path(request.data).name,
+        "rows": prepared.table.num_rows,
+        "formula": request.formula,
+        "target": prepared.encoding.response.name,
+        "family": prepared.encoding.response.model,
+        "command": request.command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: Watch):
+    """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
+    encoding = prepared.encoding
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GyromcWarning)
+        found = regression.fit(
+            rows.X,
+            y,
+            encoding.response.model,
+            prior_scale=request.prior_scale,
+            intercept=encoding.intercept,
+            names=encoding.names,
+            classes=encoding.response.classes or None,
+            effort=effort_of(request),
+            seed=request.seed,
+            priors=prepared.priors or None,
+            weights=rows.weights,
+            **rows.beside(),
+        )
+    if found.partial:
+        raise KeyboardInterrupt
+    watch.stop.check()
+    for warning in caught:
+        watch.warn(str(warning.message))
+    return found, time.perf_counter() - began
+
+
+def effort_of(request: Request) -> str | float:
+    """The effort asked for: a name, or the error wanted."""
+    if request.effort in regression.EFFORTS:
+        return request.effort
+    try:
+        return float(request.effort)
+    except ValueError:
+        known = ", ".join(regression.EFFORTS)
+        raise InvalidInput(
+            f"`--effort` is one of {known}, or the relative error wanted: got {request.effort!r}."
+        ) from None

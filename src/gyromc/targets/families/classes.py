@@ -1,0 +1,245 @@
+"""Families of classes: logistic (two), softmax (any number) and ordinal (in their order), one class each."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from gyromc.targets.likelihoods import (
+    Canonical,
+    Likelihood,
+    LinkFunction,
+    ResponseKind,
+    Wording,
+    contrasts,
+    exponential,
+    library,
+    log_sigmoid,
+    of_indicator,
+    quick_sigmoid,
+    sigmoid,
+)
+
+__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Ordinal"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bernoulli(Canonical):
+    """P(y = 1) = 1/(1 + e⁻ᵗ)."""
+
+    name = "logistic"
+    aliases = ("bernoulli",)
+    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 2
+    noise_from_mean = True
+    needs = "0 or 1"
+    remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
+    words = Wording(
+        title="logistic regression",
+        sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
+        of="the log-odds of {name} = {positive}",
+        effect="change of the log-odds",
+        law="the model",
+        ratio="odds ratio",
+    )
+
+    @classmethod
+    def allowed(cls, y):
+        return (y == 0) | (y == 1)
+
+    def loss(self, t, y, *given):
+        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
+            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
+        return library(t).logaddexp(0.0, t) - y * t
+
+    def slope(self, t, y):
+        return sigmoid(t) - y
+
+    def curvature(self, t):
+        return self.variance(sigmoid(t))
+
+    def mean(self, t, *given):
+        return sigmoid(t)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        return (rng.random(np.shape(t)) < sigmoid(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, np.where(y < 1, sigmoid(-t), 1.0))
+
+    def quick_mean(self, t, *given):
+        return quick_sigmoid(t)
+
+    def mean_variance(self, mean, variance, *given):
+        return of_indicator(mean, variance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(Canonical):
+    """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
+
+    **Arguments:**
+
+    - `num_classes`: C; a row has C-1 linear predictors.
+    """
+
+    name = "softmax"
+    aliases = ("multinomial", "categorical")
+    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 9
+    needs = "classes 0, 1, 2, …"
+    remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
+    vector = True
+    words = Wording(
+        title="softmax regression",
+        sentence="Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
+        of="a class's log-probability against the average of all classes",
+        effect="change of the log-probability",
+        law="the model",
+    )
+    num_classes: int
+
+    @classmethod
+    def made(cls, num_classes):
+        return cls(num_classes)
+
+    @property
+    def outputs(self) -> int:
+        return self.num_classes - 1
+
+    @functools.cached_property
+    def basis(self) -> np.ndarray:
+        return contrasts(self.num_classes)
+
+    def loss(self, t, y, *given):
+        weights = t @ self._basis(t).T
+        numpy = library(t)
+        label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
+        own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
+        total = special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
+        return total - own
+
+    def slope(self, t, y):
+        hit = y[:, None] == library(t).arange(self.num_classes)
+        return (self.mean(t) - hit) @ self._basis(t)
+
+    def curvature(self, t):
+        p, B = self.mean(t), self._basis(t)
+        middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(self.num_classes, -1)
+        return (p @ squares).reshape(*t.shape, self.outputs) - middle[..., :, None] * middle[..., None, :]
+
+    def mean(self, t, *given):
+        weights = t @ self._basis(t).T
+        if library(t) is jnp:
+            return jax.nn.softmax(weights, axis=-1)
+        columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
+        p = np.exp(columns - functools.reduce(np.maximum, columns))
+        return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        below = np.cumsum(self.mean(t), axis=-1)[..., :-1]
+        return np.sum(rng.random((*below.shape[:-1], 1)) > below, axis=-1).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.sum(self.mean(t) * (np.arange(self.num_classes) <= np.asarray(y)[..., None]), axis=-1)
+
+    def _basis(self, t):
+        return self.basis.astype(t.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordinal(Likelihood):
+    """Ordered classes: P(y ≤ k) = 1/(1 + e^{t - c_k}) with cutpoints c_0 < c_1 < …
+
+    **Arguments:**
+
+    - `num_classes`: C; there are C-1 cutpoints.
+    """
+
+    name = "ordinal"
+    aliases = ("cumulative",)
+    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 8
+    needs = "classes 0, 1, 2, …"
+    remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
+    cutpoints = True
+    words = Wording(
+        title="ordinal regression",
+        sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
+        of="the log-odds of a higher class",
+        effect="change of the log-odds",
+        law="the model",
+        ratio="odds ratio of a higher class",
+    )
+    num_classes: int
+
+    @classmethod
+    def made(cls, num_classes):
+        return cls(num_classes)
+
+    @functools.cached_property
+    def auxiliary(self):
+        return tuple(f"cut {k}|{k + 1}" for k in range(self.num_classes - 1))
+
+    def natural(self, u):
+        numpy = library(u)
+        rate = np.arange(self.num_classes - 1, 0, -1).astype(u.dtype)
+        a = numpy.maximum(numpy.cumsum(exponential(u) / rate, axis=-1), 1e-30)  # -log P(y > k), of stick-breaking
+        cuts = a + numpy.log(-numpy.expm1(-a))
+        return tuple(cuts[..., k] for k in range(self.num_classes - 1))
+
+    def loss(self, t, y, *given):
+        numpy = library(t)
+        y = numpy.asarray(y)
+        cuts = numpy.stack(numpy.broadcast_arrays(*given, t)[:-1], axis=-1)
+        code = numpy.broadcast_to(y.astype(int), t.shape)[..., None]
+        top = self.num_classes - 1
+        upper = numpy.take_along_axis(cuts, numpy.minimum(code, top - 1), axis=-1)[..., 0]
+        lower = numpy.take_along_axis(cuts, numpy.maximum(code - 1, 0), axis=-1)[..., 0]
+        inside = (y > 0) & (y < top)
+        gap = numpy.where(inside, numpy.maximum(upper - lower, 1e-30), 1.0)
+        found = numpy.where(inside, numpy.log(-numpy.expm1(-gap)), 0.0)
+        return -(
+            found + numpy.where(y < top, log_sigmoid(upper - t), 0.0) + numpy.where(y > 0, log_sigmoid(t - lower), 0.0)
+        )
+
+    def mean(self, t, *given):
+        numpy = library(t)
+        upto = [sigmoid(c - t) for c in given]
+        ends = [*upto, numpy.ones_like(upto[0])]
+        return numpy.stack([ends[0], *(b - a for a, b in itertools.pairwise(ends))], axis=-1)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        noise = rng.logistic(size=np.shape(t))
+        return sum((t + noise > c).astype(float) for c in given)
+
+    def cdf(self, y, t, *given):
+        upto = np.cumsum(self.mean(t, *given), axis=-1)
+        code = np.broadcast_to(np.floor(y).astype(int), upto.shape[:-1])[..., None]
+        found = np.take_along_axis(upto, np.clip(code, 0, self.num_classes - 1), axis=-1)[..., 0]
+        return np.where(code[..., 0] < 0, 0.0, np.where(code[..., 0] >= self.num_classes - 1, 1.0, found))
+
+    def quick_mean(self, t, *given):
+        """Probabilities, C × … × rows: P(y ≤ k) = 1/(1 + eᵗ e^{-c_k}) takes one exponential for all cutpoints."""
+        power, upto = np.exp(t, out=t), np.empty((len(given) + 1, *t.shape), t.dtype)
+        for cut, values in zip(given, upto, strict=False):
+            np.multiply(power, np.exp(-cut), out=values)
+            values += 1
+            np.reciprocal(values, out=values)
+        upto[-1] = 1
+        for k in range(len(given), 0, -1):
+            upto[k] -= upto[k - 1]
+        return upto
+
+
+LIKELIHOODS: tuple[type[Likelihood], ...] = (Bernoulli, Categorical, Ordinal)

@@ -1,0 +1,247 @@
+"""Families of counts: Poisson and negative binomial; binomial and beta-binomial for successes of trials. One class each."""
+
+import dataclasses
+
+import numpy as np
+from scipy import special
+
+from gyromc.targets.likelihoods import (
+    Canonical,
+    Likelihood,
+    LinkFunction,
+    ResponseKind,
+    Wording,
+    dispersed,
+    library,
+    log_sigmoid,
+    of_indicator,
+    quick_sigmoid,
+    rising,
+    sigmoid,
+)
+
+__all__ = ["LIKELIHOODS", "BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"]
+
+COUNTS = "counts (0, 1, 2, …)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(Canonical):
+    """y ~ Poisson(eᵗ)."""
+
+    name = "poisson"
+    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOG, 0
+    noise_from_mean = True
+    needs, wider = COUNTS, "negative-binomial"
+    words = Wording(
+        title="Poisson regression",
+        sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
+        of="the logarithm of {name}'s expectation",
+        effect="change of the log rate",
+        law="a Poisson law",
+        ratio="rate ratio",
+    )
+
+    def loss(self, t, y, *given):
+        return library(t).exp(t) - y * t
+
+    def slope(self, t, y):
+        return library(t).exp(t) - y
+
+    def curvature(self, t):
+        return library(t).exp(t)
+
+    def mean(self, t, *given):
+        return library(t).exp(t)
+
+    def variance(self, mean, *given):
+        return mean
+
+    def sample(self, rng, t, *given):
+        return rng.poisson(np.exp(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, special.pdtr(np.maximum(y, 0), np.exp(t)))
+
+    def constant(self, y, *given):
+        return special.gammaln(y + 1)
+
+    def start(self, y):
+        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
+
+    def mean_variance(self, mean, variance, *given):
+        return mean
+
+
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomial(Likelihood):
+    """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
+
+    name = "negative-binomial"
+    aliases = ("negbinomial", "negbin", "nb", "nbinom2")
+    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOG, 3
+    needs = COUNTS
+    words = Wording(
+        title="negative binomial regression",
+        sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
+        "of the columns.",
+        of="the logarithm of {name}'s expectation",
+        effect="change of the log rate",
+        law="a negative binomial law",
+        ratio="rate ratio",
+    )
+
+    @property
+    def auxiliary(self):
+        return ("shape",)
+
+    def natural(self, u):
+        return (dispersed(u[..., 0]),)
+
+    def loss(self, t, y, *given):
+        (s,) = given
+        numpy = library(t)
+        return (y + s) * numpy.log1p(numpy.exp(t) / s) - y * t - rising(s, y)
+
+    def mean(self, t, *given):
+        return library(t).exp(t)
+
+    def variance(self, mean, *given):
+        return mean + mean**2 / given[0]
+
+    def sample(self, rng, t, *given):
+        (s,) = given
+        return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
+
+    def cdf(self, y, t, *given):
+        from scipy import stats  # when it is used: it takes long to import
+
+        return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
+
+    def constant(self, y, *given):
+        return special.gammaln(y + 1)
+
+    def start(self, y):
+        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
+
+
+@dataclasses.dataclass(frozen=True)
+class Binomial(Likelihood):
+    """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
+
+    name = "binomial"
+    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOGIT, 1
+    known = ("trials",)
+    noise_from_mean = True
+    needs, wider = COUNTS, "beta-binomial"
+    words = Wording(
+        title="binomial regression",
+        sentence="{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
+        of="the log-odds of a success",
+        effect="change of the log-odds",
+        law="a binomial law",
+        ratio="odds ratio",
+    )
+
+    def loss(self, t, y, *given):
+        return given[0] * library(t).logaddexp(0.0, t) - y * t
+
+    def mean(self, t, *given):
+        return given[0] * sigmoid(t)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean / given[0])
+
+    def sample(self, rng, t, *given):
+        n = np.broadcast_to(given[0], np.shape(t))
+        return rng.binomial(n.astype(int), sigmoid(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        n = given[0]
+        y = np.floor(np.minimum(y, n))
+        return np.where(y < 0, 0.0, special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
+
+    def constant(self, y, *given):
+        n = given[0]
+        return special.gammaln(y + 1) + special.gammaln(n - y + 1) - special.gammaln(n + 1)
+
+    def quick_mean(self, t, *given):
+        return np.multiply(quick_sigmoid(t), given[0], out=t)
+
+    def mean_variance(self, mean, variance, *given):
+        return of_indicator(mean, variance, given[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class BetaBinomial(Likelihood):
+    """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
+
+    The variance is n p (1 - p) (n + a + b)/(1 + a + b).
+    """
+
+    name = "beta-binomial"
+    aliases = ("betabinomial",)
+    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOGIT, 4
+    known = ("trials",)
+    needs = COUNTS
+    words = Wording(
+        title="beta-binomial regression",
+        sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
+        "weighted sum of the columns.",
+        of="the log-odds of a success",
+        effect="change of the log-odds",
+        law="a beta-binomial law",
+        ratio="odds ratio",
+    )
+
+    @property
+    def auxiliary(self):
+        return ("concentration",)
+
+    def natural(self, u):
+        return (dispersed(u[..., 0]),)
+
+    def loss(self, t, y, *given):
+        n, k = given
+        maximum = library(t).maximum
+        a, b = maximum(k * sigmoid(t), 1e-30), maximum(k * sigmoid(-t), 1e-30)
+        ratio = rising(a, y) + rising(b, n - y) - rising(k, n)
+        return -ratio - y * log_sigmoid(t) - (n - y) * log_sigmoid(-t)
+
+    def mean(self, t, *given):
+        return given[0] * sigmoid(t)
+
+    def variance(self, mean, *given):
+        n, k = given
+        return mean * (1 - mean / n) * (n + k) / (1 + k)
+
+    def sample(self, rng, t, *given):
+        n, k = np.broadcast_arrays(*given, t)[:2]
+        a, b = rng.gamma(k * sigmoid(t)), rng.gamma(k * sigmoid(-t))
+        p = np.where(a + b > 0, a / np.where(a + b > 0, a + b, 1.0), sigmoid(t) > 0.5)
+        return rng.binomial(n.astype(int), p).astype(float)
+
+    def cdf(self, y, t, *given):
+        """Σ_{j ≤ y} p(j), each term from the next by their ratio; where y > n/2, 1 less the terms above."""
+        n, k = given
+        y, n = np.floor(np.minimum(y, n)), np.asarray(n, float)
+        a, b, upper = k * sigmoid(t), k * sigmoid(-t), y > n / 2
+        term = np.exp(self.log_density(t, np.clip(y, 0, n), *given))
+        total = np.where(upper, 0.0, term)
+        j = np.where(upper, y, n - y)  # of the failures where terms are summed downwards
+        first, second = np.where(upper, a, b), np.where(upper, b, a)
+        for _ in range(int(np.max(np.minimum(y, n - y), initial=0.0))):
+            left = np.maximum(n - j, 0.0)
+            term = term * left / (j + 1) * (first + j) / np.maximum(second + left - 1, 1e-300)
+            total, j = total + term, j + 1
+        return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
+
+    def constant(self, y, *given):
+        n = given[0]
+        return special.gammaln(y + 1) + special.gammaln(n - y + 1) - special.gammaln(n + 1)
+
+    def quick_mean(self, t, *given):
+        return np.multiply(quick_sigmoid(t), given[0], out=t)
+
+
+LIKELIHOODS: tuple[type[Likelihood], ...] = (Poisson, NegativeBinomial, Binomial, BetaBinomial)

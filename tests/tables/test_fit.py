@@ -1,0 +1,91 @@
+"""`gm.fit`: a formula and a data frame in, a model out that prints, predicts, draws, reports and saves."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gyromc as gm
+from gyromc.regression.fit import fit as fit_arrays
+from gyromc.tables.request import in_python
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x, level = rng.normal(size=150), rng.choice(["a", "b", "c"], 150)
+    return pd.DataFrame(
+        {"x": x, "level": level, "y": 1 + 2 * x + (level == "b") + rng.normal(size=150), "id": range(150)}
+    )
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return gm.fit("y ~ x + level", data, family="linear")
+
+
+def test_coefficients_are_those_of_the_same_arrays(data, model):
+    X = np.column_stack([data["x"], data["level"] == "b", data["level"] == "c"]).astype(float)
+    direct = fit_arrays(X, data["y"], names=["x", "level[b]", "level[c]"])
+    for c in direct.coefficients:
+        assert (model[c.name].mean, model[c.name].sd) == pytest.approx((c.mean, c.sd), rel=1e-9)  # the columns' layout
+
+
+def test_a_model_prints_predicts_draws_and_reports(data, model, tmp_path):
+    assert "Linear regression of y" in str(model)
+    assert model.summary() == str(model)
+    assert "<table>" in model._repr_html_()
+    found = model.predict(data.head(4)[["level", "x"]])
+    assert np.all(np.abs(found.mean - data["y"].head(4)) < 5 * found.predictive_sd)
+    assert model.plot("residuals").axes
+    assert model.plot().axes
+    with pytest.raises(gm.InvalidInput, match="no figure 'pie' of this model: there are coefficients"):
+        model.plot("pie")
+    model.report(tmp_path / "out.html")
+    assert "What predicts y?" in (tmp_path / "out.html").read_text()
+    with pytest.raises(gm.InvalidInput, match="no coefficient 'z': it has intercept, x"):
+        model["z"]
+
+
+def test_a_saved_model_says_the_same(model, tmp_path):
+    model.save(tmp_path / "line.gyromc")
+    assert gm.load(tmp_path / "line.gyromc").summary() == model.summary()
+
+
+def test_a_file_and_a_mapping_are_data_too(data, model, tmp_path):
+    data.to_csv(tmp_path / "rows.csv", index=False)
+    by_file = gm.fit("y ~ x + level", tmp_path / "rows.csv", family="linear")
+    by_mapping = gm.fit("y ~ x + level", dict(data), family="linear")
+    assert by_file["x"].mean == pytest.approx(model["x"].mean, rel=1e-9)
+    assert by_mapping["x"].mean == model["x"].mean
+
+
+def test_options_and_messages_are_pythons(data):
+    found = gm.fit("y ~ x + level", data, "linear", reference={"level": "c"}, prior={"x": "normal(0, 0.001)"})
+    assert abs(found["x"].mean) < 0.01
+    assert "level[a]" in [c.name for c in found.coefficients]
+    with pytest.raises(gm.InvalidInput, match="`fit` has no option colour: there are columns, drop"):
+        gm.fit("y ~ x", data, colour="red")
+    with pytest.raises(gm.InvalidInput, match="`impute=True`"):
+        gm.fit("y ~ x", data.assign(x=[np.nan, *data["x"][1:]]))
+    with pytest.raises(gm.InvalidInput, match="`formula` must be a text"):
+        gm.fit(data, "y ~ x")
+    command = "gyromc fit data --formula 'y ~ x' --family gamma --prior-scale 1"
+    assert in_python(command) == "gm.fit('y ~ x', data, family='gamma', prior_scale=1)"
+
+
+def test_a_held_out_fit_that_fails_is_left_out_with_a_sentence(data, monkeypatch):
+    from gyromc.tables import study
+
+    real, calls = study.regression.fit, []
+
+    def fails_once(*args, **options):
+        calls.append(args)
+        if len(calls) == 1:
+            raise gm.InvalidInput("no sampler suits it.")
+        return real(*args, **options)
+
+    monkeypatch.setattr(study.regression, "fit", fails_once)
+    with pytest.warns(gm.GyromcWarning, match=r"the fit to the others failed \(no sampler suits it\.\)"):
+        found = gm.fit("y ~ x", data, family="linear", test_fraction=0.25)
+    assert found.results["held_out"] is None
+    assert "not judged on held-out rows" in found.summary()
