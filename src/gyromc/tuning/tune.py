@@ -146,7 +146,7 @@ class Budget:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
+class Contender:
     """A sampler, its trials by falling step size, and the step sizes at which chains diverged."""
 
     family: Family
@@ -190,9 +190,9 @@ class Tuning:
         self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
         return try_plan(plan, self.known, chains, steps, burn_in, self.seed + 1000 * self.count, exact)
 
-    def _tried(self, family: Family) -> Candidate:
+    def _tried(self, family: Family) -> Contender:
         """Trials at step sizes that become smaller by halves, until the expected error rises."""
-        found, eta = Candidate(family, [], []), 2 * family.first_step(self.known)
+        found, eta = Contender(family, [], []), 2 * family.first_step(self.known)
         while len(found.trials) < SETTINGS.sizes and len(found.given_up) <= SETTINGS.halvings:
             eta /= 2
             plan = family.plan(self.known, eta)
@@ -216,7 +216,7 @@ class Tuning:
         overall = np.mean if self.budget.error is None else np.max
         return math.sqrt(float(overall(trial.squared_error(share * self.steps))))
 
-    def best(self, candidate: Candidate) -> Trial:
+    def best(self, candidate: Contender) -> Trial:
         """The trial with the smallest error."""
         return min(candidate.trials, key=self.score)
 
@@ -228,7 +228,7 @@ class Tuning:
         burn_in = min(wanted, int(SETTINGS.burnt * each))
         return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
 
-    def choose(self) -> tuple[Candidate, Trial]:
+    def choose(self) -> tuple[Contender, Trial]:
         """The best sampler with a longer trial of it, like the plan itself.
 
         That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
@@ -258,7 +258,7 @@ class Tuning:
                 chosen.trials.append(final)
                 finals.append(final)
 
-    def _preferred(self) -> Candidate:
+    def _preferred(self) -> Contender:
         """The sampler with the smallest error, an earlier one where a later is hardly better."""
         chosen = self.candidates[0]
         for one in self.candidates[1:]:
@@ -293,7 +293,7 @@ class Tuning:
         )
         return Tuned(plan, rows, tried, gains, total, self.spent, seconds, reason, doubts)
 
-    def _line(self, one: Candidate, note: str) -> Tried:
+    def _line(self, one: Contender, note: str) -> Tried:
         trial, failed = self.best(one), ", ".join(f"{x:.2g}" for x in one.given_up)
         sizes = tuple(sorted((*one.given_up, *(each.plan.eta for each in one.trials)), reverse=True))
         bias = math.sqrt(float(np.mean(sum(trial.squared_bias()))))
