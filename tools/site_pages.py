@@ -63,12 +63,7 @@ MEASURED = {
     "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
     "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
     "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
-    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py draws"),
-    "measured/checkpoint-state.json": (
-        "scale.md",
-        "Checkpoints of a large state",
-        "python benchmarks/checkpoints.py state",
-    ),
+    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py"),
     "measured/blocks.json": ("scale.md", "Chains in blocks", "python benchmarks/blocks.py"),
     "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
     "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app import planfiles
-from gyromc.app.saving import text_of
+from gyromc.io import planfiles
 from gyromc.tuning.tune import tune
 from support.commands import gyromc, refused
 
@@ -83,7 +82,7 @@ def test_a_saved_plan_is_the_same_plan(folder, scheme, turn):
         "step_size": 1 / 3,
     }
     plan = given.replace(**changes, dtype="float64")
-    read = planfiles.loads(text_of(plan, folder / "plan.toml", folder / "out" / "x.toml"), folder / "out")
+    read = planfiles.loads(planfiles.text_of(plan, folder / "plan.toml", folder / "out" / "x.toml"), folder / "out")
     np.testing.assert_array_equal(read.step_matrices.A, plan.step_matrices.A)
     np.testing.assert_array_equal(read.step_matrices.C, plan.step_matrices.C)
     np.testing.assert_array_equal(read.starts.theta, rows)

@@ -29,6 +29,7 @@ class RegressionSettings:
     - `rows_per_function`: that a group needs at least in the rows for its coefficients; with fewer they are mostly noise.
     - `better`: by what factor the rest of a larger group must be smaller to be taken: the choice must not follow noise.
     - `skewness`: by what part of it, beyond chance, a standard error grows (`skewness_factor`).
+    - `least_share`: of a plain standard error that is left at least: what the ridge leaves is no noise between chains.
     """
 
     folds: int = 4
@@ -36,6 +37,7 @@ class RegressionSettings:
     rows_per_function: float = 1.5
     better: float = 0.98
     skewness: float = 0.75
+    least_share: float = 1e-4
 
 
 SETTINGS = RegressionSettings()
@@ -65,7 +67,8 @@ class Sharpened:
     @property
     def std_error(self) -> np.ndarray:
         """The standard errors of `mean`, from the differences between chains, larger where few chains decide."""
-        return between(self.corrected) * skewness_factor(self.corrected)
+        found = between(self.corrected) * skewness_factor(self.corrected)
+        return np.maximum(found, SETTINGS.least_share * between(self.plain))
 
     @property
     def gain(self) -> np.ndarray:

@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 from scipy import special
 
 from gyromc.checks import numbers, positive, require
@@ -55,9 +56,9 @@ class Group(eqx.Module):
     ```
     """
 
-    Z: np.ndarray
-    index: np.ndarray
-    scale: np.ndarray
+    Z: Float[np.ndarray, "rows k"]
+    index: Int[np.ndarray, " rows"]
+    scale: Float[np.ndarray, " k"]
     num_levels: int = eqx.field(static=True)
     centred: bool = eqx.field(static=True, default=False)
 
@@ -139,13 +140,13 @@ class MixedRegression(SumOverData):
     ```
     """
 
-    X: np.ndarray
-    y: np.ndarray
-    offset: np.ndarray
-    weights: np.ndarray
-    known: tuple[np.ndarray, ...]
+    X: Float[np.ndarray, "rows d"]
+    y: Float[np.ndarray, " rows"]
+    offset: Float[np.ndarray, " rows"]
+    weights: Float[np.ndarray, " rows"]
+    known: tuple[Float[np.ndarray, " rows"], ...]
     groups: tuple[Group, ...]
-    prior_precision: np.ndarray
+    prior_precision: Float[np.ndarray, ""]
     likelihood: Likelihood = eqx.field(static=True)
 
     def __init__(
