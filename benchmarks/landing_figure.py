@@ -19,12 +19,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from gyromc.tuning.budget import cost_of_a_gradient
 
 import gyromc as gm
 from accuracy import ours, peers
 from accuracy.problems import Problem, problem
 from gyromc.paper import CATALOGUE
+from gyromc.tuning.trials import cost_of_a_gradient
 from pages import markdown, replace_between, write_measured
 
 ROOT = Path(__file__).parents[1]

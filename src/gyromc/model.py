@@ -24,7 +24,6 @@ from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
-from gyromc.shape.near_mode import NearMode, near_mode
 from gyromc.shape.search import Modes, find_modes
 from gyromc.shape.trust import MOST_PARAMETERS, fit_draws, why_not_fitting, why_not_trusted
 from gyromc.targets import SumOverData, Target
@@ -135,11 +134,6 @@ class Model:
     def laplace(self) -> Laplace:
         """Mode and Hessian there; `InvalidInput` where there is no mode with a positive definite Hessian."""
         return laplace(self.flat_target, self.mode)
-
-    @functools.cached_property
-    def near_mode(self) -> NearMode | Target:
-        """The target for many evaluations around its mode: cheaper where there are many rows of data."""
-        return near_mode(self.flat_target, self.laplace)
 
     @functools.cached_property
     def modes(self) -> Modes:

@@ -15,12 +15,14 @@ import scipy
 
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
-from gyromc.shape.near_mode import some_rows
 from gyromc.targets import Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
-__all__ = ["descend", "find_mode", "newton"]
+__all__ = ["descend", "find_mode", "newton", "some_rows"]
 
+MANY = 1e7  # rows × columns, from which on some of the rows stand for all
+ENOUGH = 40_000  # rows, or
+PER_PARAMETER = 400  # for each parameter
 MOST_FOR_NEWTON = 500  # parameters whose Hessian is formed
 MOST_STEPS = 200
 FARTHEST = 1e11  # from the start, in units of its size or 1: a descent that goes further has no end
@@ -130,3 +132,16 @@ def newton(
         f"No posterior mode was found in {MOST_STEPS} Newton steps (U = {value:.6g}). Take a smaller `prior_scale`, "
         "and look for columns or responses of extreme size."
     )
+
+
+def some_rows(target: Target) -> Target:
+    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
+
+    Rows that are not in memory are always sampled: all of them where they are few.
+    """
+    if not isinstance(target, KnownLikelihood):
+        return target
+    count = max(ENOUGH, PER_PARAMETER * target.dim)
+    if isinstance(target, WithLikelihood) and (target.num_data * target.dim <= MANY or 4 * count >= target.num_data):
+        return target
+    return target.sampled(count)
