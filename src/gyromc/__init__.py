@@ -25,7 +25,6 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
-    "fit": "gyromc.tables.study",
     "check": "gyromc.solve.draws",
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
