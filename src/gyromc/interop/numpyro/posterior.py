@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.reparam import LocScaleReparam, Reparam
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from gyromc.evaluation import doubled, over_rows, spend
@@ -124,7 +124,9 @@ class NumPyroPosterior(ModelPosterior):
         """The model on the given rows of its subsampled plate, or on all of them, in the coordinates of the parameters."""
         model = private(self.model)
         if self.structure.centred:
-            config = {name: LocScaleReparam(c, more) for name, (c, more) in self.structure.centred.items()}
+            config: dict[str, Reparam] = {
+                name: LocScaleReparam(c, more) for name, (c, more) in self.structure.centred.items()
+            }
             model = handlers.reparam(model, config=config)
         return DrivePlates(model, None if index is None else self.structure.plate, index)
 
