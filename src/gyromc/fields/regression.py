@@ -28,12 +28,14 @@ class RegressionSettings:
     - `ridge`: added to the diagonal of the standardised normal equations, for columns that are nearly equal.
     - `rows_per_function`: that a group needs at least in the rows for its coefficients; with fewer they are mostly noise.
     - `better`: by what factor the rest of a larger group must be smaller to be taken: the choice must not follow noise.
+    - `skewness`: by what part of it, beyond chance, a standard error grows (`skewness_factor`).
     """
 
     folds: int = 4
     ridge: float = 1e-7
     rows_per_function: float = 1.5
     better: float = 0.98
+    skewness: float = 0.75
 
 
 SETTINGS = RegressionSettings()
@@ -62,8 +64,8 @@ class Sharpened:
 
     @property
     def std_error(self) -> np.ndarray:
-        """The standard errors of `mean`, from the differences between chains."""
-        return between(self.corrected)
+        """The standard errors of `mean`, from the differences between chains, larger where few chains decide."""
+        return between(self.corrected) * skewness_factor(self.corrected)
 
     @property
     def gain(self) -> np.ndarray:
@@ -79,6 +81,19 @@ class Sharpened:
 def between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
     """The standard error of the mean over independent chains."""
     return averages.std(axis=0, ddof=1) / np.sqrt(len(averages))
+
+
+def skewness_factor(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
+    """By how much a standard error from skew averages is made larger: 1 where their skewness is within chance.
+
+    With heavy tails most chains miss what a few have seen, and the mean and its error are too small together. Measured on E y²
+    of a banana and on mixtures: with skewness 1.5 to 5, errors were 1.3 to 3 times too small.
+    """
+    away = averages - averages.mean(axis=0)
+    size = np.sqrt(np.mean(away**2, axis=0))
+    skewness = np.abs(np.mean(away**3, axis=0)) / np.where(size > 0, size, 1.0) ** 3
+    chance = 2 * np.sqrt(6 / len(averages))
+    return 1 + SETTINGS.skewness * np.maximum(0.0, skewness - chance)
 
 
 def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:

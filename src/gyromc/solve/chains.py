@@ -50,7 +50,7 @@ class ChainSettings:
     friction: float = 1.0
     acceptance: float = 0.8
     short_share: float = 0.2
-    shortest: float = 0.05
+    shortest: float = 0.01
     start_width: float = 2.0
     first_rate: float = 0.3
     later_rate: float = 0.1

@@ -1,8 +1,8 @@
 """Anybody's draws, checked and sharpened by zero-mean functions: `gm.check` and `gm.sharpen`.
 
 Input: draws of any sampler and the target they are meant for. Output of `check`: the coordinates whose zero-mean functions do
-not average to zero (T13); of `sharpen`: means with errors, regressed on these functions (T11). Each takes one gradient for each draw. With
-few chains, a chain is cut into segments, and errors come from the differences between segments.
+not average to zero (T13); of `sharpen`: means with errors, regressed on these functions (T11). Each takes one gradient for each
+draw. With few chains, a chain is cut into segments, and errors come from the differences between segments.
 """
 
 import dataclasses

@@ -46,11 +46,11 @@ class ExpectSettings:
     """
 
     seconds: float = 60.0
-    first_look: int = 12
+    first_look: int = 24
     growth: float = 1.5
     warm_share: float = 0.45
     few_gradients: float = 30_000
-    mixed: float = 1.05
+    mixed: float = 1.02
     unmixed: float = 1.1
     again: int = 2
     apart: float = 1.3

@@ -198,9 +198,11 @@ def _check_ridge(name: str, h: Ridge, model: Model) -> None:
 
 def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
     """The names of what a function returns: a number, or a pytree of arrays."""
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float32")), template)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float64")), template)
     try:
-        value = eqx.filter_eval_shape(h if isinstance(h, Observable) else private(h), params)
+        # in double precision, as it will be computed
+        with jax.enable_x64(True):
+            value = eqx.filter_eval_shape(h if isinstance(h, Observable) else private(h), params)
     except InvalidInput:
         raise
     except Exception as error:
