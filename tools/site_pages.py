@@ -17,7 +17,6 @@ from gyromc.checks import require
 __all__ = ["MEASURED", "commands_page", "measured_page"]
 
 MEASURED = {
-    "measured/landing.json": ("index.md", "The figure of the front page", "python benchmarks/landing_figure.py"),
     "measured/accuracy.json": (
         "accuracy.md",
         "Effective draws per gradient",
@@ -42,11 +41,6 @@ MEASURED = {
         "intervals.md",
         "How often intervals hold the truth",
         "python benchmarks/interval_coverage.py",
-    ),
-    "measured/expect-coverage.json": (
-        "intervals.md",
-        "The same for `gm.expect`",
-        "python benchmarks/expect_coverage.py",
     ),
     "measured/real-files.json": ("checked.md", "`gyromc fit` on real files", "python benchmarks/real_files.py"),
     "measured/simulated-data.json": (

@@ -204,7 +204,7 @@ class FieldRegression:
             left = total - moments[fold] - n * np.outer(f, f)
             right = total_products - products[fold] - n * np.outer(f, h)
             c = _solved(left, right)
-            corrected[mine] = plain[mine] - functions[mine] @ c
+            corrected[mine] = plain[mine] - functions[mine] @ c  # T11
             rest += self._rest_squares(c, fold, size)
         return corrected, rest
 
@@ -241,5 +241,5 @@ def calibrated_weights(functions: Float[np.ndarray, "n p"]) -> Float[np.ndarray,
     mean = functions.mean(axis=0)
     centred = functions - mean
     direction = _solved(centred.T @ centred / n, mean[:, None])[:, 0]
-    weights = np.maximum(1.0 - centred @ direction, 0.0)
+    weights = np.maximum(1.0 - centred @ direction, 0.0)  # T11
     return weights / weights.sum()

@@ -1,6 +1,6 @@
 """What is kept of the states that are averaged: the regression's sums, averages of every round, some draws; and what they show.
 
-Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mean functions (T13), thinned draws with weights.
+Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mean functions, thinned draws with weights.
 """
 
 import dataclasses
