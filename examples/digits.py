@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gyromc.tuning.large import LEAST_GRADIENTS
 from sklearn.datasets import load_digits
 
 import gyromc as gm
