@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gyromc.engines.together import SharedCheckpoints
 
 import gyromc as gm
 from gyromc.engines import loop
-from gyromc.engines.together import SharedCheckpoints
 from gyromc.io import checkpoints
 from pages import markdown, replace_between, write_measured
 

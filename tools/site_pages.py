@@ -69,12 +69,6 @@ MEASURED = {
         "python benchmarks/large_data.py speed",
     ),
     "measured/large-data-feed.json": ("large_data.md", "Rows for a GPU", "python benchmarks/large_data.py feed"),
-    "measured/large-stiff.json": (
-        "networks.md",
-        "1200 parameters, five stiff directions",
-        "python benchmarks/large.py stiff",
-    ),
-    "measured/large-network.json": ("networks.md", "A network", "python benchmarks/large.py network"),
     "measured/digits.json": ("networks.md", "Noisy digits", "python examples/digits.py"),
     "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
     "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
@@ -89,7 +83,7 @@ MEASURED = {
         "NumPyro models beside NUTS, not tuned",
         "python benchmarks/against_nuts.py",
     ),
-    "measured/no-regret.json": ("tuning.md", "Tuned plans beside SGLD", "python benchmarks/no_regret.py"),
+    "measured/promises.json": ("tuning.md", "Errors of tuned plans", "python benchmarks/promises.py"),
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
 

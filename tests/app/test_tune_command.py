@@ -54,7 +54,7 @@ def test_a_plan_file_is_tuned_saved_and_runs(folder):
     assert done.returncode == 0, done.stderr
     assert "What was tried" in done.stdout
     assert "untuned plan" in done.stdout
-    for stage in ("survey: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
+    for stage in ("reference: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
         assert f"gyromc: {stage}" in done.stderr
     page = (folder / "out" / "tuned.html").read_text()
     assert "<title>gyromc tune: plan.toml</title>" in page
@@ -118,7 +118,7 @@ def test_a_line_is_said_after_each_stage():
     lines = []
     tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append)
     assert [line.split(":")[0] for line in lines] == [
-        "survey",
+        "reference",
         "gradients",
         "trials of leimkuhler_matthews, reversible",
     ]

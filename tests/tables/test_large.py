@@ -66,8 +66,8 @@ class AtTheMode(dict):
 
     def __init__(self, plan, observables, error, **options):
         at = {name: float(h(plan.model.mode)) for name, h in observables.items()}
-        super().__init__({name: SimpleNamespace(mean=x, std_error=0.0, total_error=0.0) for name, x in at.items()})
-        self.run, self.warnings = SimpleNamespace(plan=plan, steps_done=0, engine="none"), []
+        super().__init__({name: SimpleNamespace(mean=x, std_error=0.0, bias=0.0) for name, x in at.items()})
+        self.account, self.warnings = SimpleNamespace(sentence=lambda: "none"), []
 
 
 @pytest.mark.parametrize("chains", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["mode", "chains"])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from gyromc.app.kinds import KINDS, Type
 
 import gyromc as gm
+from gyromc.io.kinds import KINDS, Type
 from gyromc.targets.families import FAMILIES, LIKELIHOODS, family_named
 from gyromc.targets.likelihoods import ResponseKind
 from support.values import ROOT

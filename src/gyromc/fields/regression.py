@@ -13,7 +13,6 @@ import dataclasses
 
 import numpy as np
 from jaxtyping import Float
-from scipy import linalg
 
 from gyromc.fields.functions import FieldGroup, Fields
 
@@ -230,7 +229,7 @@ def _solved(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
     size = np.where(size > 0, size, 1.0)
     scaled = moments / np.outer(size, size)
     scaled[np.diag_indices_from(scaled)] += SETTINGS.ridge
-    return linalg.cho_solve(linalg.cho_factor(scaled, check_finite=False), products / size[:, None]) / size[:, None]
+    return np.linalg.solve(scaled, products / size[:, None]) / size[:, None]
 
 
 def calibrated_weights(functions: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:

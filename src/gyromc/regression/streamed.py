@@ -8,7 +8,6 @@ single rows of it.
 """
 
 import dataclasses
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
@@ -229,23 +228,23 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         say("finding the mode by passes over all rows")
         model = Model(target)
         sd = np.sqrt(np.einsum("ji,ji->j", T @ np.linalg.inv(model.precision), T))
-        say("tuning and running chains that read single rows")
+        say("running chains that read single rows")
         chosen = {name: linear(row) for name, row in zip(labels, T, strict=True)}
         found = expect(_plan(model, chosen), chosen, error, seed=seed, progress=False)
     half = float(special.ndtri((1 + LEVEL) / 2))
     rows = []
     for name, start, width in zip(labels, offset, sd, strict=True):
         one = found[name]
-        bias = math.sqrt(max(0.0, one.total_error**2 - one.std_error**2))
         mean = one.mean + float(start)
         rows.append(
-            Coefficient(name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, bias)
+            Coefficient(
+                name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, one.bias
+            )
         )
-    run = found.run
+    work = found.account.sentence()
     reason = (
-        f"{run.plan.num_chains} chains × {run.steps_done} steps on engine {run.engine}, gradients from {run.plan.oracle.name}. "
-        "Means come from the chains; sds and intervals are those of the Gaussian at the mode, whose curvature was computed "
-        "from all rows."
+        f"{work[:1].upper()}{work[1:]}. Means come from the chains; standard deviations and intervals are those of the Gaussian "
+        "at the mode, whose curvature was computed from all rows."
     )
     return tuple(rows), reason, tuple(found.warnings)
 

@@ -15,8 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy import special
 
 from gyromc.checks import numbers, positive, require
 from gyromc.evaluation import POTENTIAL, over_rows, spend
@@ -87,7 +87,7 @@ class Group(eqx.Module):
         xp, k = library(u), self.Z.shape[1]
         r, first = {}, 0
         for j in range(k - 1):  # the partial correlations given the first j columns
-            scale = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
+            scale = math.sqrt(scipy.special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
             for i in range(j + 1, k):
                 r[i, j] = xp.tanh(scale * u[..., first])
                 first += 1
