@@ -118,7 +118,7 @@ def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
 
 
 def _unlike_target(run: Run) -> Iterator[str]:
-    """Whether kept draws follow the target, by functions whose mean is known to be zero: a large bias shows there (T13)."""
+    """Whether kept draws follow the target, by functions whose mean is known to be zero: a large bias shows there."""
     plan, good = run.plan, ~run.diverged
     if run.draws is None or not np.any(good):
         return

@@ -51,7 +51,7 @@ class TrialSettings:
     - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
     - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
     - `ill_conditioned`: condition number from which on chains run in float64.
-    - `alpha`: of HFHR, near 0, where momentum mixes best (T10).
+    - `alpha`: of HFHR, near 0, where momentum mixes best.
     - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
     """
 
@@ -272,7 +272,7 @@ FAMILIES = (
     Family("hfhr_splitting", 1.4, friction=1.0),
 )
 MANY = tuple(Family("hfhr_splitting", 1.4, friction=friction) for friction in (1.0, 0.3, 0.1))
-"""With more parameters than matrices allow: whitening is incomplete, and less friction pays (T10)."""
+"""With more parameters than matrices allow: whitening is incomplete, and less friction pays."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
