@@ -38,7 +38,7 @@ bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench --out results/bench
 
-accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md and the README
+accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench accuracy --out docs/measured
 	$(BIN)/python benchmarks/accuracy_pages.py

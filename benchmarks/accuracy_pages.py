@@ -1,6 +1,6 @@
-"""Write docs/accuracy.md, its figure and the table of the README from what `gyromc bench accuracy --out docs/measured` stored.
+"""Write docs/accuracy.md and its figure from what `gyromc bench accuracy --out docs/measured` stored.
 
-python benchmarks/accuracy_pages.py [--cells docs/measured/accuracy.json] [--docs docs] [--readme README.md]
+python benchmarks/accuracy_pages.py [--cells docs/measured/accuracy.json] [--docs docs]
 """
 
 import argparse
@@ -17,13 +17,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=Path, default=ROOT / "docs" / "measured" / "accuracy.json")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
     asked = parser.parse_args()
     require(
         asked.cells.exists(),
         f"There is no {asked.cells}. Run `gyromc bench accuracy --out {asked.cells.parent}` first.",
     )
-    write_pages(read(asked.cells), asked.docs, asked.readme)
+    write_pages(read(asked.cells), asked.docs)
 
 
 if __name__ == "__main__":

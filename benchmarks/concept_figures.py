@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
@@ -18,6 +19,8 @@ from matplotlib.figure import Figure
 
 import gyromc as gm
 from gyromc.checks import require
+from gyromc.fields.functions import Fields
+from gyromc.fields.regression import FieldRegression, Sharpened
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -212,6 +215,70 @@ def martingale() -> Figure:
     return figure
 
 
+EFFECTS = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]
+ERRORS = [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
+SCHOOLS = {
+    "mean μ": lambda t: t[0],
+    "log τ": lambda t: t[1],
+    "effect of school 1": lambda t: t[0] + jnp.exp(t[1]) * t[2],
+}
+
+
+def eight_schools(t):
+    """The log density of μ, log τ and eight standardised effects z, with θ_j = μ + τ z_j."""
+    mu, log_tau, z = t[0], t[1], t[2:]
+    tau = jnp.exp(log_tau)
+    prior = -0.5 * (mu / 5) ** 2 - jnp.log1p((tau / 5) ** 2) + log_tau - 0.5 * jnp.sum(z**2)
+    return prior - 0.5 * jnp.sum(((jnp.array(EFFECTS) - mu - tau * z) / jnp.array(ERRORS)) ** 2)
+
+
+def _sharpened_twice(draws: gm.Posterior) -> tuple[Sharpened, Sharpened]:
+    """The kept draws regressed on linear fields, and on quadratic fields too."""
+    theta, d = draws.draws.swapaxes(0, 1), draws.draws.shape[2]
+    flat, values = theta.reshape(-1, d), draws.values_at_draws.swapaxes(0, 1)
+    gradient = draws.model.flat_target.gradients(flat).reshape(theta.shape)
+    triples = np.stack(np.meshgrid(*[np.arange(d)] * 3, indexing="ij")).reshape(3, -1)
+    found = []
+    for chosen in (np.zeros((3, 0), int), triples[:, triples[0] <= triples[1]]):
+        fields = Fields(flat.mean(axis=0), flat.std(axis=0), np.stack(np.triu_indices(d)), chosen)
+        sums = FieldRegression(fields, theta.shape[1], values.mean(axis=(0, 1)))
+        sums.add(theta, gradient, values)
+        found.append(sums.sharpened())
+    return found[0], found[1]
+
+
+def zero_mean_functions() -> Figure:
+    """The same draws of eight schools, averaged plainly and with more and more zero-mean functions."""
+    figure, (left, right) = panels(2, 3.2)
+    draws = gm.expect(gm.targets.LogDensity(eight_schools), SCHOOLS, start=np.zeros(10), progress=False)
+    linear, quadratic = _sharpened_twice(draws)
+    rows = {
+        "plain average": linear.plain,
+        "gradient fields": linear.without_rotations,
+        "+ rotations": linear.corrected,
+        "+ quadratic fields": quadratic.corrected,
+    }
+    shown = list(SCHOOLS).index("effect of school 1")
+    colours = (INK, REVERSIBLE, ROTATING, THIRD)
+    for i, (averages, colour) in enumerate(zip(rows.values(), colours, strict=True)):
+        left.plot(averages[:, shown], np.full(len(averages), i), "o", color=colour, markersize=4, alpha=0.7)
+    left.set_yticks(range(len(rows)), list(rows))
+    left.invert_yaxis()
+    left.set(title="effect of school 1", xlabel="average of one chain")
+    for name, marker in zip(SCHOOLS, ("o", "s", "D"), strict=True):
+        k = list(SCHOOLS).index(name)
+        sizes = [averages[:, k].std(ddof=1) / linear.sd[k] for averages in rows.values()]
+        right.semilogy(range(len(rows)), sizes, marker + "-", color=INK, markersize=4, linewidth=0.8, label=name)
+        for i, (size, colour) in enumerate(zip(sizes, colours, strict=True)):
+            right.plot(i, size, marker, color=colour, markersize=5)
+    right.set_xticks(range(len(rows)), ["plain", "gradient", "+ rotat.", "+ quadr."])
+    right.set_yticks([0.01, 0.03, 0.1], ["0.01", "0.03", "0.1"])
+    right.minorticks_off()
+    right.set(title="sd between chains, in posterior sds")
+    right.legend(fontsize=9)
+    return figure
+
+
 def rotation_gain() -> Figure:
     """What the rotation alone gains, problem by problem: the stored table of docs/accuracy.md."""
     path = ROOT / "docs" / "measured" / "accuracy.json"
@@ -251,6 +318,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "bias-and-variance": bias_and_variance,
     "balanced-noise": balanced_noise,
     "martingale": martingale,
+    "zero-mean-functions": zero_mean_functions,
     "rotation-gain": rotation_gain,
 }
 

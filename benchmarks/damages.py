@@ -24,8 +24,8 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 import gyromc as gm
-from gyromc.app import planfiles
 from gyromc.engines import loop
+from gyromc.io import planfiles
 
 DRAWS = 50  # that a run keeps of each chain
 NOBODY = 65534

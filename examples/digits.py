@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gyromc.tuning.large import LEAST_GRADIENTS
 from sklearn.datasets import load_digits
 
 import gyromc as gm
@@ -178,9 +177,9 @@ def posterior_plan(model: Model, split: Split, seed: int) -> gm.Plan:
 
 
 def tuned_plan(model: Model, split: Split, seed: int) -> gm.Plan:
-    """The same posterior and observables and as many rows of data, tuning included; the sampler and its batches by `gm.tune`."""
+    """The same posterior and observables and as many rows of data; the sampler by `gm.tune`."""
     given = posterior_plan(model, split, seed).replace(start=model.draw(jax.random.key(seed), 0.1))
-    rows = max(LEAST_GRADIENTS, given.gradients) * model.settings.batch / model.settings.labelled
+    rows = given.gradients * model.settings.batch / model.settings.labelled
     tuned = gm.tune(given, gradients=rows, num_chains=given.num_chains, seed=seed)
     print(f"split {seed}: {tuned.reason} {' '.join(tuned.warnings)}", file=sys.stderr)
     return tuned.plan

@@ -1,6 +1,6 @@
 """Four NumPyro models with their data, on which `gyromc.interop.numpyro` is tested and measured.
 
-Run as `python examples/numpyro_models.py [NAME]` for a posterior table of one of them.
+Run as `python examples/numpyro_models.py [NAME]` for the posterior means of one of them, beside those of NUTS.
 """
 
 import dataclasses
@@ -86,12 +86,22 @@ def examples() -> dict[str, Example]:
 
 
 def main(name: str = "logistic") -> None:
-    """The posterior of one example, in a table."""
+    """The posterior of one example in a table, and how far the means of NUTS are from it."""
+    import jax
+    from numpyro.infer import MCMC, NUTS
+
     from gyromc.interop import numpyro as gnp
 
     example = examples()[name]
     target = gnp.target(example.model, *example.args, **example.kwargs)
-    print(gnp.summary(gm.run(gnp.plan(target, batch_size=example.rows))))
+    found = gm.expect(target)
+    print(gnp.summary(found))
+    nuts = MCMC(NUTS(example.model), num_warmup=500, num_samples=2000, progress_bar=False)
+    nuts.run(jax.random.key(0), *map(jnp.asarray, example.args))
+    for site, draws in nuts.get_samples().items():
+        means = np.array([found[label].mean for label in found if label.split("[")[0] == site])
+        away = np.max(np.abs(np.ravel(draws.mean(axis=0)) - means) / np.ravel(draws.std(axis=0)))
+        print(f"NUTS, {site}: at most {away:.2g} posterior standard deviations away")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from gyromc.checks import require
 __all__ = ["MEASURED", "commands_page", "measured_page"]
 
 MEASURED = {
-    "measured/landing.json": ("index.md", "The figure of the front page", "python benchmarks/landing_figure.py"),
     "measured/accuracy.json": (
         "accuracy.md",
         "Effective draws per gradient",
@@ -43,11 +42,6 @@ MEASURED = {
         "How often intervals hold the truth",
         "python benchmarks/interval_coverage.py",
     ),
-    "measured/expect-coverage.json": (
-        "intervals.md",
-        "The same for `gm.expect`",
-        "python benchmarks/expect_coverage.py",
-    ),
     "measured/real-files.json": ("checked.md", "`gyromc fit` on real files", "python benchmarks/real_files.py"),
     "measured/simulated-data.json": (
         "checked.md",
@@ -63,12 +57,7 @@ MEASURED = {
     "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
     "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
     "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
-    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py draws"),
-    "measured/checkpoint-state.json": (
-        "scale.md",
-        "Checkpoints of a large state",
-        "python benchmarks/checkpoints.py state",
-    ),
+    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py"),
     "measured/blocks.json": ("scale.md", "Chains in blocks", "python benchmarks/blocks.py"),
     "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
     "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
@@ -80,12 +69,6 @@ MEASURED = {
         "python benchmarks/large_data.py speed",
     ),
     "measured/large-data-feed.json": ("large_data.md", "Rows for a GPU", "python benchmarks/large_data.py feed"),
-    "measured/large-stiff.json": (
-        "networks.md",
-        "1200 parameters, five stiff directions",
-        "python benchmarks/large.py stiff",
-    ),
-    "measured/large-network.json": ("networks.md", "A network", "python benchmarks/large.py network"),
     "measured/digits.json": ("networks.md", "Noisy digits", "python examples/digits.py"),
     "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
     "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
@@ -100,7 +83,7 @@ MEASURED = {
         "NumPyro models beside NUTS, not tuned",
         "python benchmarks/against_nuts.py",
     ),
-    "measured/no-regret.json": ("tuning.md", "Tuned plans beside SGLD", "python benchmarks/no_regret.py"),
+    "measured/promises.json": ("tuning.md", "Errors of tuned plans", "python benchmarks/promises.py"),
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
 

@@ -24,7 +24,6 @@ ABOUT = {
     "pymc": "`gyromc.interop.pymc`; not in `all`",
     "blackjax": "`gyromc.interop.blackjax`",
     "arviz": "`run.to_datatree()`",
-    "orbax": '`gm.run(…, checkpoint_format="orbax")`',
     "all": "everything above",
 }
 

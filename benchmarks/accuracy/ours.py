@@ -11,14 +11,13 @@ import warnings
 from unittest import mock
 
 import numpy as np
-from gyromc.tuning.budget import cost_of_a_gradient
-from gyromc.tuning.families import FAMILIES
 
 import gyromc as gm
 from accuracy.peers import BURN_IN, Outcome, step_sizes
 from accuracy.problems import Problem
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.tuning import tune as tuner
+from gyromc.tuning.trials import FAMILIES, cost_of_a_gradient
 
 __all__ = [
     "gain_at_equal_bias",
@@ -149,7 +148,7 @@ def tuned_plan(problem: Problem, gradients: int, reversible: bool = False, seed:
     base = _plan(
         problem, dynamics=gm.dynamics.overdamped(problem.dim), step_size=1.0, num_steps=1, start=np.zeros(problem.dim)
     )
-    families = tuple(family for family in FAMILIES if not (reversible and family.turn))
+    families = tuple(family for family in FAMILIES if not (reversible and (family.turn or family.friction)))
     many = problem.near is not None  # parameters of a network
     with mock.patch.object(tuner, "FAMILIES", families):
         found = gm.tune(base, gradients=max(gradients, LEAST_OF_NETWORKS) if many else gradients, seed=seed)

@@ -1,7 +1,7 @@
 """Tables and a figure from the cells of the accuracy benchmark, and the pages they stand in.
 
 Input: cells, as `accuracy.measured` returns them. Output: tables for a terminal and as Markdown, a figure, and both written into
-docs/accuracy.md, docs/figures and the README.
+docs/accuracy.md and docs/figures.
 """
 
 from pathlib import Path
@@ -25,15 +25,6 @@ COLOURS = {
     "gyromc untuned, HFHR": "#6BAED6",
     "gyromc tuned, reversible": "#0072B2",
     "gyromc tuned": "#D55E00",
-}
-IN_README = ("gaussian-50-14", "heart", "million-rows", "poisson", "eight-schools", "radon", "ar5")
-SHORT = {
-    "SGLD, best step": "SGLD",
-    "BlackJAX MCLMC": "MCLMC",
-    "NumPyro NUTS": "NUTS",
-    "importance sampling": "importance sampling",
-    "gyromc tuned, reversible": "gyromc tuned, reversible",
-    "gyromc tuned": "gyromc tuned",
 }
 
 
@@ -186,8 +177,8 @@ def _settings(cells: dict) -> str:
     return f"Profile {profiles}: {spans[0]} gradients in a repetition, {spans[1]} repetitions."
 
 
-def write_pages(cells: dict, docs: Path, readme: Path | None) -> None:
-    """Write tables and figure into docs/accuracy.md, docs/figures and, where given, the README."""
+def write_pages(cells: dict, docs: Path) -> None:
+    """Write tables and figure into docs/accuracy.md and docs/figures."""
     page, problems = docs / "accuracy.md", _problems(cells)
     every = {label: label for label in COMPETITORS if label != "Laplace approximation"}
     parts = [_settings(cells)]
@@ -198,6 +189,3 @@ def write_pages(cells: dict, docs: Path, readme: Path | None) -> None:
     replace_between(page, "rotation", markdown(columns, rotation(cells)))
     replace_between(page, "details", markdown(_columns(), details(cells, problems), left=2))
     plot(cells, docs / "figures" / "accuracy.png")
-    if readme is not None:
-        shown = [name for name in IN_README if name in problems]
-        replace_between(readme, "accuracy", matrix(cells, "means", SHORT, shown))

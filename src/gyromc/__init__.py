@@ -25,11 +25,11 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
-    "fit": "gyromc.tables.study",
     "check": "gyromc.solve.draws",
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
-    "load": "gyromc.app.loading",
+    "fit": "gyromc.tables.study",
+    "load": "gyromc.io.saved",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -41,10 +41,10 @@ __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
     from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
-    from gyromc.app.loading import load
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
+    from gyromc.io.saved import load
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.posterior import Posterior

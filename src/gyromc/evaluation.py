@@ -18,6 +18,7 @@ from gyromc.precision import fresh
 __all__ = ["Meter", "doubled", "metered", "over_rows", "spend"]
 
 CHUNK = 2**15
+LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
 POTENTIAL = 1 / 3  # of what a gradient costs
 
 
@@ -62,8 +63,21 @@ def _mapped(function, rows, *pieces):
 
 
 def doubled(tree):
-    """A pytree with its floating-point arrays in float64, as new NumPy objects."""
-    return fresh(jax.tree.map(lambda x: np.asarray(x, float) if eqx.is_inexact_array(x) else x, tree))
+    """A pytree with its floating-point arrays in float64, as new NumPy objects; large ones are on the device.
+
+    A compiled function copies NumPy arrays to the device at every call: with a million rows that takes longer than the gradient.
+    """
+    return fresh(jax.tree.map(lambda x: _doubled(x) if eqx.is_inexact_array(x) else x, tree))
+
+
+def _doubled(array):
+    if isinstance(array, jax.Array) and array.dtype == np.float64 and array.size >= LARGE:
+        return array
+    array = np.asarray(array, float)
+    if array.size < LARGE:
+        return array
+    with jax.enable_x64(True):
+        return jnp.asarray(array)
 
 
 def _padded_to(count: int) -> int:

@@ -23,7 +23,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "pymc": ("pymc",),
     "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
-    "orbax": ("orbax",),
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""
 

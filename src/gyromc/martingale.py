@@ -11,6 +11,7 @@ import warnings
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Float, Int
 
 from gyromc.checks import require
 from gyromc.dynamics import augment
@@ -37,14 +38,14 @@ class Martingale(eqx.Module):
     This is φ(y⁺) - E_ξ φ(y⁺) for φ(y) = v_jᵀy + Σ_t λ_t (p_tᵀy - o_t)², c_j = Cᵀv_j, written with y⁺ instead of a = y⁺ - Cξ.
     """
 
-    slope: np.ndarray  # v: observables × size of the state
-    linear: np.ndarray  # c: observables × n
-    weight: np.ndarray  # λ, one per term; terms are ordered by observable
-    direction: np.ndarray  # p: terms × size of the state
-    offset: np.ndarray  # o
-    noise: np.ndarray  # q: terms × n
-    spread: np.ndarray  # |q|²
-    owner: np.ndarray  # the observable of each term, a whole number
+    slope: Float[np.ndarray, "observables size"]  # v
+    linear: Float[np.ndarray, "observables n"]  # c
+    weight: Float[np.ndarray, " terms"]  # λ; terms are ordered by observable
+    direction: Float[np.ndarray, "terms size"]  # p
+    offset: Float[np.ndarray, " terms"]  # o
+    noise: Float[np.ndarray, "terms n"]  # q
+    spread: Float[np.ndarray, " terms"]  # |q|²
+    owner: Int[np.ndarray, " terms"]  # the observable of each term
 
     def increments(self, after, xi):
         """ψ for rows of y⁺ and of ξ: rows × observables; `after` and `xi` are JAX or NumPy arrays."""

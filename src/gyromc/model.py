@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.checks import numbers, require
 from gyromc.dependence import indices_read
@@ -24,7 +24,6 @@ from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
 from gyromc.shape.importance import DRAWS, Sample, importance_sample
 from gyromc.shape.laplace import Laplace, laplace
 from gyromc.shape.modes import find_mode
-from gyromc.shape.near_mode import NearMode, near_mode
 from gyromc.shape.search import Modes, find_modes
 from gyromc.shape.trust import MOST_PARAMETERS, fit_draws, why_not_fitting, why_not_trusted
 from gyromc.targets import SumOverData, Target
@@ -137,11 +136,6 @@ class Model:
         return laplace(self.flat_target, self.mode)
 
     @functools.cached_property
-    def near_mode(self) -> NearMode | Target:
-        """The target for many evaluations around its mode: cheaper where there are many rows of data."""
-        return near_mode(self.flat_target, self.laplace)
-
-    @functools.cached_property
     def modes(self) -> Modes:
         """All modes that descents from dispersed starts reach, the heaviest first."""
         return find_modes(self.flat_target, self.laplace)
@@ -241,7 +235,7 @@ class Model:
         sample = self.trusted_sample if self._affordable_draws >= ENOUGH else None
         if sample is not None and sample.effective_size >= ENOUGH:
             mean, root = sample.moments()
-            return GaussianFit(mean, linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
+            return GaussianFit(mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
         points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
 

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
@@ -44,7 +45,7 @@ PROFILES: dict[str, Callable] = {
 class Ridge(Observable):
     """h(θ) = ρ(aᵀθ) with ρ = `PROFILES[profile]`."""
 
-    direction: np.ndarray
+    direction: Float[np.ndarray, " d"]
     profile: str = eqx.field(static=True)
 
     def __init__(self, direction, profile: str):

@@ -64,7 +64,7 @@ class Operator(eqx.Module):
 class Scaled(Operator):
     """`scale` times the identity."""
 
-    scale: np.ndarray = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
+    scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
     n: int = eqx.field(static=True)
 
     @property
@@ -100,7 +100,7 @@ class Scaled(Operator):
 class Diagonal(Operator):
     """Coordinatewise multiplication by `values`."""
 
-    values: np.ndarray
+    values: Float[np.ndarray, " n"]
 
     @property
     def size(self) -> int:
@@ -132,7 +132,7 @@ class Diagonal(Operator):
 class Rotations(Operator):
     """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); for odd n the last coordinate maps to 0."""
 
-    rates: np.ndarray
+    rates: Float[np.ndarray, " pairs"]
     n: int = eqx.field(static=True)
 
     @property
@@ -171,9 +171,9 @@ class LowRank(Operator):
     - `signs`: k numbers; left out: ones.
     """
 
-    diagonal: np.ndarray
-    factor: np.ndarray
-    signs: np.ndarray
+    diagonal: Float[np.ndarray, " n"]
+    factor: Float[np.ndarray, "n k"]
+    signs: Float[np.ndarray, " k"]
 
     def __init__(self, diagonal, factor, signs=None):
         self.diagonal, self.factor = numbers(diagonal, "diagonal"), numbers(factor, "factor")
@@ -224,7 +224,7 @@ class Product(Operator):
 class Dense(Operator):
     """A full matrix."""
 
-    matrix: np.ndarray
+    matrix: Float[np.ndarray, "n n"]
 
     @property
     def size(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int, UInt
 
 from gyromc import extensions
 from gyromc.checks import require, whole
@@ -83,16 +84,20 @@ class EngineState:
     """Where a run stands: all that is needed to continue as if it had never stopped."""
 
     step: int
-    z: np.ndarray
-    high: np.ndarray
-    low: np.ndarray
+    z: Float[np.ndarray, "chains size"]
+    high: Float[np.ndarray, "chains sums"]
+    low: Float[np.ndarray, "chains sums"]
     clock: tuple[float, float]
-    failed_at: np.ndarray
-    generator: np.ndarray | None = None  # for engines whose random numbers have a state
-    snapshots: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)  # sums after so many steps
-    clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)  # the time then
-    anchors: np.ndarray | None = None  # what an oracle keeps for each chain between steps: chains × 2d
-    checked: int | None = None  # the step at which U was last computed
+    failed_at: Int[np.ndarray, " chains"]
+    # For engines whose random numbers have a state.
+    generator: UInt[np.ndarray, "chains words"] | None = None
+    # The sums after so many steps, and the time then.
+    snapshots: Mapping[int, Float[np.ndarray, "chains sums"]] = dataclasses.field(default_factory=dict)
+    clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    # What an oracle keeps for each chain between steps: 2d numbers.
+    anchors: Float[np.ndarray, "chains kept"] | None = None
+    # The step at which U was last computed.
+    checked: int | None = None
 
     @property
     def sums(self) -> np.ndarray:

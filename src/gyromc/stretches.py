@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import require
 from gyromc.operators import Dense, Operator, positive_definite
@@ -31,9 +32,9 @@ class DiagonalLowRank(Operator):
     ```
     """
 
-    scale: np.ndarray
-    basis: np.ndarray
-    gains: np.ndarray
+    scale: Float[np.ndarray, " n"]
+    basis: Float[np.ndarray, "n k"]
+    gains: Float[np.ndarray, " k"]
     turned: bool = eqx.field(static=True, default=False)
 
     @property
@@ -75,7 +76,9 @@ class Gram(Operator):
     """factor · EEᵀ for a `DiagonalLowRank` E: symmetric positive definite, diagonal plus low rank in the coordinates θ/scale."""
 
     root: DiagonalLowRank
-    factor: np.ndarray = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x, default=1.0)
+    factor: Float[np.ndarray, ""] = eqx.field(
+        converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x, default=1.0
+    )
 
     def __post_init__(self):
         n, k = self.root.size, len(self.root.gains)

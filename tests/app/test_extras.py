@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = sorted({package for packages in EXTRAS.values() for package in packages})
 MODULES = {
     "scikit-learn": "sklearn",
-    "orbax-checkpoint": "orbax",
     "arviz-base": "arviz_base",
     "arviz-stats": "arviz_stats",
 }

@@ -180,3 +180,23 @@ def test_warnings_are_messages_without_the_line_of_code(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "warning: too few\n" in done.stderr.splitlines(keepends=True)
     assert "UserWarning: other" in done.stderr
+
+
+def test_outputs_do_not_overwrite_inputs(plan_file, tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_text("a,y\n" + "".join(f"{i},{2 * i + i % 3}\n" for i in range(30)))
+    model = tmp_path / "m.gyromc"
+    fitted = gyromc("fit", data, "-t", "y", "--save", model, "--effort", "quick", "--out", tmp_path / "out")
+    assert fitted.returncode == 0, fitted.stderr
+    before = {path: path.read_bytes() for path in (data, model, tmp_path / "plan.toml")}
+    for arguments in (
+        ["run", plan_file, "--save", plan_file],
+        ["tune", plan_file, "--save", plan_file, "--gradients", "100"],
+        ["tune", plan_file, "--html", plan_file, "--gradients", "100"],
+        ["fit", data, "--target", "y", "--save", data],
+        ["fit", data, "--target", "y", "--predict", model, "--save", model],
+        ["predict-rows", model, data, "--out", data],
+        ["predict-rows", model, data, "--out", model],
+    ):
+        assert "would overwrite" in " ".join(refused(*arguments).split()), arguments
+    assert {path: path.read_bytes() for path in before} == before

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app import planfiles
-from gyromc.app.saving import text_of
+from gyromc.io import planfiles
 from gyromc.tuning.tune import tune
 from support.commands import gyromc, refused
 
@@ -55,7 +54,7 @@ def test_a_plan_file_is_tuned_saved_and_runs(folder):
     assert done.returncode == 0, done.stderr
     assert "What was tried" in done.stdout
     assert "untuned plan" in done.stdout
-    for stage in ("survey: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
+    for stage in ("reference: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
         assert f"gyromc: {stage}" in done.stderr
     page = (folder / "out" / "tuned.html").read_text()
     assert "<title>gyromc tune: plan.toml</title>" in page
@@ -83,7 +82,7 @@ def test_a_saved_plan_is_the_same_plan(folder, scheme, turn):
         "step_size": 1 / 3,
     }
     plan = given.replace(**changes, dtype="float64")
-    read = planfiles.loads(text_of(plan, folder / "plan.toml", folder / "out" / "x.toml"), folder / "out")
+    read = planfiles.loads(planfiles.text_of(plan, folder / "plan.toml", folder / "out" / "x.toml"), folder / "out")
     np.testing.assert_array_equal(read.step_matrices.A, plan.step_matrices.A)
     np.testing.assert_array_equal(read.step_matrices.C, plan.step_matrices.C)
     np.testing.assert_array_equal(read.starts.theta, rows)
@@ -119,7 +118,7 @@ def test_a_line_is_said_after_each_stage():
     lines = []
     tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append)
     assert [line.split(":")[0] for line in lines] == [
-        "survey",
+        "reference",
         "gradients",
         "trials of leimkuhler_matthews, reversible",
     ]

@@ -306,10 +306,9 @@ def test_tables_figure_and_pages(cells, tmp_path):
     assert len(report.rotation(found)) == 1
     assert "importance sampling" in repr(report.table(found).rows)
     (tmp_path / "figures").mkdir()
-    for name in ("accuracy.md", "README.md"):
-        markers = ("draws", "rotation", "details") if name == "accuracy.md" else ("accuracy",)
-        (tmp_path / name).write_text("".join(f"<!-- {m}: begin -->old<!-- {m}: end -->\n" for m in markers))
-    report.write_pages(found, tmp_path, tmp_path / "README.md")
+    markers = ("draws", "rotation", "details")
+    (tmp_path / "accuracy.md").write_text("".join(f"<!-- {m}: begin -->old<!-- {m}: end -->\n" for m in markers))
+    report.write_pages(found, tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
     assert "old" not in page
     assert page.count("| gaussian-50-3 |") == len(KINDS) + 1 + len(QUICK_TO_COMPILE)

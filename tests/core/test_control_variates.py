@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app.planfiles import loads
+from gyromc.io.planfiles import loads
 from gyromc.operators import Diagonal, Scaled
 from gyromc.oracle_moments import MOST_DATA, mean_covariance, oracle_covariances, oracle_third_moments
 from gyromc.prediction.stability import Linearisation, stability

@@ -12,11 +12,11 @@ from numba import njit
 from scipy import stats
 
 import gyromc as gm
-from gyromc.app.planfiles import loads
 from gyromc.engines import lanes, pallas
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.functions import streams
 from gyromc.engines.pallas.kernel import Layout
+from gyromc.io.planfiles import loads
 from gyromc.oracle_moments import oracle_covariances
 from gyromc.oracles.batches import MOST_COMPARED, distinct_rows
 from gyromc.prediction.exact.moments import exact_moments

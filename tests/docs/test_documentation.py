@@ -18,7 +18,6 @@ LONG = (
     "engines.md",
     "blackjax.md",
     "sklearn.md",
-    "large.large_plan",
     "planning.plan",
 )  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)

@@ -274,6 +274,24 @@ def test_sites_are_centred_as_far_as_the_data_say_where_they_are():
     assert float(loose.potential(at)) == pytest.approx(float(written.potential(same)) - jacobian)
 
 
+def test_elements_are_centred_one_by_one_in_both_precisions():
+    """Two groups of 300 rows and six of one: partly centred, and single and double precision take turns."""
+    group = np.concatenate([np.repeat([0, 1], 300), np.arange(2, 8)])
+    y = 2.0 * np.array([-1.0, 1.0, 0.5, -0.5, 1.5, -1.5, 0.0, 1.0])[group] + RNG.normal(size=len(group))
+    target = gnp.target(hierarchy, group, y, 8, 1.0)
+    centred = target.structure.centred["theta"][0]
+    assert np.all(centred[:2] > 0.9)
+    assert np.all(centred[2:] < 0.9)
+    at = RNG.normal(size=target.dim)
+    found = []
+    for x64 in (True, False, True):
+        with jax.enable_x64(x64):
+            values = jax.jit(lambda theta: target.default_observables()(theta))(jnp.asarray(at))
+            found.append(np.asarray(values["theta"]))
+    assert [x.dtype for x in found] == [np.float64, np.float32, np.float64]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_the_choice_of_coordinates_can_be_made_by_hand():
     args = (np.arange(4), np.array([-2.0, 0.0, 1.0, 3.0]), 4, 5.0)
     assert "theta" in gnp.target(hierarchy, *args, noncentre=False).parameters

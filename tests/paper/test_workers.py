@@ -14,9 +14,10 @@ import pytest
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.io.plans import SentPlan
 from gyromc.paper import cache as module
 from gyromc.paper import reproduce
-from gyromc.paper.cache import Cache, Job, Obtained, Piece, SentPlan, fingerprint, obtain
+from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
 from gyromc.paper.catalogue import PROFILES, select
 from gyromc.paper.computation import Computation, Work, cells, compute, prepares
 from gyromc.show.progress import Progress

@@ -71,10 +71,10 @@ def test_chains_start_at_every_mode_and_the_user_is_told():
         start=np.zeros(1),
     )
     tuned = gm.tune(plan, gradients=8000, num_chains=16)
-    assert any("2 modes or more" in text for text in tuned.warnings)
+    assert any("several modes" in text for text in tuned.warnings)
     run = gm.run(tuned.plan, progress=False)
     signs = np.sign(run.averages["mu"])
-    assert (signs > 0).sum() == (signs < 0).sum() == 8
+    assert set(signs) == {-1, 1}
     assert abs(run.mean["mu"]) < 3 * run.std_error["mu"]  # the truth is 0, and the error knows what it does not know
     assert run.std_error["mu"] > 0.3
     starts = model.modes.starts(5, seed=0)

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from gyromc.errors import InvalidInput
-from gyromc.show.files import ResultsFile, csv_text, require_writable, results_folder, write_atomically
+from gyromc.show.files import (
+    ResultsFile,
+    csv_text,
+    require_output,
+    require_writable,
+    results_folder,
+    write_atomically,
+)
 
 OWN = ("fit.json", "predictions.csv")
 
@@ -79,6 +86,68 @@ def test_a_file_is_replaced_only_when_its_content_is_complete(tmp_path):
         write_atomically(Path("/dev/full/x"), "text")
     with pytest.raises(InvalidInput, match=r"is a file: pass a directory"):
         require_writable(path)
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0)
+    os.umask(before)
+    yield os.umask
+    os.umask(before)
+
+
+def test_permissions_are_those_of_the_umask_or_of_the_file_that_is_replaced(tmp_path, umask):
+    path = tmp_path / "file"
+    umask(0o077)
+    write_atomically(path, "mine")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with results_folder(tmp_path / "out", OWN) as folder:
+        (folder / "fit.json").write_text("mine")
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+    path.chmod(0o640)
+    write_atomically(path, "ours")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real" / "file")
+    for content in ("first", "second"):
+        write_atomically(link, content)
+        assert link.is_symlink()
+        assert (tmp_path / "real" / "file").read_text() == content
+
+
+def test_devices_and_pipes_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(InvalidInput, match=r"Cannot write .* a device, a pipe or a directory"):
+            write_atomically(path, "text")
+        with pytest.raises(InvalidInput, match=r"`--save` takes a file: .* is a device or a pipe"):
+            require_output(path, "--save")
+    assert not Path("/dev/null").is_file()
+    assert Path("/dev/null").exists()
+
+
+def test_an_output_is_not_one_of_the_inputs(tmp_path):
+    data, link = tmp_path / "data.csv", tmp_path / "link.csv"
+    data.write_text("a\n1\n")
+    link.symlink_to(data)
+    os.link(data, tmp_path / "hard.csv")
+    for path in (data, link, tmp_path / "hard.csv", tmp_path / "x" / ".." / "data.csv"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.raises(InvalidInput, match=r"`--out .*` would overwrite .*data\.csv, which is read"):
+            require_output(path, "--out", None, str(data))
+    require_output(tmp_path / "new.csv", "--out", str(data), "nld-quadratic")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "predictions.csv").write_text("a\n1\n")
+    with (
+        pytest.raises(InvalidInput, match=r"results would overwrite .*predictions\.csv, which is read"),
+        results_folder(out, OWN, str(out / "predictions.csv")),
+    ):
+        pass
 
 
 def test_csv_text_quotes_rounds_and_leaves_gaps():

@@ -29,8 +29,8 @@ def affine_step(plan) -> tuple[np.ndarray, np.ndarray]:
     return M, -step.B[:, : plan.dim] @ K @ mean
 
 
-def moments(plan, u, correction=None) -> tuple[float, float]:
-    """E and Var of N⁻¹ Σ (uᵀθ_k - cᵀξ_k) over the kept states; `correction` is c, left out: 0.
+def moments(plan, u, correction=None, spread=None) -> tuple[float, float]:
+    """E and Var of N⁻¹ Σ (uᵀθ_k - cᵀξ_k) over the kept states; `correction` is c, `spread` the covariance of θ₀, left out: 0.
 
     With x = (y, sum), x⁺ = Fx + f + Lω, ω all the normals of a step, so the mean and the covariance of x obey linear recursions.
     """
@@ -41,6 +41,8 @@ def moments(plan, u, correction=None) -> tuple[float, float]:
     F, f = np.zeros((m + 1, m + 1)), np.append(b, 0.0)
     F[:m, :m] = M
     mean, covariance = np.append(start(plan), 0.0), np.zeros((m + 1, m + 1))
+    if spread is not None:
+        covariance[:d, :d] = spread
     for k in range(plan.burn_in + plan.num_steps):
         if k == plan.burn_in:  # the sum begins here
             F[m, m], F[m, :d] = 1.0, u

@@ -16,7 +16,7 @@ import pytest
 import gyromc as gm
 from damages import digest
 from gyromc.engines import loop
-from gyromc.engines.checkpoints import Checkpoints, _interval
+from gyromc.io.checkpoints import Checkpoints, _interval
 from gyromc.show.files import locked
 from gyromc.show.interruption import Interruption
 from support import compiling
@@ -133,7 +133,7 @@ def test_a_function_is_another_one_when_its_code_is(tmp_path):
 
 def test_other_versions_are_said_and_used(tmp_path, monkeypatch):
     gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
-    monkeypatch.setattr("gyromc.packing.__version__", "9.9")
+    monkeypatch.setattr("gyromc.io.plans.__version__", "9.9")
     with pytest.warns(gm.GyromcWarning, match=rf"other programs \(gyromc {re.escape(gm.__version__)} → 9\.9\)"):
         gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
 

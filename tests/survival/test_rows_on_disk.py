@@ -27,7 +27,7 @@ Y = (RNG.random(300) < 1 / (1 + np.exp(-X @ [0.5, -0.5]))).astype(np.float32)
 KILLED = """
 import os, signal, sys
 import gyromc as gm
-from gyromc.engines.checkpoints import Checkpoints
+from gyromc.io.checkpoints import Checkpoints
 from test_rows_on_disk import mapped, over
 save = Checkpoints.save
 def saved(self, run, kept):

@@ -12,8 +12,9 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.archive import read_archive, write_archive
 from gyromc.engines.choice import ENGINES
+from gyromc.io.archive import read_archive, write_archive
+from gyromc.io.codec import Codec
 from support import survivors
 from support.survivors import PLANS, small
 
@@ -129,14 +130,14 @@ def test_a_function_without_a_name_is_refused(tmp_path):
 def test_other_versions_are_said(tmp_path, monkeypatch):
     path = tmp_path / "run.gyromc"
     gm.run(small(), "lanes", progress=False).save(path)
-    monkeypatch.setattr("gyromc.packing.__version__", "9.9")
+    monkeypatch.setattr("gyromc.io.plans.__version__", "9.9")
     with pytest.warns(gm.GyromcWarning, match=rf"written by other programs \(gyromc {gm.__version__} → 9.9\)"):
         gm.load(path)
 
 
 def test_a_file_with_other_content_is_refused(tmp_path):
     path = tmp_path / "run.gyromc"
-    write_archive(path, "run", {"plan": 1}, {}, "0.1.0")
+    write_archive(path, "run", {"plan": 1}, Codec({}))
     with pytest.raises(gm.InvalidInput, match=r"holds what this gyromc .* does not know"):
         gm.load(path)
     assert read_archive(path).kind == "run"

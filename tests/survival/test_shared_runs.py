@@ -11,8 +11,8 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.app import planfiles
 from gyromc.engines.scan import layout as blocks
+from gyromc.io import planfiles
 from gyromc.processes import LOST
 from support import compiling
 from support.launch import ended, free_port, started, together

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app.kinds import KINDS, Type
+from gyromc.io.kinds import KINDS, Type
 from gyromc.targets.families import FAMILIES, LIKELIHOODS, family_named
 from gyromc.targets.likelihoods import ResponseKind
 from support.values import ROOT

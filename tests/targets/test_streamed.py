@@ -53,8 +53,8 @@ def test_sums_are_those_in_memory(family, monkeypatch):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_mode_anchor_and_curvature_take_few_passes(order, monkeypatch):
-    monkeypatch.setattr("gyromc.shape.near_mode.ENOUGH", 200)
-    monkeypatch.setattr("gyromc.shape.near_mode.PER_PARAMETER", 10)
+    monkeypatch.setattr("gyromc.shape.modes.ENOUGH", 200)
+    monkeypatch.setattr("gyromc.shape.modes.PER_PARAMETER", 10)
     streamed, memory = pair("logistic")
     streamed.source.passes = 0
     model = gm.Model(streamed)

@@ -5,18 +5,16 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gyromc.tuning.survey import survey
-from scipy import linalg
 
 import gyromc as gm
 from gyromc.datasets import heart_split
-from gyromc.evaluation import metered
-from gyromc.shape.gaussian import mean_curvature_fit, nearest_gaussian
+from gyromc.martingale import martingale
 from gyromc.shape.importance import expectation
-from gyromc.shape.laplace import inverse_root
+from gyromc.tuning.trials import Trial
 from gyromc.tuning.tune import _base
+from support import recursion
 
-BIMODAL = gm.targets.LogDensity(
+APART = gm.targets.LogDensity(
     lambda t: jnp.logaddexp(-0.5 * jnp.sum((t - 3.0) ** 2), jnp.log(0.5) - 0.5 * jnp.sum((t + 3.0) ** 2))
 )
 
@@ -32,6 +30,11 @@ def untuned(target, d: int, **fields) -> gm.Plan:
     return gm.Plan(target=target, dynamics=gm.dynamics.overdamped(d), **{**chosen, **fields})
 
 
+def means_and_squares(d: int) -> dict:
+    linear, square = gm.observables.linear, gm.observables.square
+    return {f"m{i}": linear(e) for i, e in enumerate(np.eye(d))} | {f"s{i}": square(e) for i, e in enumerate(np.eye(d))}
+
+
 def test_a_start_gives_a_density_the_shape_of_its_parameters():
     """The plan from which tuning begins is the one that a plan with this start leads to; no tuning is done here."""
     density = lambda p: -0.5 * jnp.sum((p["a"] - 1.0) ** 2) - 0.5 * p["b"] ** 2
@@ -43,95 +46,75 @@ def test_a_start_gives_a_density_the_shape_of_its_parameters():
     assert list(vector.observables) == ["theta[0]", "theta[1]", "theta[0]²", "theta[1]²"]
     with pytest.raises(gm.InvalidInput, match="Pass `observables`"):
         _base(target, None, 0, start)
-    with pytest.raises(gm.InvalidInput, match=r"does not know the shape of its parameters. Pass `start`"):
-        gm.expect(target, {"b": lambda p: p["b"]})
     with pytest.raises(gm.InvalidInput, match="a plan has its own"):
         gm.tune(untuned(gm.targets.Quadratic([1.0]), 1), start=np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("density", "says"),
-    [
-        (lambda t: jnp.log(t[0] - 10) - t[0], r"not finite at the start, .*1.*Pass a `start` where it is"),
-        pytest.param(lambda t: 0.5 * jnp.sum(t**2), "one way.*the right sign", marks=pytest.mark.slow),
-        (lambda t: -float(np.sum(np.square(t))), "Write it with `jax.numpy`"),
-    ],
-    ids=["nan at the start", "wrong sign", "NumPy"],
-)
-def test_what_is_wrong_with_a_density_is_said(density, says):
-    with pytest.raises(gm.InvalidInput, match=says):
-        gm.expect(gm.targets.LogDensity(density), {"x": lambda t: t[0]}, error=0.05, start=np.ones(1))
+@pytest.mark.parametrize("size", [0.0, 0.5, 1.0, 2.0, 5.0])
+def test_what_a_bias_may_be_is_not_understated(size):
+    """Biases of random signs, `size` standard errors large: the mean of their squares is at most a fifth above what is stated.
+
+    20 000 observables in groups of four: the mean square is known to 1 %.
+    """
+    rng = np.random.default_rng(0)
+    true = size * rng.standard_normal((5000, 4))
+    stated = 0.0
+    for one in true:
+        trial = Trial(None, one + rng.standard_normal(4), np.ones(4), np.ones(4), 64, 100, 1.0, exact=False)
+        stated += float(np.sum(sum(trial.squared_bias()))) / true.size
+    assert np.mean(true**2) < 1.2 * stated
+    assert stated < 1.3 * np.mean(true**2) + 0.9
 
 
-@pytest.mark.slow
-def test_expectations_of_a_density_from_a_start():
-    bent = gm.targets.LogDensity(lambda p: -(p[0] ** 2) / 2 - 2 * (p[1] - 0.3 * p[0] ** 2) ** 2)
-    found = gm.expect(bent, {"x": lambda p: p[0], "y": lambda p: p[1]}, error=0.05, start=np.zeros(2))
-    assert abs(found["x"].mean) < 4 * found["x"].total_error
-    assert abs(found["y"].mean - 0.3) < 4 * found["y"].total_error
+def test_the_error_of_a_gaussian_is_the_exact_one():
+    """The exact RMSE of the plan's means, starts drawn from the law: 14 of them are stated to 15 %, each to 30 %."""
+    rng = np.random.default_rng(1)
+    basis, mean = np.linalg.qr(rng.standard_normal((14, 14)))[0], rng.standard_normal(14)
+    K = (basis * np.geomspace(1.0, 50.0, 14)) @ basis.T
+    target = gm.targets.Quadratic((K + K.T) / 2, mean)
+    tuned = gm.tune(target, {f"m{i}": gm.observables.linear(e) for i, e in enumerate(np.eye(14))}, gradients=10_000)
+    plan = tuned.plan
+    assert plan.gradients <= 1.01 * 10_000
+    assert not tuned.warnings
+    drawn = plan.replace(start=mean, num_chains=1).knowing(plan.model)
+    increments, ratios = martingale(plan).linear, []
+    for i, u in enumerate(np.eye(14)):
+        expectation, variance = recursion.moments(drawn, u, increments[i], np.linalg.inv(K))
+        exact = math.sqrt((expectation - mean[i]) ** 2 + variance / plan.num_chains)
+        ratios.append(tuned.expected[f"m{i}"] / exact)
+    assert abs(math.sqrt(np.mean(np.square(ratios))) - 1) < 0.15
+    assert 0.7 < min(ratios) < max(ratios) < 1.3
 
 
 @pytest.fixture(scope="module")
 def heart():
     split = heart_split(0)
-    target = gm.targets.LogisticRegression(split.X_train, split.y_train)
-    chosen = {f"m{i}": gm.observables.linear(np.eye(14)[i]) for i in range(14)}
-    chosen |= {f"s{i}": gm.observables.square(np.eye(14)[i]) for i in range(14)}
-    return target, chosen
-
-
-def test_survey_of_a_gaussian_is_exact_whatever_the_points():
-    rng = np.random.default_rng(0)
-    root = rng.standard_normal((4, 4))
-    K, mean = root @ root.T + np.eye(4), rng.standard_normal(4)
-    hidden = gm.targets.LogDensity(lambda t: -0.5 * (t - mean) @ K @ (t - mean))  # nobody says that it is Gaussian
-    found = survey(gm.Model(hidden, np.zeros(4)), points=64, seed=1)
-    assert found.trusted
-    assert np.allclose(found.fit.precision, K, rtol=1e-6)
-    assert np.allclose(found.fit.mean, mean, atol=1e-6)
-    assert np.allclose(found.second, K, rtol=1e-6)
-
-
-def test_a_survey_with_few_points_for_its_parameters_still_whitens():
-    """Weights leave 160 of 512 points for 40 parameters: a covariance of these is off by factors of three and more."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1000, 40))
-    y = rng.random(1000) < 1 / (1 + np.exp(-X @ rng.normal(size=40) / 4))
-    model = gm.Model(gm.targets.LogisticRegression(X, y))
-    found = survey(model, points=512)
-    exact = mean_curvature_fit(model.flat_target, nearest_gaussian(model.flat_target, model.laplace, 256), 256)
-    R = inverse_root(exact.precision)
-    ratios = np.linalg.eigvalsh(R.T @ found.fit.precision @ R)
-    assert found.trusted
-    assert 0.85 < ratios[0] < ratios[-1] < 1.15
-    assert np.abs(linalg.solve(R, found.fit.mean - exact.mean)).max() < 0.1
-    assert found.steepest < 1.2
+    return gm.targets.LogisticRegression(split.X_train, split.y_train), means_and_squares(14)
 
 
 def test_tuned_plan_keeps_its_promise(heart):
-    """Over repetitions the error about the truth is the expected one: the mean of z² is near 1."""
+    """Over runs of the plan the error about the truth is the expected one: the mean of z² is near 1."""
     target, chosen = heart
     model = gm.Model(target)
     read = lambda rows: np.stack([model.values(h, rows) for h in chosen.values()], axis=1)
     truth = dict(zip(chosen, expectation(target, model.laplace, read, num_draws=2**17).mean, strict=True))
-    tuned = gm.tune(target, observables=chosen, gradients=10_000)
+    tuned = gm.tune(target, chosen, gradients=10_000)
     assert tuned.plan.gradients <= 1.01 * 10_000
-    assert tuned.spent < 4000
     assert not tuned.warnings
     squares = []
-    for seed in range(3):
+    for seed in range(4):
         run = gm.run(tuned.plan.replace(seed=seed).knowing(tuned.plan.model), progress=False)
         squares += [((run.mean[name] - truth[name]) / tuned.expected[name]) ** 2 for name in chosen]
-    assert 0.4 < np.mean(squares) < 2.0
+    assert 0.4 < np.mean(squares) < 1.6
     assert max(tuned[name].relative for name in chosen) < 0.008
 
 
 def test_error_asked_for_is_reached(heart):
     target, chosen = heart
-    tuned = gm.tune(target, observables=chosen, error=0.02)
+    tuned = gm.tune(target, chosen, error=0.02)
     assert max(tuned[name].relative for name in chosen) < 0.022
     assert tuned.seconds is not None
-    assert tuned.plan.gradients < 2000  # 2500 independent draws have this error
+    assert tuned.plan.gradients < 2500  # as many independent draws have this error
 
 
 def test_account_says_what_was_tried_and_why(heart):
@@ -146,45 +129,35 @@ def test_account_says_what_was_tried_and_why(heart):
     )
     tuned = gm.tune(plan)
     assert tuned.plan.gradients <= 1.01 * plan.gradients
-    assert tuned.gains["plain SGLD"] > 30
     assert tuned.gains["untuned plan"] > 30
     assert tuned.gains["reversible"] >= 0.9
     text, page, content = str(tuned), tuned._repr_html_(), tuned.to_dict()
     for shown in (text, page):
         assert "leimkuhler_matthews, reversible" in shown
+        assert "hfhr_splitting, friction 1" in shown
         assert "chosen" in shown
         assert "untuned plan" in shown
     assert content["plan"]["scheme"] == tuned.plan.scheme.name
-    assert len(content["tried"]) >= 2
-    assert tuned.spent < 0.12 * tuned.gradients  # no further family: tuning takes about a tenth of the budget
-    assert "Not tried" in tuned.reason
-    assert "balanced, reversible" in tuned.reason
+    assert len(content["tried"]) == 4
+    row = tuned["m0"]
+    assert row.expected == pytest.approx(math.sqrt(row.bias**2 + row.bias_error**2 + row.std_error**2))
 
 
-@pytest.mark.slow
-def test_several_modes_are_said():
-    tuned = gm.tune(untuned(BIMODAL, 2), gradients=4000)
-    assert any("2 modes" in text for text in tuned.warnings)
-    assert any("NUTS" in text for text in tuned.warnings)
-    starts = np.asarray(tuned.plan.start)
-    assert 0.4 < np.mean(starts[:, 0] > 0) < 0.9  # 2/3 of the law
+def test_modes_between_which_chains_do_not_move_are_said():
+    tuned = gm.tune(untuned(APART, 2), gradients=4000)
+    assert any("There may be several modes" in text for text in tuned.warnings)
+    assert set(np.sign(np.asarray(tuned.plan.start)[:, 0])) == {-1.0, 1.0}
 
 
 def test_large_data_are_read_in_small_batches():
     rng = np.random.default_rng(0)
-    X = np.concatenate([np.ones((50_000, 1)), rng.standard_normal((50_000, 3))], axis=1)
+    X = np.concatenate([np.ones((120_000, 1)), rng.standard_normal((120_000, 3))], axis=1)
     y = rng.random(len(X)) < 1 / (1 + np.exp(-X @ [0.3, 1.0, -0.5, 0.0]))
     target = gm.targets.LogisticRegression(X, y)
-    tuned = gm.tune(target, observables={"b": gm.observables.linear([0.0, 1.0, 0.0, 0.0])}, gradients=50)
+    tuned = gm.tune(target, {"b": gm.observables.linear([0.0, 1.0, 0.0, 0.0])}, gradients=50)
     assert tuned.plan.oracle.order == 2
     assert tuned.gradients <= 1.01 * 50
     assert tuned["b"].relative < 0.01  # 10⁴ effective draws from 50 passes over the data
-
-
-def test_gradients_are_counted():
-    with metered() as outer, metered() as inner:
-        gm.targets.Quadratic([1.0]).gradients(np.zeros((3, 1)))
-    assert outer.gradients == inner.gradients == 3
 
 
 @pytest.mark.parametrize(
@@ -193,6 +166,7 @@ def test_gradients_are_counted():
         ({"gradients": -1}, "`gradients`"),
         ({"gradients": 10, "error": 0.1}, "Pass one of"),
         ({"error": 0.0}, "`error`"),
+        ({"num_chains": 10**9}, "`num_chains`"),
     ],
 )
 def test_wrong_budgets_are_refused(asked, message):
@@ -202,7 +176,7 @@ def test_wrong_budgets_are_refused(asked, message):
 
 def test_a_target_without_dimension_needs_a_start():
     with pytest.raises(gm.InvalidInput, match=r"Pass `start`"):
-        gm.tune(BIMODAL)
+        gm.tune(APART)
 
 
 def test_observable_that_is_not_finite_is_named():
@@ -216,20 +190,28 @@ def test_one_parameter_and_a_constant_observable():
         untuned(gm.targets.Quadratic([2.0]), 1, observables={"x": lambda t: t[0], "one": lambda t: 0 * t[0] + 1})
     )
     run = gm.run(tuned.plan, progress=False)
-    assert abs(run.mean["x"]) < 6 * math.sqrt(tuned.expected["x"] ** 2 + run.std_error["x"] ** 2)
+    assert abs(run.mean["x"]) < 6 * tuned.expected["x"]
     assert run.mean["one"] == pytest.approx(1.0)
     assert tuned.expected["one"] == tuned.bias["one"] == 0.0  # and not infinite
 
 
+def test_seconds_set_the_length_of_a_run():
+    """A run of 0.2 s has as many steps as the machine makes in it; the speed is known to a factor of ten on a busy machine."""
+    tuned = gm.tune(untuned(gm.targets.CosinePerturbed(2, 0.5), 2), seconds=0.2)
+    assert 0.02 < tuned.seconds < 2.0
+
+
 def test_many_parameters_are_tuned_without_matrices():
-    plan = untuned(gm.targets.Quadratic(np.geomspace(0.1, 10.0, 1200)), 1200, num_steps=20_000)
-    tuned = gm.tune(plan, gradients=20_000)
+    """Errors are measured here too: the truth is known, and 6 stated errors are not passed."""
+    precision = np.geomspace(0.1, 10.0, 1200)
+    plan = untuned(gm.targets.LogDensity(lambda t: -0.5 * jnp.sum(precision * t**2)), 1200)
+    tuned = gm.tune(plan, gradients=40_000)
     assert str(tuned.plan.scheme) == "hfhr_splitting"
-    assert tuned.plan.gradients + tuned.spent <= 20_000
-    assert math.isnan(tuned.expected["x"])  # not known, and a warning says so
-    assert any("not predicted" in text for text in tuned.warnings)
-    with pytest.raises(gm.InvalidInput, match="pass `gradients`"):
-        gm.tune(plan, error=0.01)
+    assert tuned.plan.gradients <= 1.01 * 40_000
+    run = gm.run(tuned.plan, progress=False)
+    for name, truth in {"x": 0.0, "x²": 10.0}.items():
+        assert tuned[name].relative < 0.1
+        assert abs(run.mean[name] - truth) < 6 * tuned.expected[name]
 
 
 def test_heavy_tails_are_named():
@@ -239,15 +221,23 @@ def test_heavy_tails_are_named():
     assert any(text.startswith("x²: the observable has heavy tails") for text in tuned.warnings)
 
 
-def test_a_bias_that_trials_do_not_know_well_enough_is_measured():
-    """On a cosine target trials of some hundred gradients know a bias to a third of the error at best."""
-    target = gm.targets.CosinePerturbed(2, 1.2)
-    observables = {"square": gm.observables.square([1.0, 0.0])}
-    tuned = gm.tune(target, observables=observables, error=0.02)
-    assert 0.3 * 0.02 < tuned["square"].largest_bias / tuned["square"].sd < 0.02
-    t = np.linspace(-12, 12, 20_001)
-    weight = np.exp(-0.5 * t**2 - 1.2 * np.cos(t))
-    with pytest.warns(gm.GyromcWarning, match="4 modes"):
-        found = gm.expect(target, observables, error=0.02, progress=False)["square"]
-    assert found.recommended[0] < np.sum(t**2 * weight) / np.sum(weight) < found.recommended[1]
-    assert "pairs of chains" in found.bias_method
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["log-gamma", "funnel"])
+def test_promises_hold_far_from_gaussians(shape):
+    """Over 12 runs of 3 tunings the root mean square of error over expected error; it was 1.6 to 3.2 before."""
+    if shape == "log-gamma":
+        target, truth = gm.targets.LogDensity(lambda t: jnp.sum(0.5 * t - jnp.exp(t))), (-1.9635100260, 8.7902135)
+        observables = {"x": gm.observables.linear([1.0, 0.0]), "x²": gm.observables.square([1.0, 0.0])}
+    else:
+        target = gm.targets.LogDensity(lambda t: -(t[0] ** 2) / 4.5 - t[1] ** 2 * jnp.exp(-t[0]) / 2 - t[0] / 2)
+        truth, observables = (
+            (0.0, 2.25),
+            {"v": gm.observables.linear([1.0, 0.0]), "v²": gm.observables.square([1.0, 0.0])},
+        )
+    squares = []
+    for seed in range(3):
+        tuned = gm.tune(target, observables, gradients=20_000, start=np.zeros(2), seed=seed)
+        for again in range(4):
+            run = gm.run(tuned.plan.replace(seed=100 + 10 * seed + again).knowing(tuned.plan.model), progress=False)
+            squares += [((run.mean[n] - t) / tuned.expected[n]) ** 2 for n, t in zip(observables, truth, strict=True)]
+    assert 0.2 < math.sqrt(np.mean(squares)) < 1.5

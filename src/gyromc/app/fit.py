@@ -117,16 +117,16 @@ def predict_rows(
     json: Json = False,
 ) -> None:
     """Predict for the rows of a file from a saved model: one line of CSV per row, with its errors."""
-    from gyromc.app.loading import load
     from gyromc.app.output import print_json
     from gyromc.checks import require
-    from gyromc.show.files import csv_text, require_file, write_atomically
+    from gyromc.io.saved import load
+    from gyromc.show.files import csv_text, require_output, write_atomically
     from gyromc.show.numbers import counted
     from gyromc.show.progress import say
     from gyromc.tables.findings import predictions
     from gyromc.tables.saved import FittedModel
 
-    require_file(None if out is None else Path(out), "--out")
+    require_output(out, "--out", model, data)
     found = load(model)
     require(
         isinstance(found, FittedModel),

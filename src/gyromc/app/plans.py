@@ -1,5 +1,6 @@
 """`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`."""
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,10 @@ from gyromc.app.distributed import Coordinator, Distributed, Processes, ProcessI
 from gyromc.app.output import Json, answer, print_json
 
 if TYPE_CHECKING:
+    from gyromc.plan import Plan
     from gyromc.results import Run
 
-__all__ = ["register"]
+__all__ = ["find", "register"]
 
 INTERRUPTED = 130  # the status after Ctrl-C
 
@@ -41,6 +43,35 @@ def register(app: typer.Typer) -> None:
     )(tune)
 
 
+def is_plan_file(what: str) -> bool:
+    """Whether the name is that of a plan file: a path ending in .toml, or any path that exists."""
+    from gyromc.io.planfiles import is_file
+
+    return what.endswith(".toml") or is_file(Path(what))
+
+
+def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
+    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
+
+    `step_size` replaces the file's step size; an experiment's smallest is the default.
+    """
+    from gyromc.errors import InvalidInput
+    from gyromc.io.planfiles import load
+    from gyromc.paper.catalogue import CATALOGUE
+    from gyromc.stepsizes import read_step_size
+
+    step_size = None if step_size is None else read_step_size(step_size)
+    if is_plan_file(what):
+        plan = load(what, allow_import)
+        return plan if step_size is None else plan.replace(step_size=step_size)
+    if what not in CATALOGUE:
+        near = difflib.get_close_matches(what, CATALOGUE, n=3, cutoff=0.4)
+        hint = f" Did you mean {', '.join(near)}?" if near else f" There are: {', '.join(CATALOGUE)}."
+        raise InvalidInput(f"{what!r} is neither a plan file (those end in .toml) nor an experiment.{hint}")
+    experiment = CATALOGUE[what]
+    return experiment.plan(step_size=min(experiment.step_sizes) if step_size is None else step_size)
+
+
 def predict(
     what: What,
     step_size: StepSize = None,
@@ -49,7 +80,6 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict what a plan will deliver: V, V_0, RMSE, bias, stability, verdicts. Nothing is sampled."""
-    from gyromc.app.planfiles import find
     from gyromc.prediction.predict import predict
 
     prediction = predict(find(what, step_size, allow_import), digits=digits)
@@ -85,12 +115,11 @@ def run(
     wait: Wait = 300,
 ) -> None:
     """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
-    from gyromc.app.planfiles import find
     from gyromc.engines import run
-    from gyromc.show.files import require_file
+    from gyromc.show.files import require_output
 
     progress = join(distributed, coordinator, process_id, processes, wait)
-    require_file(save if is_first() else None, "--save")
+    require_output(save if is_first() else None, "--save", what)
     plan = find(what, step_size, allow_import)
     changes = {"num_chains": num_chains, "num_steps": num_steps, "seed": seed}
     plan = plan.replace(**{name: value for name, value in changes.items() if value is not None})
@@ -114,13 +143,13 @@ def continue_(
     wait: Wait = 300,
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
-    from gyromc.app.loading import load
     from gyromc.checks import require
+    from gyromc.io.saved import load
     from gyromc.results import Run
-    from gyromc.show.files import require_file
+    from gyromc.show.files import require_output
 
     join(distributed, coordinator, process_id, processes, wait)
-    require_file(save if is_first() else None, "--save")
+    require_output(save if is_first() else None, "--save")
     run = load(saved, allow_import=allow_import)
     require(
         isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
@@ -148,7 +177,7 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of plan files, with which editors check and complete them."""
-    from gyromc.app.schema import plan_schema
+    from gyromc.io.kinds import plan_schema
 
     print_json(plan_schema())
 
@@ -167,20 +196,23 @@ def tune(
 ) -> None:
     """Choose the sampler and step size with the smallest error for a budget: the plan's own when none is given."""
     from gyromc.app.accounts import page
-    from gyromc.app.planfiles import find
-    from gyromc.app.saving import require_saveable, text_of
+    from gyromc.checks import require
     from gyromc.extras import require_extra
-    from gyromc.show.files import require_file, write_atomically
+    from gyromc.io.planfiles import text_of
+    from gyromc.show.files import require_output, write_atomically
     from gyromc.show.progress import say
     from gyromc.tuning.tune import tune
 
-    require_file(html, "--html")
+    require_output(html, "--html", what, save)
     if html is not None:
         require_extra("report", "`--html`")
-    require_file(save, "--save")
+    require_output(save, "--save", what)
     plan = find(what)
-    if save is not None:
-        require_saveable(what)
+    require(
+        save is None or is_plan_file(what),
+        f"`--save` needs a plan file to take target and observables from: {what!r} is an experiment. Write its target into a "
+        "plan file, or use `gyromc.tune` in Python.",
+    )
     tuned = tune(plan, gradients=gradients, error=error, seconds=seconds, seed=seed, say=say)
     if save is not None:
         write_atomically(save, text_of(tuned.plan, Path(what), save))

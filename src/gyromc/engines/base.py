@@ -6,15 +6,18 @@ here takes a plan and returns the `EngineState` before the first step; `two_sum`
 digits; `batch_length` says after how many steps the sums are copied.
 """
 
+import copy
 import math
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
+from gyromc.checks import require
 from gyromc.flat import ravel
 from gyromc.plan import Plan
 from gyromc.results import EngineState
+from gyromc.starts import Start
 
 
 class Session(Protocol):
@@ -95,6 +98,21 @@ def initial_state(plan: Plan) -> EngineState:
         z[:, d : 2 * d] = plan.starts.r
     sums = np.zeros((R, columns), dtype)
     return EngineState(0, z, sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
+
+
+def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
+    """Raise `InvalidInput` where a stored state lacks the arrays that an engine moves: compiled loops trust their sizes."""
+    one = copy.copy(plan)
+    object.__setattr__(one, "num_chains", 1)
+    object.__setattr__(one, "starts", Start(np.zeros((1, plan.dim))))
+    begun = engine.initial_state(one)
+    for name in ("z", "high", "low", "failed_at", "generator"):
+        found, like = getattr(state, name), getattr(begun, name)
+        wanted = None if like is None else (like.dtype, (plan.num_chains, *like.shape[1:]))
+        require(
+            wanted == (None if found is None else (found.dtype, found.shape)),
+            f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.",
+        )
 
 
 def two_sum(high, low, value):

@@ -19,7 +19,7 @@ import numpy as np
 from gyromc import processes
 from gyromc.checks import one_of, positive, require, shown, whole
 from gyromc.engines import limits
-from gyromc.engines.base import batch_length
+from gyromc.engines.base import batch_length, check_state
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
@@ -72,7 +72,6 @@ def run(
     checkpoint: str | Path | None = None,
     every: str | int = "60s",
     keep: int = 3,
-    checkpoint_format: str = "archive",
     mesh: Any = None,
 ) -> Run:
     """Run the chains of a plan and average its observables.
@@ -97,8 +96,6 @@ def run(
     - `checkpoint`: a directory for checkpoints of this plan alone; made where there is none. Left out: nothing is saved.
     - `every`: how often: `"30s"`, `"5min"`, `"2h"`, or a number of steps.
     - `keep`: how many checkpoints stay; where the newest is damaged, the one before it is used.
-    - `checkpoint_format`: how the state of the chains is stored: `"archive"`, in one file, or `"orbax"`, for large states that
-      are spread over devices (the extra `orbax`). A run that was stopped may go on with the other one.
     - `mesh`: a `jax.sharding.Mesh`, or a dictionary of sizes, with axes out of `"chains"`, `"data"` (rows) and `"parameters"`:
       what is spread over several devices (docs/scale.md). Left out: the chains, over all devices. On a CPU the axis `"chains"`
       never changes the numbers.
@@ -121,7 +118,7 @@ def run(
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, _together().SharedCheckpoints(*stored, ended, checkpoint_format) as checkpoints:
+    with delayed() as ended, _together().SharedCheckpoints(*stored, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -133,7 +130,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     options = before.options
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
-        choose(plan, options.engine, options.mesh)
+    choose(plan, options.engine, options.mesh)
     limits.check_length(plan)
     if processes.count() > 1:
         _together().require_same(plan, options, before.state.step)
@@ -183,6 +180,8 @@ def _execute(
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
+        if before is not None:
+            check_state(before.state, ENGINES[options.engine], plan)
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
         loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began

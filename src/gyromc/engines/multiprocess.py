@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc import __version__, processes
-from gyromc.archive import read_archive, unpack, write_archive
-from gyromc.engines.checkpoints import NUMBERS, STATE, Checkpoints
+from gyromc import processes
 from gyromc.errors import InvalidInput
-from gyromc.packing import PIECES, description, differences, prepared, remember, versions
+from gyromc.io.archive import read_archive, write_archive
+from gyromc.io.checkpoints import NUMBERS, Checkpoints
+from gyromc.io.plans import PLAIN, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.interruption import Interruption
@@ -102,11 +102,10 @@ def _sent(content: Any) -> Any:
         path = Path(folder) / "message.gyromc"
         own = np.zeros(0, np.uint8)
         if processes.index() == 0:
-            write_archive(path, KIND, {"content": content}, PIECES | STATE, __version__)
+            write_archive(path, KIND, {"content": content}, PLAIN)
             own = np.frombuffer(path.read_bytes(), np.uint8)
         path.write_bytes(processes.joined(own).tobytes())
-        archive = read_archive(path)
-        return unpack(archive.content, archive.arrays, PIECES | STATE)["content"]
+        return PLAIN.unpack(read_archive(path))["content"]
 
 
 def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:

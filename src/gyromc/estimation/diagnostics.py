@@ -4,6 +4,7 @@ Input: a run and its estimates. Output: warnings, each with what to do, and hint
 curvature of the target where the chains have been, and the target's tails.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 
@@ -15,10 +16,12 @@ from gyromc.estimation.bias import order_of_bias
 from gyromc.estimation.estimates import Estimate
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.results import Run
+from gyromc.results import Run, flat_draws
 from gyromc.shape.trust import MOST_PARAMETERS
+from gyromc.solve.draws import check
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod
+from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
 
 HEAVY = (
@@ -28,12 +31,14 @@ HEAVY = (
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
 VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
+MOST_CHECKED, LEAST_CHECKED = 4096, 8  # draws whose gradients are tested: of all chains, and of each
+MOST_TOUCHED = 2e9  # numbers of the data that this may read
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
-def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = False) -> Iterator[str]:
-    """What may be wrong and what to do about it; `bias_counted`: the bias is part of an error that was asked for."""
-    dominated = [name for name, row in rows.items() if row.bias_dominates and not bias_counted]
+def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
+    """What may be wrong and what to do about it."""
+    dominated = [name for name, row in rows.items() if row.bias_dominates]
     if dominated:
         less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
         yield (
@@ -48,6 +53,7 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], bias_counted: bool = Fal
     yield from (
         _uneven(row) for name, row in rows.items() if name not in heavy and row.average.uneven and grows(run, name)
     )
+    yield from _unlike_target(run)
     if run.failures:
         yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
 
@@ -109,6 +115,22 @@ def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
         f"{row.name}: a chain lasts only {shown:.0f} relaxation times, so its error is too small. Run "
         f'{max(1.1, enough / shown):.1f} times longer, run several chains, or keep draws and pass `method="plug-in"`.'
     )
+
+
+def _unlike_target(run: Run) -> Iterator[str]:
+    """Whether kept draws follow the target, by functions whose mean is known to be zero: a large bias shows there (T13)."""
+    plan, good = run.plan, ~run.diverged
+    if run.draws is None or not np.any(good):
+        return
+    rows = flat_draws(run.draws, good)
+    chains, rows_of_data = int(good.sum()), plan.target.num_data if isinstance(plan.target, SumOverData) else 1
+    theta = rows.reshape(chains, -1, plan.dim)
+    most = min(MOST_CHECKED, MOST_TOUCHED / (rows_of_data * plan.dim)) / chains
+    theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
+    if theta.shape[1] < LEAST_CHECKED or theta[..., 0].size < 8 * LEAST_CHECKED:
+        return
+    with contextlib.suppress(InvalidInput):  # a density that is zero at a draw
+        yield from check(theta, plan).warnings
 
 
 def _uneven(row: Estimate) -> str:

@@ -140,7 +140,7 @@ class Estimates(Records[Estimate], Shown):
 
     `found["x"].mean` and `found.mean["x"]` are the same number, and so for every attribute of a row. `run` is what they were
     estimated from, `level` that of the intervals; `warnings` say what may be wrong and what to do, none when all is well; `hints`
-    say what is not known and was not looked at. `tuning` is the account of how `run.plan` was chosen, None where it was given.
+    say what is not known and was not looked at.
     """
 
     run: Run
@@ -148,7 +148,6 @@ class Estimates(Records[Estimate], Shown):
     rows: Mapping[str, Estimate]
     warnings: list[str]
     hints: list[str] = dataclasses.field(default_factory=list)
-    tuning: Any = None
 
     _result = "estimate"
     mean = Column[float]("The mean over the chains that did not fail.")

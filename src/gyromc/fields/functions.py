@@ -83,8 +83,8 @@ class Fields:
         s = -gradient * self.scale
         a, b = self.pairs
         apart = a != b
-        # T11: ∇·v - v·∇U for v = e_b; ∇(z_a z_b); z_a e_b - z_b e_a; w_a w_c e_b, w = z in the bulk
-        forward, backward = z[:, a] * s[:, b], z[:, b] * s[:, a]
+        # ∇·v - v·∇U for v = e_b; ∇(z_a z_b); z_a e_b - z_b e_a; w_a w_c e_b, w = z in the bulk
+        forward, backward = z[:, a] * s[:, b], z[:, b] * s[:, a]  # T11
         columns = [
             s if self.constants else s[:, :0],
             forward + backward + 2.0 * (a == b),
@@ -98,7 +98,7 @@ class Fields:
 
     def virial(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """1 - z_i σ_i ∂_iU of every coordinate: its average is the relative error of a variance (T13)."""
-        return 1.0 - (theta - self.center) * gradient
+        return 1.0 - (theta - self.center) * gradient  # T13
 
 
 def choose_fields(

@@ -97,7 +97,7 @@ def posterior_datatree(found: Posterior) -> DataTree:
         import xarray
     draws = np.stack([chain[_repeated(weights)] for chain, weights in zip(found.draws, found.weights, strict=True)])
     target = None if found.model is None else found.model.target
-    values = draws if target is None else target.reported(shaped(found.model.unravel, draws))
+    values = draws if found.model is None else found.model.target.reported(shaped(found.model.unravel, draws))
     dims, coords = ({}, {}) if target is None else _axes(target)
     account = {**dataclasses.asdict(found.account), "warnings": list(found.warnings)}
     attributes = {"/": LIBRARY | account, "posterior": LIBRARY}

@@ -9,19 +9,18 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
 
-from gyromc import __version__
-from gyromc.archive import write_archive
 from gyromc.checks import positive, require
-from gyromc.regression.draws import Draws, Predictions
+from gyromc.io.archive import write_archive
+from gyromc.io.codec import Codec, known_classes
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
 from gyromc.regression.fit import relative_error
 from gyromc.regression.problem import read
 from gyromc.regression.sampling import Sampled, sample
-from gyromc.regression.standardised import Standardised, standardise
-from gyromc.regression.stored import POSTERIOR_CLASSES
+from gyromc.regression.standardised import RowSums, Standardised, standardise
 
-__all__ = ["KIND", "STACKED", "BayesianEstimator", "dense"]
+__all__ = ["CODEC", "STACKED", "BayesianEstimator", "dense"]
 
-KIND = "estimator"
+KIND, CODEC = "estimator", Codec(POSTERIOR_CLASSES | known_classes(RowSums))
 LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
 MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
 STACKED = tuple(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "sd_", "std_error_", "bias_"))
@@ -92,7 +91,7 @@ class BayesianEstimator(BaseEstimator):
             parameters["random_state"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
         content = {"estimator": type(self).__name__, "parameters": parameters, "fitted": fitted}
-        write_archive(path, KIND, content, POSTERIOR_CLASSES, __version__)
+        write_archive(path, KIND, content, CODEC)
 
     def predictions(self, X) -> Predictions:
         """Predictions at the rows of X: Monte Carlo error, posterior sd and noise apart (`gyromc.regression.draws`)."""

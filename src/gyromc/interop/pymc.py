@@ -4,6 +4,9 @@ Input: a `pymc.Model`. Output: a target over its value variables (the unconstrai
 random variables and deterministics as PyMC names them. Needs the extra `pymc`, which is imported with this module only.
 """
 
+# PyMC is not in the environment that types are checked in: it needs other versions of packages than the other extras.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 import contextlib
 import os
 import warnings
@@ -55,7 +58,7 @@ class Graphs:
     A function takes values of `inputs` and the large arrays of the model (`data`).
     """
 
-    def __init__(self, model: "pymc.Model"):
+    def __init__(self, model: Any):
         self.model, self._made = model, {}
         self.latent = {rv.name: rv for rv in model.free_RVs}
         self.derived = {rv.name: rv for rv in model.deterministics}
@@ -169,7 +172,7 @@ class PyMCPosterior(ModelPosterior):
         return self.graphs.call(what, [params[name] for name, _ in self.shapes], self.data)
 
 
-def target(model: "pymc.Model | None" = None) -> PyMCPosterior:
+def target(model: Any = None) -> PyMCPosterior:
     """A PyMC model's posterior as a target: `gm.expect(target(model))` has the mean of every variable.
 
     **Arguments:**

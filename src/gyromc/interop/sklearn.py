@@ -4,26 +4,23 @@ Arrays, sparse matrices or data frames in, as scikit-learn passes them; out esti
 cross-validation, pickled as plain arrays. The computation is in `gyromc.regression`.
 """
 
-from pathlib import Path
+import warnings
 from typing import Any
 
 import numpy as np
 
-from gyromc import __version__
-from gyromc.archive import Archive, unpack
 from gyromc.checks import positive, require
-from gyromc.errors import InvalidInput
 from gyromc.extras import needs
+from gyromc.io.archive import Archive
 from gyromc.regression.sampling import Sampled
 from gyromc.regression.standardised import RowSums
-from gyromc.regression.stored import POSTERIOR_CLASSES
 
 with needs("sklearn", "`gyromc.interop.sklearn`"):
     from sklearn.base import ClassifierMixin, RegressorMixin
     from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.multiclass import check_classification_targets
 
-    from gyromc.interop.estimators import STACKED, BayesianEstimator
+    from gyromc.interop.estimators import CODEC, STACKED, BayesianEstimator
 
 __all__ = [
     "BayesianLinearRegression",
@@ -293,18 +290,19 @@ ESTIMATORS = {
 }
 
 
-def restored(archive: Archive, path: str | Path) -> Any:
+def restored_estimator(archive: Archive) -> Any:
     """Return the estimator of an archive that was read."""
-    try:
-        content = unpack(archive.content, archive.arrays, POSTERIOR_CLASSES)
-        found = ESTIMATORS[content["estimator"]](**content["parameters"])
-        for name, value in content["fitted"].items():
-            if not name.endswith("_") or name.startswith("_"):
-                raise ValueError(f"{name!r} is no fitted attribute")
-            setattr(found, name, value)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InvalidInput(
-            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
-            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or fit again."
-        ) from None
+    content = CODEC.unpack(archive)
+    known = ESTIMATORS[content["estimator"]]
+    # Parameters that there are no more, in files of earlier versions, are left out.
+    parameters = {name: value for name, value in content["parameters"].items() if name in known._get_param_names()}
+    found: Any = known(**parameters)
+    for name, value in content["fitted"].items():
+        if not name.endswith("_") or name.startswith("_"):
+            raise ValueError(f"{name!r} is no fitted attribute")
+        setattr(found, name, value)
+    # One row shows whether the parts fit each other; that it has no names of columns does not matter.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.predict(np.zeros((1, found.n_features_in_)))
     return found

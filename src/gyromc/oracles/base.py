@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import numbers, require, shown
 from gyromc.targets import SumOverData, Target
@@ -79,7 +80,7 @@ class Gaussian(Oracle):
     ```
     """
 
-    tau: np.ndarray
+    tau: Float[np.ndarray, ""]
 
     def __init__(self, tau: float):
         self.tau = numbers(tau, "tau")

@@ -3,7 +3,7 @@
 Input: a plan and its results. Output: the same results in a later run with the same plan, engine and package version. An entry is
 written whole or not at all, after a checksum of its key and content; a damaged one is computed again, with a warning. `obtain`
 takes jobs and a place and returns their results by key: those in the cache, and the others as the place computes them, each
-stored once it is finished. `SentPlan` is a plan that can be pickled.
+stored once it is finished.
 """
 
 import contextlib
@@ -21,12 +21,9 @@ import jax
 import numpy as np
 
 import gyromc
-from gyromc.archive import pack, unpack
 from gyromc.checks import require
 from gyromc.errors import GyromcWarning
-from gyromc.packing import PIECES, packed_plan, unpacked_plan
 from gyromc.plan import Plan
-from gyromc.references import References
 from gyromc.results import Run
 from gyromc.show.files import json_text, locked, require_writable, write_atomically
 from gyromc.show.interruption import interruptible
@@ -236,19 +233,3 @@ def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> 
         except KeyboardInterrupt:
             raise Interrupted(f"{len(values)} of {total} pieces are kept in {cache.directory}") from None
     return Obtained(values, frozenset(computed))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SentPlan:
-    """A plan, packed when it is pickled and unpacked where it arrives; no function of a plan that can be stored is lost."""
-
-    plan: Plan
-
-    def __reduce__(self):
-        arrays: dict[str, np.ndarray] = {}
-        content = pack(packed_plan(self.plan), arrays, PIECES, References())
-        return _arrived, (content, arrays)
-
-
-def _arrived(content: Any, arrays: Mapping[str, np.ndarray]) -> SentPlan:
-    return SentPlan(unpacked_plan(unpack(content, arrays, PIECES, References(allow_import=True))))

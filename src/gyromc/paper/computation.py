@@ -23,9 +23,10 @@ import gyromc
 from gyromc import engines
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.io.plans import SentPlan
 from gyromc.memory import num_threads
 from gyromc.paper.analysis import variants
-from gyromc.paper.cache import Cache, Job, Obtained, Piece, SentPlan, fingerprint, obtain
+from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
 from gyromc.paper.catalogue import Experiment, Profile, seconds
 from gyromc.plan import Plan, paper_steps
 from gyromc.show.progress import Progress

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
+from gyromc.io.codec import known_classes
 from gyromc.regression.averages import (
     Averages,
     against_first,
@@ -27,15 +29,18 @@ from gyromc.regression.averages import (
 )
 from gyromc.regression.problem import GroupTerm
 from gyromc.regression.standardised import Units
+from gyromc.targets import families
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 __all__ = [
     "MOST_DRAWS",
+    "POSTERIOR_CLASSES",
     "Draws",
     "GroupDraws",
     "Predictions",
     "Predictive",
     "ResponseKind",
+    "check_posterior",
     "quantile_errors",
     "sd_errors",
 ]
@@ -128,8 +133,8 @@ class GroupDraws:
     name: str
     columns: tuple[str, ...]
     levels: tuple[str, ...]
-    deviations: np.ndarray
-    root: np.ndarray
+    deviations: Float[np.ndarray, "chains draws levels k"]
+    root: Float[np.ndarray, "chains draws k k"]
 
     @property
     def mean(self) -> np.ndarray:
@@ -193,8 +198,8 @@ class Draws:
 
     likelihood: Likelihood
     units: Units
-    theta: np.ndarray
-    given: tuple[np.ndarray, ...] = ()
+    theta: Float[np.ndarray, "chains draws size"]
+    given: tuple[Float[np.ndarray, "chains draws"], ...] = ()
     groups: tuple[GroupDraws, ...] = ()
 
     @property
@@ -451,3 +456,18 @@ def _by_draw(given: np.ndarray, chains: int, draws: int) -> np.ndarray:
     if given.ndim < 2:
         return given
     return np.broadcast_to(given, (chains, draws, given.shape[-1])).reshape(chains * draws, -1)
+
+
+POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *families.LIKELIHOODS)
+"""The classes that a stored posterior is made of, by name: what a saved file may hold, and nothing else."""
+
+
+def check_posterior(found: Any) -> None:
+    """Raise `ValueError` where the parts of a stored posterior do not fit each other."""
+    shape = found.theta.shape
+    columns = found.likelihood.outputs * found.units.rows(np.zeros((1, found.num_columns))).shape[1]
+    groups = all(
+        group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns)) for group in found.groups
+    )
+    if shape[2] != columns or not groups:
+        raise ValueError("the draws of the posterior do not have the shape of the model")

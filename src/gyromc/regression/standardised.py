@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.problem import GroupTerm, Prior, Problem
@@ -38,13 +39,13 @@ class Units:
     - `location`: prior means of the coefficients, in the user's units.
     """
 
-    center: np.ndarray
-    scale: np.ndarray
+    center: Float[np.ndarray, " columns"]
+    scale: Float[np.ndarray, " columns"]
     y_center: float
     y_scale: float
     intercept: float
     noise: float = 1.0
-    location: np.ndarray | None = None
+    location: Float[np.ndarray, " columns"] | None = None
 
     @classmethod
     def of(
@@ -194,10 +195,10 @@ class RowSums:
     - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
     """
 
-    R: np.ndarray
+    R: Float[np.ndarray, "rows width"]
     count: float
-    ends: np.ndarray
-    two: np.ndarray
+    ends: Float[np.ndarray, "two columns"]
+    two: Bool[np.ndarray, " columns"]
 
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":

@@ -8,8 +8,7 @@ Q = 0 and D the inverse Fisher matrix this is stochastic gradient Fisher scoring
 from typing import Any
 
 import numpy as np
-from scipy import linalg
-from scipy.sparse import linalg as sparse
+import scipy
 
 from gyromc.checks import require
 from gyromc.dynamics import Dynamics
@@ -115,7 +114,7 @@ def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
     eigenvalues, basis = np.linalg.eigh((W + W.T) / 2)
     scale = float(np.max(np.abs(np.linalg.eigvalsh(2 * eta * D))))
     if eigenvalues[0] < -1e-12 * scale:
-        largest = 2 / float(linalg.eigh(G @ S.dense() @ G.T, D, eigvals_only=True)[-1])
+        largest = 2 / float(scipy.linalg.eigh(G @ S.dense() @ G.T, D, eigvals_only=True)[-1])
         _too_large(eta, largest)
     if eigenvalues[0] > 1e-9 * scale:
         return Dense(np.linalg.cholesky((W + W.T) / 2))
@@ -186,8 +185,8 @@ def _top_eigenvalue(diagonal: np.ndarray, factor: np.ndarray) -> float:
     if n <= factor.shape[1] + 2:
         return float(np.linalg.eigvalsh(np.diag(diagonal) + factor @ factor.T)[-1])
     apply: Any = lambda v: diagonal * v + factor @ (factor.T @ v)
-    shape: Any = sparse.LinearOperator((n, n), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-    return float(sparse.eigsh(shape, 1, v0=np.ones(n), return_eigenvectors=False)[0])
+    shape: Any = scipy.sparse.linalg.LinearOperator((n, n), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
+    return float(scipy.sparse.linalg.eigsh(shape, 1, v0=np.ones(n), return_eigenvectors=False)[0])
 
 
 def _diagonal(operator: Operator) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
@@ -49,7 +49,7 @@ class LeimkuhlerMatthews(Scheme):
         found, eta, D = _moments(plan, self), plan.eta, plan.dynamics.D
         P, Sigma = found.of_state(plan.augmented)
         half = np.eye(len(D)) / 2 - eta / 4 * D @ P
-        taken = linalg.solve_continuous_lyapunov(half, eta**2 * D @ Sigma @ D)  # T7: what the oracle brings
+        taken = scipy.linalg.solve_continuous_lyapunov(half, eta**2 * D @ Sigma @ D)  # T7: what the oracle brings
         return LeimkuhlerMatthews(_root(2 * eta * D - taken, self.name, "the gradients bring more noise than it draws"))
 
     def __call__(self, dynamics, y, gradient, xi, eta):

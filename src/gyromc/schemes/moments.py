@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
@@ -139,6 +139,6 @@ def variance_effect(plan: Any, found: GradientMoments) -> float:
     M = np.eye(len(P)) - eta * G @ P
     if np.linalg.eigvalsh(P)[0] <= 0 or np.max(np.abs(np.linalg.eigvals(M))) >= 1:
         return math.inf
-    X = linalg.solve_discrete_lyapunov(M, eta**2 * G @ (P + noise) @ G.T)
+    X = scipy.linalg.solve_discrete_lyapunov(M, eta**2 * G @ (P + noise) @ G.T)
     root = np.linalg.cholesky(P)
     return float(found.relative_error * np.max(np.linalg.eigvalsh(root.T @ X @ root)[-1]))

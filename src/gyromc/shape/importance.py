@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg, special
+import scipy
 
 from gyromc.errors import InvalidInput
 from gyromc.shape import secondmoments
@@ -90,7 +90,9 @@ class Sample:
     def tail_index(self) -> float:
         """The shape k of a Pareto law fitted to the largest weights times squared distances: means are reliable below 0.7."""
         mean, root = self.moments()
-        size = self.weights * np.sum(linalg.solve_triangular(root, (self.theta - mean).T, lower=True) ** 2, axis=0)
+        size = self.weights * np.sum(
+            scipy.linalg.solve_triangular(root, (self.theta - mean).T, lower=True) ** 2, axis=0
+        )
         size.sort()
         count = tail_count(len(size))
         beyond = size[-count:] - size[-count - 1]
@@ -100,14 +102,14 @@ class Sample:
         """Mean and lower Cholesky factor of the covariance."""
         mean = self.weights @ self.theta
         away = self.theta - mean
-        return mean, linalg.cholesky((away.T * self.weights) @ away, lower=True)
+        return mean, scipy.linalg.cholesky((away.T * self.weights) @ away, lower=True)
 
 
 def importance_sample(target: Target, center: Laplace, draws: int = DRAWS, seed: int = 0) -> Sample:
     """A weighted sample of a law, proposed by its Laplace approximation, a little inflated, with wide tails."""
     rng = np.random.default_rng(seed)
     d = len(center.mode)
-    mean, root = center.mode, linalg.solve_triangular(linalg.cholesky(center.precision), np.eye(d))
+    mean, root = center.mode, scipy.linalg.solve_triangular(scipy.linalg.cholesky(center.precision), np.eye(d))
     pilot = _around(target, mean, root, draws // 4, rng)
     if pilot.effective_size > 20 * d:  # the mode is not the mean: propose from the pilot's own moments
         mean, root = pilot.moments()
@@ -120,7 +122,7 @@ def _around(target: Target, mean: np.ndarray, root: np.ndarray, draws: int, rng:
     half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
     x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
     exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
-    return _weighted(target, mean + x @ root.T, np.asarray(special.logsumexp(exponents, axis=1, b=shares)))
+    return _weighted(target, mean + x @ root.T, np.asarray(scipy.special.logsumexp(exponents, axis=1, b=shares)))
 
 
 def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sample:
@@ -176,6 +178,6 @@ def _scrambled(target: Target, mean: np.ndarray, root: np.ndarray, power: int, s
     d = mean.size
     u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
     u = np.clip(u, 1e-12, 1 - 1e-12)
-    e = special.ndtri(u[:, :d]) / np.sqrt(2 * special.gammaincinv(dof / 2, u[:, d:]) / dof)
+    e = scipy.special.ndtri(u[:, :d]) / np.sqrt(2 * scipy.special.gammaincinv(dof / 2, u[:, d:]) / dof)
     log_proposal = -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
     return _weighted(target, mean + e @ root.T, log_proposal)

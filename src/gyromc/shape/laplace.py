@@ -6,7 +6,7 @@ A target over vectors and its mode in, a `Laplace` out; exact for a Gaussian tar
 import dataclasses
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from gyromc.errors import InvalidInput
 from gyromc.targets import Target
@@ -38,4 +38,4 @@ def laplace(target: Target, mode: np.ndarray) -> Laplace:
 
 def inverse_root(K: np.ndarray) -> np.ndarray:
     """Upper triangular R with RRᵀ = K⁻¹."""
-    return linalg.solve_triangular(linalg.cholesky(K, lower=True), np.eye(len(K)), lower=True).T
+    return scipy.linalg.solve_triangular(scipy.linalg.cholesky(K, lower=True), np.eye(len(K)), lower=True).T

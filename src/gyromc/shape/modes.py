@@ -11,16 +11,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg, optimize
+import scipy
 
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, doubled, spend
-from gyromc.shape.near_mode import some_rows
 from gyromc.targets import Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
-__all__ = ["descend", "find_mode", "newton"]
+__all__ = ["descend", "find_mode", "newton", "some_rows"]
 
+MANY = 1e7  # rows × columns, from which on some of the rows stand for all
+ENOUGH = 40_000  # rows, or
+PER_PARAMETER = 400  # for each parameter
 MOST_FOR_NEWTON = 500  # parameters whose Hessian is formed
 MOST_STEPS = 200
 FARTHEST = 1e11  # from the start, in units of its size or 1: a descent that goes further has no end
@@ -67,7 +69,7 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
             raise StopIteration
 
     options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
-    return optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
+    return scipy.optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
 
 
 def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
@@ -103,13 +105,13 @@ def newton(
         g = gradient(theta)
         step, fall = np.zeros_like(g), math.inf
         if factor is not None:
-            step = linalg.cho_solve(factor, g)
+            step = scipy.linalg.cho_solve(factor, g)
             fall = float(g @ step)
         if not (reuse and fall <= NEARER * before):  # else the Hessian of an earlier point does
             try:
-                factor = linalg.cho_factor(hessian(theta))
-                step = linalg.cho_solve(factor, g)
-            except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+                factor = scipy.linalg.cho_factor(hessian(theta))
+                step = scipy.linalg.cho_solve(factor, g)
+            except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
                 return theta
             fall = float(g @ step)
         before = fall
@@ -130,3 +132,16 @@ def newton(
         f"No posterior mode was found in {MOST_STEPS} Newton steps (U = {value:.6g}). Take a smaller `prior_scale`, "
         "and look for columns or responses of extreme size."
     )
+
+
+def some_rows(target: Target) -> Target:
+    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
+
+    Rows that are not in memory are always sampled: all of them where they are few.
+    """
+    if not isinstance(target, KnownLikelihood):
+        return target
+    count = max(ENOUGH, PER_PARAMETER * target.dim)
+    if isinstance(target, WithLikelihood) and (target.num_data * target.dim <= MANY or 4 * count >= target.num_data):
+        return target
+    return target.sampled(count)

@@ -6,7 +6,7 @@ shape k is reliable below `HEAVY`.
 """
 
 import numpy as np
-from scipy import special
+import scipy
 
 __all__ = ["HEAVY", "generalised_pareto", "smoothed", "tail_count"]
 
@@ -57,7 +57,7 @@ def _profile_average(x: np.ndarray, points: int) -> np.ndarray:
     b = 1 / x[:, -1:] + steps / (3 * quartile[:, None])
     k = np.mean(np.log1p(-b[:, :, None] * x[:, None, :]), axis=2)
     log_likelihood = count * (np.log(-b / k) - k - 1)
-    return np.sum(special.softmax(log_likelihood, axis=1) * b, axis=1)
+    return np.sum(scipy.special.softmax(log_likelihood, axis=1) * b, axis=1)
 
 
 def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         part = logs[fitted]
         np.put_along_axis(part, order[fitted, 1:], replaced, axis=1)
         logs[fitted] = part
-    return (logs - special.logsumexp(logs, axis=1, keepdims=True)).T, k
+    return (logs - scipy.special.logsumexp(logs, axis=1, keepdims=True)).T, k
 
 
 def _quantiles(levels: np.ndarray, k: np.ndarray, sigma: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg, special
+import scipy
 
 from gyromc.shape.gaussian import GaussianFit
 from gyromc.shape.importance import Sample
@@ -62,12 +62,12 @@ def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
     if not modes.several:
         return None
     (mean, root), d, count = sample.moments(), sample.theta.shape[1], len(modes.found)
-    away = [float(np.sum(linalg.solve_triangular(root, c.mode - mean, lower=True) ** 2)) for c in modes.found]
+    away = [float(np.sum(scipy.linalg.solve_triangular(root, c.mode - mean, lower=True) ** 2)) for c in modes.found]
     if max(away) > d + 4 * math.sqrt(2 * d):
         return f"the target has {count} modes, and the draws miss one of them"
     for center, share in zip(modes.found, modes.shares, strict=True):
         gap = sample.theta - center.mode
-        half = 2 * special.gammaincinv(
+        half = 2 * scipy.special.gammaincinv(
             d / 2, 0.5
         )  # the radius of half of the mode's Gaussian, squared: the median of χ²
         near = np.sum((gap @ center.precision) * gap, axis=1) <= half
@@ -89,7 +89,7 @@ def why_not_fitting(
     """Why draws of a Gaussian fit do not represent the target, or None: `checked` of them get importance weights."""
     away = sample.theta[:checked] - fit.mean
     exponents = 0.5 * np.sum((away @ fit.precision) * away, axis=1)
-    weights = special.softmax(exponents - target.potentials(sample.theta[:checked]))
+    weights = scipy.special.softmax(exponents - target.potentials(sample.theta[:checked]))
     worth = 1 / float(np.sum(weights**2))
     if not worth >= EVEN * checked:
         return f"{checked} draws of the Gaussian fit are worth {worth:.0f}"
@@ -99,7 +99,9 @@ def why_not_fitting(
 def _beyond(target: Target, sample: Sample) -> float:
     """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
     mean, root = sample.moments()
-    reach = float(np.max(np.linalg.norm(linalg.solve_triangular(root, (sample.theta - mean).T, lower=True), axis=0)))
+    reach = float(
+        np.max(np.linalg.norm(scipy.linalg.solve_triangular(root, (sample.theta - mean).T, lower=True), axis=0))
+    )
     out = np.geomspace(1, FARTHEST, OUTSIDE + 1)
     r = reach * np.concatenate([-out[:0:-1], np.linspace(-1, 1, INSIDE), out[1:]])
     energy = target.potentials((mean + r[:, None, None] * root.T).reshape(-1, len(mean))).reshape(len(r), -1)

@@ -10,8 +10,8 @@ import glob
 import io
 import json
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ __all__ = [
     "ResultsFile",
     "csv_text",
     "json_text",
-    "require_file",
+    "require_output",
     "require_writable",
     "results_folder",
     "write_atomically",
@@ -40,21 +40,27 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
     """Write a file whole or not at all; missing folders are made.
 
-    `content` may be a function that writes to an open binary file.
+    A symbolic link stays, and the file that it names is written. The file gets the permissions of the one that it replaces, or
+    those of the umask. `content` may be a function that writes to an open binary file.
     """
-    temporary = None
+    place, temporary = Path(os.path.realpath(path)), None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        require(
+            place.is_file() or not place.exists(), f"Cannot write {path}: a device, a pipe or a directory is there."
+        )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        with open(unfinished, "xb") as file:
+            temporary = unfinished
             if callable(content):
                 content(file)
             else:
                 file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        if place.exists():
+            shutil.copymode(place, temporary)
+        temporary.replace(place)
     except BaseException as error:
         if temporary is not None:
             with unhurried():
@@ -64,6 +70,27 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
                 f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory."
             ) from error
         raise
+
+
+def require_output(path: str | Path | None, option: str, *inputs: str | Path | None) -> None:
+    """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs.
+
+    Nothing is checked where the path is None.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    require(not path.is_dir(), f"`{option}` takes a file: {path} is a directory.")
+    require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
+    require(
+        path.is_file() or not path.exists(), f"`{option}` takes a file: {path} is a device or a pipe. Name another one."
+    )
+    for given in inputs:
+        if given is not None and path.exists() and os.path.exists(given):
+            require(
+                not os.path.samefile(path, given),
+                f"`{option} {path}` would overwrite {given}, which is read. Name another file.",
+            )
 
 
 def _refuse_files(directory: Path) -> None:
@@ -78,14 +105,6 @@ def _refuse_files(directory: Path) -> None:
         require(good, f"{path} is a file: pass a directory.")
 
 
-def require_file(path: Path | None, option: str) -> None:
-    """Raise `InvalidInput` where no file can be written to the path; nothing is checked where it is None."""
-    if path is None:
-        return
-    require(not path.is_dir(), f"`{option}` takes a file: {path} is a directory.")
-    require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
-
-
 def require_writable(directory: Path) -> None:
     """Make the directory and write a byte into it; raise `InvalidInput` if that fails."""
     _refuse_files(directory)
@@ -95,14 +114,19 @@ def require_writable(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
+def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) -> Iterator[Path]:
     """Yield an empty folder whose files move to `path` when the block ends; it is removed when the block raises.
 
     An earlier folder may hold files of the names `own` and nothing else; those are replaced. It is never renamed, so that it may
-    be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed.
+    be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed. None of the
+    `inputs`, files that are read, may be one of those that are replaced.
     """
     path = Path(os.path.realpath(path))
     _refuse_files(path)
+    for given in filter(None, inputs):
+        place = Path(os.path.realpath(given))
+        kept = place.parent != path or place.name not in own
+        require(kept, f"The results would overwrite {given}, which is read: pass another directory with `--out`.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")
@@ -110,14 +134,14 @@ def results_folder(path: str | Path, own: Collection[str]) -> Iterator[Path]:
         others = sorted(name for name in os.listdir(place) if name not in own) if place == path else []
         others = [name for name in others if not name.startswith(UNFINISHED)]
         require(not others, f"{path} holds other files ({', '.join(others[:3])}): pass another directory with `--out`.")
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        folder = place / f"{prefix}{secrets.token_hex(4)}"
+        folder.mkdir()
     except OSError as error:
         raise InvalidInput(f"Cannot write to {path}: {error.strerror or error}. Pass `--out` elsewhere.") from None
     with locked(folder):
         try:
             yield folder
             with unhurried():  # all files move, or none
-                folder.chmod(0o755)
                 _move_into_place(folder, path, own)
         except BaseException:
             with unhurried():  # nothing half-written stays, however slow the disk is

@@ -1,1 +1,1 @@
-"""The solver: warm up, sample, regress on zero-mean functions, check, and continue until the error is reached."""
+"""The solver: warm up, sample, regress on zero-mean functions, check, and continue until the error is reached (T12)."""

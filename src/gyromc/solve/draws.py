@@ -1,7 +1,7 @@
 """Anybody's draws, checked and sharpened by zero-mean functions: `gm.check` and `gm.sharpen`.
 
 Input: draws of any sampler and the target they are meant for. Output of `check`: the coordinates whose zero-mean functions do
-not average to zero (T13); of `sharpen`: means with errors, regressed on these functions (T11). Each takes one gradient for each
+not average to zero (T13); of `sharpen`: means with errors, regressed on these functions. Each takes one gradient for each
 draw. With few chains, a chain is cut into segments, and errors come from the differences between segments.
 """
 
@@ -135,7 +135,7 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     )
     # the step that would bring the mean of ∇U to zero, and E[z_i ∂_i U] = 1
     shift = -(gradient.mean(axis=0) @ covariance) / sd
-    virial = ((theta - center) * gradient - 1).mean(axis=0)
+    virial = ((theta - center) * gradient - 1).mean(axis=0)  # T13
     limit = -float(special.stdtrit(segments - 1, SETTINGS.chance / (4 * d)))
     rows, names = {}, _coordinates(question)
     z_of = lambda x: x.mean(axis=0) / np.maximum(x.std(axis=0, ddof=1) / math.sqrt(segments), 1e-300)

@@ -1,8 +1,8 @@
 """Chains for many rows of data, with the interface of `LangevinChains`: Leimkuhler–Matthews steps with mini-batch gradients.
 
 Input: a sum over data with many rows, near Gaussian around one mode. Output: rounds of states with the noisy gradients that moved
-them. The control variate of order 2 (T8) leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
-regression on zero-mean functions as exact ones do (T11). The size of the batch follows from the noise measured around the mode.
+them. The control variate of order 2 leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
+regression on zero-mean functions as exact ones do. The size of the batch follows from the noise measured around the mode.
 """
 
 import dataclasses

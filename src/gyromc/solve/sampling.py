@@ -1,14 +1,14 @@
 """What is kept of the states that are averaged: the regression's sums, averages of every round, some draws; and what they show.
 
-Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mean functions (T13), thinned draws with weights.
+Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mean functions, thinned draws with weights.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
-from scipy import special
 
 from gyromc.fields.functions import FieldGroup, Fields
 from gyromc.fields.regression import FieldRegression, Sharpened, calibrated_weights
@@ -104,7 +104,7 @@ class Sampling:
         chains, d = averages.shape
         mean, error = averages.mean(axis=0), averages.std(axis=0, ddof=1) / math.sqrt(chains)
         z = mean / np.where(error > 0, error, np.inf)
-        limit = -float(special.stdtrit(chains - 1, SETTINGS.chance / (2 * d)))
+        limit = _student_quantile(1 - SETTINGS.chance / (2 * d), chains - 1)
         off = np.flatnonzero((np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
         return [ZeroMeanTest(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
 
@@ -118,6 +118,18 @@ class Sampling:
             return theta, np.full((chains, count), 1 / (chains * count)), values
         functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d))[:, :size]
         return theta, calibrated_weights(functions).reshape(chains, count), values
+
+
+def _student_quantile(probability: float, dof: int) -> float:
+    """Student's quantile by its expansion around the normal one, to a thousandth for 20 degrees of freedom or more.
+
+    SciPy's takes half a second to import, which is a tenth of what a small problem takes.
+    """
+    z = NormalDist().inv_cdf(probability)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / dof + second / dof**2 + third / dof**3
 
 
 def split_r_hat(rounds: np.ndarray, sd: np.ndarray) -> np.ndarray:

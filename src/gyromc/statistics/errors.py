@@ -10,7 +10,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 from gyromc.checks import coverage
 from gyromc.records import Forwarded
@@ -220,7 +220,7 @@ def check_level(level: float) -> None:
 
 def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:
     """The two-sided Student interval of the given level around a mean; NaN with no degrees of freedom."""
-    half = float(special.stdtrit(dof, 0.5 + level / 2)) * std_error if dof > 0 else math.nan
+    half = float(scipy.special.stdtrit(dof, 0.5 + level / 2)) * std_error if dof > 0 else math.nan
     return mean - half, mean + half
 
 

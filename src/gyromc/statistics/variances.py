@@ -10,7 +10,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 LUGSAIL_RATIO = 3  # the long batch against the short one
 FEWEST_BLOCKS = 24  # fewer are too few for both long and short batches
@@ -151,7 +151,7 @@ def disagreement(blocks: np.ndarray) -> float:
         return math.nan
     means = _halves(blocks).mean(axis=1)
     between = float(np.var(means, ddof=1)) / (2 * within.variance)
-    return float(special.fdtrc(len(means) - 1, within.dof, between))
+    return float(scipy.special.fdtrc(len(means) - 1, within.dof, between))
 
 
 def halves_correlation(blocks: np.ndarray) -> tuple[float, float]:
@@ -166,7 +166,7 @@ def halves_correlation(blocks: np.ndarray) -> tuple[float, float]:
     if not np.ptp(first) > 0 or not np.ptp(second) > 0:
         return math.nan, math.nan
     r = min(float(np.corrcoef(first, second)[0, 1]), 1 - 1e-15)
-    return r, float(special.stdtr(chains - 2, -r * math.sqrt((chains - 2) / (1 - r * r))))
+    return r, float(scipy.special.stdtr(chains - 2, -r * math.sqrt((chains - 2) / (1 - r * r))))
 
 
 def slowness(blocks: np.ndarray) -> float:
@@ -181,7 +181,7 @@ def slowness(blocks: np.ndarray) -> float:
         return math.nan
     long, short = (2 * (x - 1 + math.exp(-x)) / x**2 for x in (HALF, HALF / n))
     ratio = float(np.var(halves.mean(axis=1), ddof=1)) / within * n / (n - 1) * (short - long) / long
-    return float(special.fdtrc(len(halves) - 1, len(halves) * min(n - 1, HALF), ratio))
+    return float(scipy.special.fdtrc(len(halves) - 1, len(halves) * min(n - 1, HALF), ratio))
 
 
 def tail(blocks: np.ndarray) -> tuple[float, float]:

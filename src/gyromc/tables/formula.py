@@ -341,6 +341,14 @@ class FormulaDesign:
         """The formula, read again from its text."""
         return read_formula(self.text, self.columns)
 
+    def check(self, predictors: Collection[str]) -> None:
+        """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
+        remembered = [_restored(memory) for memory in self.memory]
+        parts = [self.formula.common, *(group.terms for group in self.formula.groups)]
+        named = {name for terms in parts for name in terms.columns}
+        complete = len(remembered) == len(parts) and named <= set(predictors)
+        require(complete, "The formula needs what is not in the file.")
+
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
         """Return X, without a column for the intercept."""
         return _Part.of(self.formula.common, self.memory[0], frame).values

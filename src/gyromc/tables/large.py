@@ -98,7 +98,7 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
     source = _source(request)
     say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
     family = request.family
-    with results_folder(request.directory, FILES) as folder:
+    with results_folder(request.directory, FILES, request.data) as folder:
         found = fit_streamed(
             source,
             None if family == "auto" else family,

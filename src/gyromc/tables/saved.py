@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyromc import __version__
-from gyromc.archive import Archive, unpack, write_archive
 from gyromc.checks import require
-from gyromc.errors import InvalidInput
-from gyromc.regression.draws import Predictions
+from gyromc.io.archive import Archive, write_archive
+from gyromc.io.codec import Codec, known_classes
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, check_posterior
 from gyromc.regression.fit import Coefficient, Fit
-from gyromc.regression.stored import POSTERIOR_CLASSES
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
@@ -26,7 +24,7 @@ from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.report import draw, render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 
-__all__ = ["KIND", "FittedModel", "restored"]
+__all__ = ["FittedModel", "restored_model"]
 
 KIND = "fit"
 
@@ -45,7 +43,7 @@ class FittedModel(Shown):
     """
 
     encoding: Encoding
-    posterior: Any
+    posterior: Draws
     coefficients: tuple[Coefficient, ...]
     about: Mapping[str, Any]
     results: Mapping[str, Any] | None = None
@@ -92,7 +90,7 @@ class FittedModel(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file, whole or not at all."""
-        write_archive(path, KIND, self, CLASSES, __version__)
+        write_archive(path, KIND, self, Codec(CLASSES))
 
     def table(self, data: Any, **text: Any) -> DataTable:
         """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
@@ -116,38 +114,20 @@ def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictio
     return posterior.predict(rows.X, **rows.beside())
 
 
-CLASSES = {
-    known.__name__: known
-    for known in (
-        FittedModel,
-        Coefficient,
-        Encoding,
-        NumericColumn,
-        CategoricalColumn,
-        GroupFactor,
-        Response,
-        FormulaDesign,
-        Roles,
-        DateColumn,
-    )
-} | POSTERIOR_CLASSES
+CLASSES = POSTERIOR_CLASSES | known_classes(
+    *(FittedModel, Coefficient, Encoding, NumericColumn, CategoricalColumn, GroupFactor, Response),
+    *(FormulaDesign, Roles, DateColumn),
+)
 """All classes that a saved model may hold."""
 
 
-def restored(archive: Archive, path: str | Path) -> FittedModel:
+def restored_model(archive: Archive) -> FittedModel:
     """Return the model of an archive that was read."""
-    try:
-        found = unpack(archive.content, archive.arrays, CLASSES)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InvalidInput(
-            f"{path} was written by gyromc {archive.written_by} and holds what this gyromc ({__version__}) does not know "
-            f"({type(error).__name__}: {error}). Use the gyromc that wrote it, or fit again."
-        ) from None
-    if not isinstance(found, FittedModel) or not isinstance(found.encoding, Encoding):
-        raise InvalidInput(f"{path} holds no fitted model. Save one with `gyromc fit … --save FILE`.")
-    width = len(found.encoding.names)
-    if found.posterior.num_columns != width:
-        raise InvalidInput(
-            f"{path} is damaged: {width} columns, but a posterior of {found.posterior.num_columns}. Save it anew."
-        )
+    found = Codec(CLASSES).unpack(archive)
+    require(isinstance(found, FittedModel), "It holds no fitted model. Save one with `gyromc fit … --save FILE`.")
+    width, columns = len(found.encoding.names), found.posterior.num_columns
+    if found.encoding.formula is not None:
+        found.encoding.formula.check([feature.name for feature in found.encoding.features])
+    check_posterior(found.posterior)
+    require(columns == width, f"It is damaged: {width} columns, but a posterior of {columns}. Save it anew.")
     return found

@@ -20,7 +20,7 @@ from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.memory import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
-from gyromc.show.files import json_text, require_file, results_folder
+from gyromc.show.files import json_text, require_output, results_folder
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, listed
 from gyromc.show.progress import Progress, progress
@@ -121,9 +121,10 @@ def _warn(message: str) -> None:
 
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
-    require_file(None if request.save is None else Path(request.save), "--save")
+    inputs = (request.data, request.predict)
+    require_output(request.save, "--save", *inputs)
     watch = Watch(say, lambda message: say(f"warning: {message}"))
-    with results_folder(request.directory, FILES) as folder:
+    with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = _computed(request, None, watch, None)
         watch.stage("writing the report")
         results = write(model.results, tables, folder)

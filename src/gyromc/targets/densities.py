@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import leaves, numbers, require, require_finite, require_real, shown, whole
 from gyromc.precision import owned, private
@@ -31,8 +32,8 @@ class Quadratic(Target):
     ```
     """
 
-    precision: np.ndarray
-    mean: np.ndarray
+    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
+    mean: Float[np.ndarray, " d"]
 
     def __init__(self, precision, mean=None):
         P = read_precision(precision)
@@ -105,7 +106,7 @@ class CosinePerturbed(Target):
     ```
     """
 
-    beta: np.ndarray
+    beta: Float[np.ndarray, ""]
     size: int = eqx.field(static=True)
 
     def __init__(self, dim: int, beta: float):

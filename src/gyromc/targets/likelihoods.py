@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from gyromc.errors import InvalidInput
 
@@ -32,22 +32,22 @@ def library(t) -> Any:
 
 def sigmoid(t):
     """1/(1 + e⁻ᵗ)."""
-    return special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
+    return scipy.special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
 
 
 def log_sigmoid(t):
     """-log(1 + e⁻ᵗ)."""
-    return special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
+    return scipy.special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
 
 
 def log_gamma(x):
     """log Γ(x)."""
-    return special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
+    return scipy.special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
 
 
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
-    return -special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
+    return -scipy.special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
 
 
 def dispersed(u):

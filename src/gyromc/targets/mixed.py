@@ -15,7 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
+from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require
 from gyromc.evaluation import POTENTIAL, over_rows, spend
@@ -55,9 +56,9 @@ class Group(eqx.Module):
     ```
     """
 
-    Z: np.ndarray
-    index: np.ndarray
-    scale: np.ndarray
+    Z: Float[np.ndarray, "rows k"]
+    index: Int[np.ndarray, " rows"]
+    scale: Float[np.ndarray, " k"]
     num_levels: int = eqx.field(static=True)
     centred: bool = eqx.field(static=True, default=False)
 
@@ -86,7 +87,7 @@ class Group(eqx.Module):
         xp, k = library(u), self.Z.shape[1]
         r, first = {}, 0
         for j in range(k - 1):  # the partial correlations given the first j columns
-            scale = math.sqrt(special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
+            scale = math.sqrt(scipy.special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
             for i in range(j + 1, k):
                 r[i, j] = xp.tanh(scale * u[..., first])
                 first += 1
@@ -139,13 +140,13 @@ class MixedRegression(SumOverData):
     ```
     """
 
-    X: np.ndarray
-    y: np.ndarray
-    offset: np.ndarray
-    weights: np.ndarray
-    known: tuple[np.ndarray, ...]
+    X: Float[np.ndarray, "rows d"]
+    y: Float[np.ndarray, " rows"]
+    offset: Float[np.ndarray, " rows"]
+    weights: Float[np.ndarray, " rows"]
+    known: tuple[Float[np.ndarray, " rows"], ...]
     groups: tuple[Group, ...]
-    prior_precision: np.ndarray
+    prior_precision: Float[np.ndarray, ""]
     likelihood: Likelihood = eqx.field(static=True)
 
     def __init__(

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.evaluation import POTENTIAL, spend
@@ -35,9 +36,9 @@ class Regression(SumOverData):
     - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
     """
 
-    X: np.ndarray
-    y: np.ndarray
-    prior_precision: np.ndarray
+    X: Float[np.ndarray, "rows d"]
+    y: Float[np.ndarray, " rows"]
+    prior_precision: Float[np.ndarray, ""]
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         self.X, self.y = numbers(X, "X"), numbers(y, "y")
@@ -87,7 +88,7 @@ class KnownLikelihood(SumOverData):
     U, ∇U and ∇²U at many points are computed by NumPy, nothing is compiled.
     """
 
-    prior_precision: np.ndarray
+    prior_precision: Float[np.ndarray, ""]
 
     @property
     @abc.abstractmethod

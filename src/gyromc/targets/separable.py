@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import cause, numbers, require
 from gyromc.errors import InvalidInput
@@ -47,9 +48,9 @@ class Separable(Target):
 
     phi: Callable | None
     slope: Callable | None
-    precision: np.ndarray
-    mean: np.ndarray
-    weights: np.ndarray
+    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
+    mean: Float[np.ndarray, " d"]
+    weights: Float[np.ndarray, " d"]
 
     def __init__(self, potential: Callable | None = None, precision=None, mean=None, weights=None, slope=None):
         P = read_precision([] if precision is None else precision)

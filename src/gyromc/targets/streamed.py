@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from gyromc.checks import one_of, positive, require
 from gyromc.data import RowSource, over_blocks, random_access
@@ -55,7 +56,7 @@ class StreamedRegression(KnownLikelihood):
     source: RowSource = eqx.field(static=True)
     family: str = eqx.field(static=True)
     sums: "_Sums" = eqx.field(static=True)
-    prior_precision: np.ndarray
+    prior_precision: Float[np.ndarray, ""]
 
     def __init__(self, source: RowSource, family: str, prior_scale: float = 1.0):
         require(

@@ -1,11 +1,12 @@
 """Trials: what the solver knows of a posterior, the samplers that are tried, and one short run of each, measured against it.
 
 Input: a plan with target and observables. Output: a `Reference` from the solver, whose chains have no step-size bias: means with
-errors, draws, a covariance, the second moment of the gradients; for a sampler and a step size a `Trial`, started from these draws:
+errors, draws, a covariance, E[∇U∇Uᵀ]. For a sampler and a step size a `Trial`, which starts from these draws:
 the bias of its averages with an error, and their variance.
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -19,10 +20,12 @@ from gyromc import engines
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
+from gyromc.memory import require_memory
 from gyromc.operators import Scaled, as_operator
 from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
+from gyromc.results import flat_draws
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
 from gyromc.shape.gaussian import GaussianFit
@@ -46,17 +49,23 @@ class TrialSettings:
     - `points`: draws at which gradients give E[∇U∇Uᵀ]; their noise in a direction is √(2/points).
     - `noise_points`: draws at which the noise of an oracle is measured.
     - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
+    - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
     - `ill_conditioned`: condition number from which on chains run in float64.
     - `alpha`: of HFHR, near 0, where momentum mixes best (T10).
+    - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
     """
 
-    error: float = 0.003
-    seconds: float = 30.0
+    error: float = 0.001
+    seconds: float = 120.0
     points: int = 4096
     noise_points: int = 64
     far: float = 2.0
+    looks: int = 100
+    thrown: float = 1.5
     ill_conditioned: float = 1e5
     alpha: float = 0.01
+    few_chains: int = 16
+    few_rounds: int = 30
 
 
 SETTINGS = TrialSettings()
@@ -90,6 +99,21 @@ class Reference:
         return self.covariance.ndim == 2
 
     @property
+    def largest_error(self) -> float:
+        """Of the means, in posterior standard deviations."""
+        return float(np.max(self.error / np.where(self.sd > 0, self.sd, np.inf)))
+
+    def farthest(self, rows: np.ndarray) -> float:
+        """The largest distance of a coordinate from its mean, in standard deviations of the draws."""
+        sd = self.draws.std(axis=0)
+        return float(np.max(np.abs(rows - self.draws.mean(axis=0)) / np.where(sd > 0, sd, 1.0)))
+
+    @functools.cached_property
+    def reach(self) -> float:
+        """That of the draws."""
+        return self.farthest(self.draws)
+
+    @property
     def steepest(self) -> float:
         """The largest eigenvalue of S in units of C⁻¹: 1 on a Gaussian."""
         if not self.dense:
@@ -120,18 +144,24 @@ class _Drawn:
 
 def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Reference:
     """Run the solver for at most so many gradients, and choose the oracle where none is given."""
-    question = Question.read(base)
+    question, many = Question.read(base), base.dim > ChainSettings.most_dense
+    settings = ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds) if many else ChainSettings()
+    require_memory(
+        8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
+        f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
+        "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
+        "`preconditioner` and the scheme `hfhr_splitting`.",
+    )
     limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed)
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = solver.posterior(0.95)
     mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
-    dense = base.dim <= ChainSettings.most_dense
-    metric = solver.chains.metric
+    dense, metric = not many, solver.chains.metric
     C = metric.covariance() if dense and isinstance(metric, DenseMetric) else np.asarray(metric.scale) ** 2
     S = slopes.T @ slopes / len(slopes) if dense else np.mean(slopes**2, axis=0)
     center, known = draws.mean(axis=0), base.flat_target.gaussian() if dense else None
@@ -141,7 +171,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     elif dense:
         center = center - C @ slopes.mean(axis=0)  # exact on a Gaussian
     if oracle is None:
-        oracle = _minibatches(solver.chains, base) or Exact()
+        oracle = _minibatches(solver.chains) or Exact()
     plan = base.replace(oracle=oracle)
     noise = np.zeros_like(S)
     if dense:
@@ -155,14 +185,12 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     return Reference(plan, mean, error, sd, draws, C, S + noise, exact, spent, list(found.warnings))
 
 
-def _minibatches(chains: Any, base: Plan) -> Oracle | None:
+def _minibatches(chains: Any) -> Oracle | None:
     """The control variate of order 2 that the solver used, if it did."""
     if not isinstance(chains, MinibatchChains):
         return None
     used = chains.oracle
-    center = np.asarray(used.center, float)
-    center = center if base.model.unravel is identity else base.model.unravel(center)
-    return ControlVariate(used.size, center=center, order=2, curvature=used.operator.dense())
+    return ControlVariate(used.size, center=np.asarray(used.center, float), order=2, curvature=used.operator.dense())
 
 
 def _noise(plan: Plan, rows: np.ndarray) -> np.ndarray:
@@ -252,7 +280,7 @@ class Trial:
     """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error.
 
     - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
-    - `variance`: of one chain's average over `steps` steps.
+    - `variance`: of one chain's average over `steps` steps, with its standard error added as far as tails make it large.
     """
 
     plan: Plan
@@ -281,21 +309,29 @@ class Trial:
         share = np.where(s > 0, tau / np.where(s > 0, tau + s, 1.0), 0.0)
         return np.where(far, b - s, share**2 * b), np.where(far, s, share * s)
 
-    def squared_error(self, steps: float, biased: bool = True) -> np.ndarray:
+    def squared_error(self, steps: float) -> np.ndarray:
         """The expected squared error of every observable with so many steps of all chains after burn-in."""
-        known, unknown = self.squared_bias()
-        return self.variance * self.steps / steps + (known + unknown if biased else 0.0)
+        return self.variance * self.steps / steps + sum(self.squared_bias())
 
     @property
-    def per_gradient(self) -> float:
-        """N·Var of an average over N steps, averaged over observables."""
-        return float(np.mean(self.variance)) * self.steps
+    def draws_per_gradient(self) -> float:
+        """1/(N·Var) of an average over N steps, Var averaged over observables."""
+        left = float(np.mean(self.variance)) * self.steps
+        return 1 / left if left > 0 else math.inf
+
+    @property
+    def rate(self) -> float:
+        """Steps of all chains per second."""
+        return self.chains * (self.steps + self.plan.burn_in) / self.seconds
 
 
 def try_plan(
     plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool = False
 ) -> Trial | None:
-    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged.
+    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged, or was thrown out.
+
+    Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no mass.
+    That is rare and comes back in its own time, and averages of few chains do not show it.
 
     `exact`: the plan is known to have no bias.
     """
@@ -303,12 +339,18 @@ def try_plan(
         num_chains=chains, num_steps=steps, burn_in=burn_in, start=known.start(chains, seed), seed=seed
     ).knowing(known.plan.model)
     try:
-        run = engines.run(own, progress=False)
+        run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
     except (DivergenceError, InvalidInput):
+        return None
+    if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > SETTINGS.thrown * known.reach:
         return None
     averages = np.stack([run.averages[name] for name in own.observables], axis=1)
     scale = np.where(known.sd > 0, known.sd, np.inf)
-    mean, variance = averages.mean(axis=0), averages.var(axis=0, ddof=1) / scale**2
+    mean, away = averages.mean(axis=0), averages - averages.mean(axis=0)
+    square = np.mean(away**2, axis=0)
+    tails = np.maximum(np.mean(away**4, axis=0) / np.where(square > 0, square, 1.0) ** 2 - 3, 0.0)
+    # few chains that were thrown far out decide a variance, and the next run may have more of them
+    variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
     error = np.sqrt(variance / chains + (known.error / scale) ** 2)
     spent = max(run.wall_time - run.compile_time, 1e-6)
     return Trial(own, (mean - known.mean) / scale, error, variance, chains, steps, spent, exact)

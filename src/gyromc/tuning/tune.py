@@ -1,14 +1,14 @@
 """tune: the sampler with the smallest expected error for a problem and a budget, as a plan that `gyromc.run` takes.
 
-Input: a target or a plan, and a budget. Output: a `Tuned`. The solver gives an unbiased answer, draws and a covariance; short runs
-of some samplers at falling step sizes, started from these draws, show their bias and variance; the best one is run again, longer
-and with other random numbers, and that trial says what to expect: the choice does not flatter it. Nothing adapts once a plan runs.
+Input: a target or a plan, and a budget. Output: a `Tuned`. The solver gives an unbiased answer, draws and a covariance. Short
+runs of some samplers at falling step sizes, started from these draws, show their bias and variance. The best one is run again,
+longer and with other random numbers, and that trial says what to expect: being chosen does not flatter it.
 """
 
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ class TuneSettings:
     - `error`: that is aimed at without a budget, in posterior standard deviations.
     - `reference`: gradients of the solver, at least and at most; between them it takes as many as the budget has.
     - `screening`: steps of all chains in one trial, likewise.
-    - `final`: steps in the last trial, likewise, for twice as many as the plan has: its bias is then known to less than its
-      standard error.
+    - `final`: steps in the last trial, likewise, for `longer` times as many as the plan has: its bias is then known to half its
+      standard error, and what happens in one run of four is seen.
+    - `finals`: how many samplers get such a trial at most, where the first ones turn out worse than their short trials.
     - `trial_chains`: whose averages give a variance to 13 %.
     - `halvings`: of a step size at which chains diverge; `sizes`: step sizes of a sampler that are measured.
     - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
@@ -46,9 +47,11 @@ class TuneSettings:
     """
 
     error: float = 0.01
-    reference: tuple[float, float] = (20_000, 200_000)
+    reference: tuple[float, float] = (100_000, 400_000)
     screening: tuple[float, float] = (6_400, 32_000)
-    final: tuple[float, float] = (32_000, 256_000)
+    final: tuple[float, float] = (32_000, 512_000)
+    longer: float = 4.0
+    finals: int = 4
     trial_chains: int = 64
     halvings: int = 8
     sizes: int = 4
@@ -143,258 +146,205 @@ class Budget:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
-    """A sampler and its trials, the largest step size first; `given_up`: step sizes at which chains diverged."""
+class Contender:
+    """A sampler, its trials by falling step size, and the step sizes at which chains diverged."""
 
     family: Family
     trials: list[Trial]
     given_up: list[float]
 
-    def best(self, score: Callable[[Trial], float]) -> Trial:
-        """The trial with the smallest score."""
-        return min(self.trials, key=score)
-
 
 class Tuning:
-    """One tuning: the reference, the trials of every sampler, and the choice."""
+    """One tuning: the reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
 
     def __init__(
-        self,
-        base: Plan,
-        budget: Budget,
-        seed: int,
-        oracle: Oracle | None,
-        num_chains: int | None,
-        say: Callable[[str], object],
+        self, base: Plan, budget: Budget, seed: int, oracle: Oracle | None, num_chains: int | None, say: Callable
     ):
-        self.budget, self.seed, self.num_chains, self.say = budget, seed, num_chains, say
+        self.budget, self.seed, self.num_chains = budget, seed, num_chains
         self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
-        known = self.known
-        say(f"reference: {known.gradients:,.0f} gradients, errors up to {self._reference_error():.2g} posterior sds")
-        self.cost = cost_of_a_gradient(known.plan)
-        say(f"gradients: from {'all rows' if isinstance(known.plan.oracle, Exact) else known.plan.oracle.name}")
-        self.spent, self.tried_seeds = known.gradients, 0
-        self.steps = budget.guess(self.cost)
-        families = (FAMILIES[:1] if known.exact else FAMILIES) if known.dense else MANY
-        self.candidates: list[Candidate] = []
-        for family in families:
-            if family.turn and base.dim == 1:
-                continue
-            candidate = self._candidate(family)
-            say(f"trials of {family.name}: {self._outcome(candidate)}")
-            if candidate.trials:
-                self.candidates.append(candidate)
-        require(
-            bool(self.candidates),
-            "No plan can be recommended: every sampler diverged at every step size that was tried. "
-            f"{' '.join(known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
+        self.steps = budget.guess(cost_of_a_gradient(self.known.plan))
+        self.spent, self.count, self.candidates = self.known.gradients, 0, []
+        say(
+            f"reference: {self.known.gradients:,.0f} gradients, errors up to {self.known.largest_error:.2g} posterior sds"
         )
+        say(f"gradients: from {_reads(self.known.plan)}")
+        for family in self._families():
+            found = self._tried(family)
+            if not found.trials:
+                say(f"trials of {family.name}: all diverged")
+                continue
+            best = self.best(found)
+            say(f"trials of {family.name}: step size {best.plan.eta:.3g}, RMSE {self.score(best):.2g} posterior sds")
+            self.candidates.append(found)
 
-    def _reference_error(self) -> float:
-        sd = np.where(self.known.sd > 0, self.known.sd, np.inf)
-        return float(np.max(self.known.error / sd))
+    def _families(self) -> tuple[Family, ...]:
+        if not self.known.dense:
+            return MANY
+        # on a Gaussian with exact gradients none of them has a bias, and the first is as good as any
+        families = FAMILIES[:1] if self.known.exact else FAMILIES
+        return tuple(family for family in families if self.known.plan.dim > 1 or not family.turn)
 
-    def _try(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool = False) -> Trial | None:
-        self.tried_seeds += 1
+    def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool = False) -> Trial | None:
+        """A trial with random numbers of its own, its gradients counted."""
+        self.count += 1
         self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
-        return try_plan(plan, self.known, chains, steps, burn_in, self.seed + 1000 * self.tried_seeds, exact)
+        return try_plan(plan, self.known, chains, steps, burn_in, self.seed + 1000 * self.count, exact)
 
-    def _candidate(self, family: Family) -> Candidate:
+    def _tried(self, family: Family) -> Contender:
         """Trials at step sizes that become smaller by halves, until the expected error rises."""
-        found = Candidate(family, [], [])
-        eta, halvings = family.first_step(self.known), 0
-        chains = SETTINGS.trial_chains
-        most = float(np.clip(self.steps, *SETTINGS.screening)) / chains
-        while halvings <= SETTINGS.halvings + len(found.trials) and len(found.trials) < SETTINGS.sizes:
-            plan, trial = family.plan(self.known, eta), None
-            if plan is not None:
-                burn_in, steps = self._lengths(family, plan.eta, self.steps, self._chains(family, plan.eta, self.steps))
-                trial = self._try(plan, chains, int(min(steps, most)), burn_in, self.known.exact)
-                if trial is None:
-                    found.given_up.append(plan.eta)
-                elif self.budget.seconds is not None and not self.candidates and not found.trials:
-                    self._set_rate(trial)
-            if trial is not None:
-                found.trials.append(trial)
-                if len(found.trials) > 1 and self._score(found.trials[-1]) > self._score(found.trials[-2]):
-                    break
-            eta, halvings = eta / 2, halvings + 1
+        found, eta = Contender(family, [], []), 2 * family.first_step(self.known)
+        while len(found.trials) < SETTINGS.sizes and len(found.given_up) <= SETTINGS.halvings:
+            eta /= 2
+            plan = family.plan(self.known, eta)
+            _, burn_in, steps = self.lengths(family, eta)
+            most = float(np.clip(self.steps, *SETTINGS.screening)) / SETTINGS.trial_chains
+            shape = SETTINGS.trial_chains, int(min(steps, most)), burn_in
+            trial = None if plan is None else self.attempt(plan, *shape, self.known.exact)
+            if plan is None or trial is None:
+                found.given_up.append(eta)
+                continue
+            if self.budget.seconds is not None and not self.candidates and not found.trials:
+                again = self.attempt(plan, *shape) or trial  # compiles nothing
+                self.steps = max(self.budget.seconds * again.rate, 100.0)
+            found.trials.append(trial)
+            if len(found.trials) > 1 and self.score(trial) > self.score(found.trials[-2]):
+                break
         return found
 
-    def _set_rate(self, trial: Trial) -> None:
-        """The number of steps that the seconds allow, from the speed of a second run of a trial, which compiles nothing."""
-        again = self._try(trial.plan, trial.chains, trial.steps, trial.plan.burn_in) or trial
-        self.steps = max(self.budget.seconds * self._rate(again), 100.0)
+    def score(self, trial: Trial, share: float = 1.0) -> float:
+        """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
+        overall = np.mean if self.budget.error is None else np.max
+        return math.sqrt(float(overall(trial.squared_error(share * self.steps))))
 
-    @staticmethod
-    def _rate(trial: Trial) -> float:
-        return trial.chains * (trial.steps + trial.plan.burn_in) / trial.seconds
+    def best(self, candidate: Contender) -> Trial:
+        """The trial with the smallest error."""
+        return min(candidate.trials, key=self.score)
 
-    def _score(self, trial: Trial) -> float:
-        """What is made small: the root mean square error with the budget, or the steps that an error takes."""
-        if self.budget.error is not None:
-            return self._needed(trial, self.budget.error)
-        return math.sqrt(float(np.mean(trial.squared_error(self.steps))))
+    def lengths(self, family: Family, eta: float) -> tuple[int, int, int]:
+        """Chains of the plan, and the burn-in and steps of each: as many chains as leave most steps after burn-in."""
+        wanted = family.burn_in(eta)
+        chains = self.num_chains or int(np.clip(SETTINGS.burnt * self.steps // wanted, 1, SETTINGS.chains))
+        each = max(int(min(self.steps / chains, 2**31 - 1)), SETTINGS.fewest)
+        burn_in = min(wanted, int(SETTINGS.burnt * each))
+        return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
 
-    def _needed(self, trial: Trial, error: float) -> float:
-        """Steps until every observable has the error; where its bias is larger, more the larger it is."""
-        known, unknown = trial.squared_bias()
-        allowed = error**2 - known - unknown
-        if np.min(allowed) <= 0.1 * error**2:
-            return 1e12 * float(np.max(known + unknown)) / error**2
-        return float(np.max(trial.variance * trial.steps / allowed))
+    def choose(self) -> tuple[Contender, Trial]:
+        """The best sampler with a longer trial of it, like the plan itself.
 
-    def _chains(self, family: Family, eta: float, steps: float) -> int:
-        """As many chains as leave most steps after burn-in."""
-        if self.num_chains is not None:
-            return self.num_chains
-        return int(np.clip(SETTINGS.burnt * steps // family.burn_in(eta), 1, SETTINGS.chains))
+        That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
+        """
+        finals: list[Trial] = []
+        while True:
+            require(
+                bool(self.candidates),
+                "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
+                f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
+            )
+            chosen = self._preferred()
+            trial = self.best(chosen)
+            if self.budget.error is not None:
+                self.steps = self._needed(trial)
+            if trial in finals or len(finals) == SETTINGS.finals:
+                return chosen, trial
+            _, burn_in, steps = self.lengths(chosen.family, trial.plan.eta)
+            total = float(np.clip(SETTINGS.longer * self.steps, *SETTINGS.final))
+            chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
+            final = self.attempt(trial.plan, chains, int(min(steps, total / chains)), burn_in, self.known.exact)
+            chosen.trials.remove(trial)
+            if final is None:
+                chosen.given_up.append(trial.plan.eta)
+                self.candidates = [one for one in self.candidates if one.trials]
+            else:
+                chosen.trials.append(final)
+                finals.append(final)
 
-    def _lengths(self, family: Family, eta: float, steps: float, chains: int) -> tuple[int, int]:
-        """Burn-in and steps of a chain, where all chains together have so many steps."""
-        each = max(int(steps / chains), SETTINGS.fewest)
-        burn_in = min(family.burn_in(eta), int(SETTINGS.burnt * each))
-        return burn_in, min(max(each - burn_in, SETTINGS.fewest), 2**31 - 1 - burn_in)
+    def _preferred(self) -> Contender:
+        """The sampler with the smallest error, an earlier one where a later is hardly better."""
+        chosen = self.candidates[0]
+        for one in self.candidates[1:]:
+            if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
+                chosen = one
+        return chosen
 
-    def _chosen(self) -> tuple[Candidate, Trial]:
-        """The sampler with the smallest score, an earlier one where a later is hardly better."""
-        best = self.candidates[0]
-        factor = SETTINGS.better if self.budget.error is None else SETTINGS.better**2
-        for candidate in self.candidates[1:]:
-            if self._score(candidate.best(self._score)) < factor * self._score(best.best(self._score)):
-                best = candidate
-        return best, best.best(self._score)
+    def _needed(self, trial: Trial) -> float:
+        """Steps until every observable has the error asked for, burn-in included; as if a bias that forbids it were none."""
+        assert self.budget.error is not None
+        allowed = self.budget.error**2 - sum(trial.squared_bias())
+        allowed = np.where(allowed > 0.1 * self.budget.error**2, allowed, self.budget.error**2)
+        return max(float(np.max(trial.variance * trial.steps / allowed)) / (1 - SETTINGS.burnt), SETTINGS.fewest)
 
     def finished(self, given: Plan | None) -> Tuned:
-        """The choice, measured once more, as a plan with its account."""
-        final = None
-        while final is None:
-            candidate, trial = self._chosen()
-            if self.budget.error is not None:
-                self.steps = min(self._steps_for(trial), 1e12)
-            final = self._final(candidate.family, trial)
-            if final is None:  # rare divergence, which the longer trial met
-                candidate.trials.remove(trial)
-                candidate.given_up.append(trial.plan.eta)
-                if not candidate.trials:
-                    self.candidates.remove(candidate)
-                require(
-                    bool(self.candidates),
-                    "No plan can be recommended: chains of every sampler diverged in longer trials.",
-                )
-        if self.budget.error is not None:
-            self.steps = min(self._steps_for(final), 1e12)
-        plan = self._sized(candidate.family, final.plan)
-        rows = self._rows(final, plan)
-        tried = [self._line(one, one is candidate) for one in self.candidates]
-        total = plan.gradients * self.cost
-        seconds = plan.num_chains * (plan.num_steps + plan.burn_in) / self._rate(final)
-        gains = self._gains(candidate, final, given)
-        doubts = self._doubts(candidate.family, plan, rows)
-        return Tuned(plan, rows, tuple(tried), gains, total, self.spent, seconds, self._reason(candidate, plan), doubts)
-
-    def _steps_for(self, trial: Trial) -> float:
-        """Steps that the error asked for takes, burn-in included; where the bias is too large, as if there were none."""
-        error = self.budget.error
-        assert error is not None
-        needed = self._needed(trial, error)
-        if needed >= 1e11:
-            needed = float(np.max(trial.variance)) * trial.steps / error**2
-        return max(needed / (1 - SETTINGS.burnt), SETTINGS.fewest)
-
-    def _final(self, family: Family, trial: Trial) -> Trial | None:
-        """A trial like the plan itself, with more chains; shorter where the plan is very long."""
-        chains = self._chains(family, trial.plan.eta, self.steps)
-        burn_in, steps = self._lengths(family, trial.plan.eta, self.steps, chains)
-        total = float(np.clip(2 * self.steps, *SETTINGS.final))
-        chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
-        steps = int(min(steps, total / chains))
-        return self._try(trial.plan, chains, steps, burn_in, self.known.exact)
-
-    def _sized(self, family: Family, plan: Plan) -> Plan:
-        """The plan with its chains, steps, burn-in, starts and seed."""
-        chains = self._chains(family, plan.eta, self.steps)
-        burn_in, steps = self._lengths(family, plan.eta, self.steps, chains)
-        start = self.known.start(chains, self.seed)
-        sized = plan.replace(num_chains=chains, num_steps=steps, burn_in=burn_in, start=start, seed=self.seed)
-        return sized.knowing(plan.model)
-
-    def _rows(self, final: Trial, plan: Plan) -> dict[str, Expected]:
-        known, unknown = final.squared_bias()
-        chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
-        sd = self.known.sd
-        columns = zip(
-            plan.observables, sd, sd * np.sqrt(known + unknown + chance), sd * np.sqrt(known), sd * np.sqrt(chance),
-            sd * np.sqrt(unknown), strict=True,
-        )  # fmt: skip
-        return {
-            name: Expected(float(total), float(bias), float(own), float(scale), float(error))
-            for name, scale, total, bias, own, error in columns
-        }
-
-    def _rmse(self, trial: Trial) -> float:
-        return math.sqrt(float(np.mean(trial.squared_error(self.steps))))
-
-    def _line(self, candidate: Candidate, chosen: bool) -> Tried:
-        trial = candidate.best(self._score)
-        failed = f"diverged at {', '.join(f'{x:.2g}' for x in candidate.given_up)}" if candidate.given_up else ""
-        sizes = sorted((*candidate.given_up, *(one.plan.eta for one in candidate.trials)), reverse=True)
-        known, unknown = trial.squared_bias()
-        draws = 1 / trial.per_gradient if trial.per_gradient > 0 else math.inf
-        note = "; ".join(filter(None, ("chosen" if chosen else "", failed)))
-        bias = math.sqrt(float(np.mean(known + unknown)))
-        return Tried(candidate.family.name, tuple(sizes), trial.plan.eta, self._rmse(trial), bias, draws, note)
-
-    def _gains(self, chosen: Candidate, final: Trial, given: Plan | None) -> dict[str, float]:
-        """How many times more gradients others need for the same error."""
-        own = self._rmse(final)
-        ratio = lambda trial: (self._rmse(trial) / own) ** 2 if own > 0 else math.nan
-        gains = {}
-        plain = [one for one in self.candidates if not one.family.turn and not one.family.friction]
-        if plain and chosen not in plain:
-            gains["reversible"] = min(ratio(one.best(self._score)) for one in plain)
-        elif plain:
-            gains["reversible"] = 1.0
-        if given is not None and list(given.observables) == list(self.known.plan.observables):
-            share = self.cost / cost_of_a_gradient(given)
-            steps = int(np.clip(self.steps * share / SETTINGS.trial_chains, SETTINGS.fewest, 500))
-            trial = self._try(given, SETTINGS.trial_chains, steps, 0)
-            error = math.inf if trial is None else math.sqrt(float(np.mean(trial.squared_error(self.steps * share))))
-            gains["untuned plan"] = (error / own) ** 2 if own > 0 else math.nan
-        return gains
-
-    def _doubts(self, family: Family, plan: Plan, rows: Mapping[str, Expected]) -> list[str]:
-        """What could not be known, and what would help."""
-        doubts, error = list(self.known.warnings), self.budget.error
-        if plan.burn_in < family.burn_in(plan.eta):
-            doubts.append(
-                f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
-                "`gradients`, or fewer `num_chains`."
-            )
-        if heavy := heavy_tailed(plan, self.known.draws):
-            doubts.append(f"{', '.join(heavy)}: {HEAVY}")
-        worst = max((row.relative for row in rows.values()), default=0.0)
-        if error is not None and worst > 1.1 * error:
-            doubts.append(
-                f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
-                "of the bias of the step size or what trials know of it. `gyromc.expect` has no such bias."
-            )
-        return doubts
-
-    def _reason(self, candidate: Candidate, plan: Plan) -> str:
-        reads = "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
-        shape = "covariance" if self.known.dense else "scales"
-        return (
-            f"{candidate.family.name}, whitened by the {shape} of the solver's chains; gradients from {reads}; step size "
-            f"{plan.eta:.3g}, {plan.num_chains} chains × {plan.num_steps} steps after {plan.burn_in} of burn-in"
+        """The choice as a plan, with its account."""
+        chosen, final = self.choose()
+        chains, burn_in, steps = self.lengths(chosen.family, final.plan.eta)
+        start, model = self.known.start(chains, self.seed), final.plan.model
+        plan = final.plan.replace(
+            num_chains=chains, num_steps=steps, burn_in=burn_in, start=start, seed=self.seed
+        ).knowing(model)
+        rows = _expected(final, plan, self.known.sd)
+        tried = tuple(self._line(one, "chosen" if one is chosen else "") for one in self.candidates)
+        gains = self._gains(final, given)
+        total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
+        doubts = [*self.known.warnings, *_doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)]
+        reason = (
+            f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
+            f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
             f"{', with the martingale control variate' if plan.martingale else ''}."
         )
+        return Tuned(plan, rows, tried, gains, total, self.spent, seconds, reason, doubts)
 
-    def _outcome(self, candidate: Candidate) -> str:
-        if not candidate.trials:
-            return "all diverged"
-        trial = candidate.best(self._score)
-        return f"step size {trial.plan.eta:.3g}, RMSE {self._rmse(trial):.2g} posterior sds"
+    def _line(self, one: Contender, note: str) -> Tried:
+        trial, failed = self.best(one), ", ".join(f"{x:.2g}" for x in one.given_up)
+        sizes = tuple(sorted((*one.given_up, *(each.plan.eta for each in one.trials)), reverse=True))
+        bias = math.sqrt(float(np.mean(sum(trial.squared_bias()))))
+        note = "; ".join(filter(None, (note, f"diverged at {failed}" if failed else "")))
+        return Tried(one.family.name, sizes, trial.plan.eta, self.score(trial), bias, trial.draws_per_gradient, note)
+
+    def _gains(self, final: Trial, given: Plan | None) -> dict[str, float]:
+        """How many times more gradients others need for the same error, from their trials."""
+        own = self.score(final)
+        ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
+        plain = [
+            self.score(self.best(one)) for one in self.candidates if not one.family.turn and not one.family.friction
+        ]
+        gains = {"reversible": ratio(min(plain))} if plain else {}
+        if given is not None and list(given.observables) == list(self.known.plan.observables):
+            share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
+            steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains
+            trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0)
+            gains["untuned plan"] = math.inf if trial is None else ratio(self.score(trial, share))
+        return gains
+
+
+def _reads(plan: Plan) -> str:
+    return "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
+
+
+def _expected(final: Trial, plan: Plan, sd: np.ndarray) -> dict[str, Expected]:
+    """What to expect of every observable, in its own units."""
+    known, unknown = final.squared_bias()
+    chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
+    table = sd * np.sqrt([known + unknown + chance, known, chance, np.ones_like(sd), unknown])
+    return {name: Expected(*map(float, column)) for name, column in zip(plan.observables, table.T, strict=True)}
+
+
+def _doubts(
+    family: Family, plan: Plan, rows: Mapping[str, Expected], draws: np.ndarray, error: float | None
+) -> Iterator[str]:
+    """What may go wrong with the plan, and what would help."""
+    if plan.burn_in < family.burn_in(plan.eta):
+        yield (
+            f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
+            "`gradients`, or fewer `num_chains`."
+        )
+    if heavy := heavy_tailed(plan, draws):
+        yield f"{', '.join(heavy)}: {HEAVY}"
+    worst = max(row.relative for row in rows.values())
+    if error is not None and worst > 1.1 * error:
+        yield (
+            f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
+            "of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias."
+        )
 
 
 def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:

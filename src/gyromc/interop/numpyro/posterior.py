@@ -16,13 +16,13 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.reparam import LocScaleReparam, Reparam
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from gyromc.evaluation import doubled, over_rows, spend
 from gyromc.interop.models import ModelPosterior, differences, unraveler_of
 from gyromc.interop.numpyro.reading import DrivePlates, OnlyPart, Structure, on_device, unwrapped
-from gyromc.precision import private
+from gyromc.precision import fresh, private
 from gyromc.targets import SumOverData
 
 __all__ = ["NumPyroPosterior", "SubsampledPosterior", "value_and_slope"]
@@ -124,7 +124,9 @@ class NumPyroPosterior(ModelPosterior):
         """The model on the given rows of its subsampled plate, or on all of them, in the coordinates of the parameters."""
         model = private(self.model)
         if self.structure.centred:
-            config = {name: LocScaleReparam(c, more) for name, (c, more) in self.structure.centred.items()}
+            config: dict[str, Reparam] = {
+                name: LocScaleReparam(fresh(c), more) for name, (c, more) in self.structure.centred.items()
+            }
             model = handlers.reparam(model, config=config)
         return DrivePlates(model, None if index is None else self.structure.plate, index)
 
@@ -250,7 +252,7 @@ def _parameter(structure: Structure, name: str, distribution, value) -> tuple[st
     """The parameter that belongs to a site, by name, at which the site has this value."""
     if name not in structure.centred:
         return name, biject_to(distribution.support).inv(value)
-    centred, inner = structure.centred[name][0], unwrapped(distribution)
+    centred, inner = fresh(structure.centred[name][0]), unwrapped(distribution)
     return f"{name}_decentered", (value - inner.loc) / inner.scale ** (1 - centred) + centred * inner.loc
 
 

@@ -284,7 +284,7 @@ def _dims(name: str, site: dict) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unwrapped(distribution):
+def unwrapped(distribution) -> Any:
     """The distribution behind expansions, events and masks."""
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         distribution = distribution.base_dist

@@ -7,7 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from gyromc.targets.likelihoods import (
     Canonical,
@@ -121,7 +121,7 @@ class Categorical(Canonical):
         numpy = library(t)
         label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
         own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
-        total = special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
+        total = scipy.special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
         return total - own
 
     def slope(self, t, y):

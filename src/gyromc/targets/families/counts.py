@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy import special
+import scipy
 
 from gyromc.targets.likelihoods import (
     Canonical,
@@ -61,10 +61,10 @@ class Poisson(Canonical):
         return rng.poisson(np.exp(t)).astype(float)
 
     def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, special.pdtr(np.maximum(y, 0), np.exp(t)))
+        return np.where(y < 0, 0.0, scipy.special.pdtr(np.maximum(y, 0), np.exp(t)))
 
     def constant(self, y, *given):
-        return special.gammaln(y + 1)
+        return scipy.special.gammaln(y + 1)
 
     def start(self, y):
         return np.log(y.mean(keepdims=True) + 0.5 / len(y))
@@ -119,7 +119,7 @@ class NegativeBinomial(Likelihood):
         return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
 
     def constant(self, y, *given):
-        return special.gammaln(y + 1)
+        return scipy.special.gammaln(y + 1)
 
     def start(self, y):
         return np.log(y.mean(keepdims=True) + 0.5 / len(y))
@@ -159,11 +159,11 @@ class Binomial(Likelihood):
     def cdf(self, y, t, *given):
         n = given[0]
         y = np.floor(np.minimum(y, n))
-        return np.where(y < 0, 0.0, special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
+        return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
 
     def constant(self, y, *given):
         n = given[0]
-        return special.gammaln(y + 1) + special.gammaln(n - y + 1) - special.gammaln(n + 1)
+        return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
 
     def quick_mean(self, t, *given):
         return np.multiply(quick_sigmoid(t), given[0], out=t)
@@ -238,7 +238,7 @@ class BetaBinomial(Likelihood):
 
     def constant(self, y, *given):
         n = given[0]
-        return special.gammaln(y + 1) + special.gammaln(n - y + 1) - special.gammaln(n + 1)
+        return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
 
     def quick_mean(self, t, *given):
         return np.multiply(quick_sigmoid(t), given[0], out=t)

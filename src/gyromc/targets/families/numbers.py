@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy import special
+import scipy
 
 from gyromc.targets.likelihoods import (
     LARGE,
@@ -69,7 +69,7 @@ class Normal(Canonical):
         return rng.normal(t, *given)
 
     def cdf(self, y, t, *given):
-        return special.ndtr((y - t) / given[0] if given else y - t)
+        return scipy.special.ndtr((y - t) / given[0] if given else y - t)
 
     def constant(self, y, *given):
         return np.full(len(y), 0.5 * np.log(2 * np.pi))
@@ -134,7 +134,7 @@ class StudentT(Likelihood):
         return t + sigma * rng.standard_t(np.broadcast_to(nu, np.shape(t)))
 
     def cdf(self, y, t, *given):
-        return special.stdtr(given[1], (y - t) / given[0])
+        return scipy.special.stdtr(given[1], (y - t) / given[0])
 
     def constant(self, y, *given):
         return np.full(np.shape(y), 0.5 * np.log(np.pi))
@@ -188,7 +188,7 @@ class Gamma(Likelihood):
         return rng.gamma(np.broadcast_to(given[0], np.shape(t)), np.exp(t) / given[0])
 
     def cdf(self, y, t, *given):
-        return special.gammainc(given[0], given[0] * np.maximum(y, 0) * np.exp(-t))
+        return scipy.special.gammainc(given[0], given[0] * np.maximum(y, 0) * np.exp(-t))
 
     def constant(self, y, *given):
         return np.log(y)

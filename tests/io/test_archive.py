@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.archive import VERSION, pack, read_archive, unpack, write_archive
 from gyromc.errors import InvalidInput
+from gyromc.io import archive as module
+from gyromc.io.archive import VERSION, read_archive, write_archive
+from gyromc.io.codec import Codec, Packed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Stranger:
     x: int = 1
 
 
-CLASSES = {"Point": Point}
+CODEC = Codec({"Point": Point})
 VALUE = {
     "numbers": (1, 2.5, float("inf"), True, None, "é\n"),
     3: [np.arange(6.0).reshape(2, 3), np.array(["a", "b"]), np.float32(0.1), np.int64(7)],
@@ -36,14 +38,14 @@ VALUE = {
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "value.gyromc"
-    write_archive(path, "thing", VALUE, CLASSES, "0.1.0")
+    write_archive(path, "thing", VALUE, CODEC)
     return path
 
 
 def read(path):
     archive = read_archive(path)
     assert archive.kind == "thing"
-    return unpack(archive.content, archive.arrays, CLASSES)
+    return CODEC.unpack(archive)
 
 
 def test_what_goes_in_comes_out(path, tmp_path):
@@ -55,13 +57,13 @@ def test_what_goes_in_comes_out(path, tmp_path):
     assert found[3][2] == float(np.float32(0.1))
     assert found["point"].name == "p"
     assert found["point"].place.dtype == bool
-    write_archive(tmp_path / "again.gyromc", "thing", found, CLASSES, "0.1.0")
+    write_archive(tmp_path / "again.gyromc", "thing", found, CODEC)
     assert (tmp_path / "again.gyromc").read_bytes() == path.read_bytes()
 
 
 def test_every_cut_and_every_changed_byte_is_noticed(path):
     """A change may fall on bytes that mean nothing, such as a date in the zip directory; then the value is the same."""
-    whole, before = path.read_bytes(), json.dumps(pack(read(path), {}, CLASSES))
+    whole, before = path.read_bytes(), json.dumps(CODEC.pack(read(path)).content)
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(InvalidInput, match=r"damaged|did not write|no file that gyromc"):
@@ -70,7 +72,7 @@ def test_every_cut_and_every_changed_byte_is_noticed(path):
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
         try:
-            assert json.dumps(pack(read(path), {}, CLASSES)) == before
+            assert json.dumps(CODEC.pack(read(path)).content) == before
         except InvalidInput:
             noticed += 1
     assert noticed > 0.6 * len(whole) / 3
@@ -137,7 +139,7 @@ def test_what_is_wrong_with_a_file_is_said(path, kind):
         read(path)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "x.gyromc"
     for content in (b"", b"a,b\n1,2\n", pickle.dumps(Evil()), b"PK\x03\x04rest"):
         path.write_bytes(content)
@@ -147,7 +149,9 @@ def test_other_files_are_refused(tmp_path):
         gm.load(tmp_path / "y.gyromc")
     with pytest.raises(InvalidInput, match="is a directory"):
         gm.load(tmp_path)
-    write_archive(path, "dream", 1, {}, "9.9")
+    monkeypatch.setattr(module, "__version__", "9.9")
+    path.unlink()
+    write_archive(path, "dream", 1, CODEC)
     with pytest.raises(
         InvalidInput, match=r"holds 'dream', which this gyromc does not know; it was written by gyromc 9\.9"
     ):
@@ -156,6 +160,23 @@ def test_other_files_are_refused(tmp_path):
 
 def test_classes_that_are_not_listed_are_not_written_nor_made(tmp_path):
     with pytest.raises(InvalidInput, match="A Stranger cannot be saved"):
-        write_archive(tmp_path / "x", "thing", Stranger(), CLASSES, "0")
+        write_archive(tmp_path / "x", "thing", Stranger(), CODEC)
     with pytest.raises(KeyError):
-        unpack({"class": "Stranger", "fields": {"x": 1}}, {}, CLASSES)
+        CODEC.unpack(Packed({"class": "Stranger", "fields": {"x": 1}}, {}))
+
+
+def test_other_files_are_not_replaced_nor_read_for_ever(path, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("years of work")
+    with pytest.raises(InvalidInput, match=r"notes\.txt exists and is no file that gyromc saved"):
+        write_archive(notes, "thing", VALUE, CODEC)
+    assert notes.read_text() == "years of work"
+    path.write_bytes(path.read_bytes()[:100])
+    write_archive(path, "thing", VALUE, CODEC)
+    assert read(path)["point"].name == "p"
+    for wrong in ("/dev/zero", "/dev/null"):
+        with pytest.raises(InvalidInput, match="is a device or a pipe"):
+            gm.load(wrong)
+    for wrong in (None, 3, "a\0b"):
+        with pytest.raises(InvalidInput, match=r"path of a file is needed|zero byte"):
+            gm.load(wrong)

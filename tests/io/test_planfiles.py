@@ -1,5 +1,7 @@
 """Plans from TOML: every built-in piece, data from CSV, and errors that name the table and the key."""
 
+import dataclasses
+import inspect
 import re
 import tomllib
 
@@ -8,9 +10,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app import kinds, planfiles
-from gyromc.app.schema import plan_schema
-from gyromc.app.tomllines import key_lines
+from gyromc.app.plans import find
+from gyromc.io import kinds, planfiles
+from gyromc.io.kinds import plan_schema
+from gyromc.io.planfiles import line_of
+from gyromc.targets import likelihoods
 from support.values import ROOT
 
 VALIDATOR = jsonschema.Draft202012Validator(plan_schema())
@@ -130,7 +134,7 @@ def test_a_data_file_that_does_not_fit_its_header_is_refused(tmp_path, data, mes
         (BASE.replace("[1.0, 2.0]", "[1.0, -2.0]"), "positive definite"),
         (BASE.replace('dynamics = {kind = "overdamped"}', ""), r"needs a table \[dynamics\]"),
         (BASE.replace('{kind = "linear", u = [1.0, 0.0]}', "3"), "must be a table with a `kind`"),
-        (BASE + 'oracle = {kind = "__import__"}', "needs a `kind` of exact"),
+        (BASE + 'oracle = {kind = "__import__"}', "needs a `kind` of control_variate, exact"),
     ],
 )
 def test_errors_name_what_is_wrong(text, message):
@@ -152,13 +156,13 @@ def test_missing_files(tmp_path):
 
 def test_another_step_size(tmp_path):
     (tmp_path / "plan.toml").write_text(BASE)
-    assert planfiles.find(str(tmp_path / "plan.toml"), 0.1).num_steps == 100
+    assert find(str(tmp_path / "plan.toml"), 0.1).num_steps == 100
 
 
 def test_an_experiment_by_name():
-    assert planfiles.find("nld-quadratic", 0.1).num_steps == 100
+    assert find("nld-quadratic", 0.1).num_steps == 100
     with pytest.raises(gm.InvalidInput, match=r"neither a plan file .* Did you mean nld-quadratic"):
-        planfiles.find("nld-quadratc")
+        find("nld-quadratc")
 
 
 def test_schemes_and_the_martingale():
@@ -222,12 +226,18 @@ kind = '#'
 
 
 def test_lines_of_keys():
-    found = key_lines(DOCUMENT)
-    expected = {("a",): 1, ("target", "kind"): 3, ("target", "q.r", 2, "w", 1, "k"): 5, ("target", "groups", 1, "Z"): 9}
-    assert expected.items() <= found.items()
-    assert found["target", "groups", 1, "s", "t"] == 12
-    assert found["observables", "x", "kind"] == 14
-    assert ("b",) not in found
+    lines = {
+        ("a",): 1,
+        ("target",): 2,
+        ("target", "kind"): 3,
+        ("target", "q.r", 2, "w", 1, "k"): 5,
+        ("target", "groups"): 6,
+        ("target", "groups", 1): 8,
+        ("target", "groups", 1, "Z"): 9,
+        ("target", "groups", 1, "s", "t"): 12,
+        ("observables", "x", "kind"): 14,
+    }
+    assert {path: line_of(DOCUMENT, path) for path in lines} == lines
 
 
 def test_functions_and_arrays_are_data_until_they_are_allowed(tmp_path):
@@ -249,11 +259,34 @@ def test_functions_and_arrays_are_data_until_they_are_allowed(tmp_path):
     assert planfiles.loads(start + "start = {a = [0.5], b = 1.0}", allow_import=True).dim == 2
 
 
-def test_the_schema_knows_every_argument():
+def families():
+    """The classes of all families, found by their base."""
+    found, below = [], [likelihoods.Likelihood]
+    while below:
+        below = [known for one in below for known in one.__subclasses__()]
+        found += [known for known in below if known.__module__.startswith("gyromc.") and not inspect.isabstract(known)]
+    return found
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.__name__)
+def test_every_family_can_be_written(family):
+    """In a mixed regression, by the name of its class as Python and as a plan file write it."""
     jsonschema.Draft202012Validator.check_schema(plan_schema())
-    for among in kinds.KINDS.values():
-        for kind in among.values():
-            assert set(kind.arguments) <= set(kinds.TYPES), kind
+    classes = ", num_classes = 3" if dataclasses.fields(family) else ""
+    known = "known = [[3, 4, 5]]" if not classes and family().known else ""
+    likelihood = f'{{kind = "{family.__name__}"{classes}}}'
+    text = f"""
+        step_size = 0.05
+        target = {{kind = "mixed_regression", X = [[1.0], [1.0], [2.0]], y = [1, 1, 1], likelihood = {likelihood}}}
+        dynamics = {{kind = "overdamped"}}
+        observables.x = {{kind = "function", f = "support.survivors:weighted"}}
+    """
+    text = text.replace("y = [1, 1, 1]", f"y = [1, 1, 1], {known}" if known else "y = [1, 1, 1]")
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
+    reader = planfiles._Reader(text, tomllib.loads(text), ROOT, False)
+    target = reader.value(kinds.Type.TARGET, tomllib.loads(text)["target"], ("target",))
+    assert type(target.likelihood) is family
+    assert np.isfinite(target.potentials(np.zeros((1, target.dim)))[0])
 
 
 def test_plans_in_the_documentation_follow_the_schema():

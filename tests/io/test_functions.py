@@ -6,8 +6,8 @@ import types
 import pytest
 
 import gyromc as gm
-from gyromc.packing import description
-from gyromc.references import Descriptions, References
+from gyromc.io.functions import Descriptions, References
+from gyromc.io.plans import description
 
 HELPERS = """
 FACTOR = 2.0

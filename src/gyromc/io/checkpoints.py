@@ -1,0 +1,332 @@
+"""Checkpoints: what a run needs to go on after its process ended, in a directory of files.
+
+Input: the directory, a plan and the options of its run. Output: the newest checkpoint as a partial `Run`, and new checkpoints
+as the run goes on. A checkpoint is one archive, named by its step, that appears whole or not at all. It holds the state of the
+chains with the position of their random numbers, the sums of observables and martingales and block sums, the list of the files
+with the draws so far (`DrawsFiles`), what was computed for the plan before its first step, the versions of the programs, and a
+description of the plan. Files are ordered by step, never by date, so that a clock that jumps changes nothing.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+import warnings
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require, shown, whole
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.flat import shaped
+from gyromc.io.archive import Archive, digest, read_archive, write_archive
+from gyromc.io.codec import Codec, check_fields, known_classes
+from gyromc.io.plans import CLASSES, changed_versions, check_run, description, differences, prepared, remember, versions
+from gyromc.plan import Plan
+from gyromc.results import Run, RunOptions
+from gyromc.show.files import locked, require_writable, sync_folder
+from gyromc.show.interruption import Interruption
+from gyromc.show.progress import say
+
+__all__ = ["KIND", "NUMBERS", "PIECE", "Checkpoints", "DrawsFile", "DrawsFiles"]
+
+KIND, DRAWS = "checkpoint", "draws"
+"""The kinds of archives in the directory."""
+PIECE, SHARE = 2**18, 1 / 256
+"""The bytes, and the share of all draws, from which on a file of draws is not written again."""
+NAME = re.compile(r"step-(\d{15})\.gyromc")
+DRAWS_NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
+LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
+"""The names of unfinished files, which a process left that was killed while it wrote."""
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+NUMBERS = ("engine", "thin", "sane_range")
+"""The options that the numbers of a run depend on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawsFile:
+    """One file of draws: its name, how many draws of all chains it holds, their bytes and their SHA-256."""
+
+    name: str
+    draws: int
+    size: int
+    sha256: str
+
+
+CODEC = Codec(CLASSES | known_classes(DrawsFile))
+
+
+class DrawsFiles:
+    """The draws of one run in files that its checkpoints share, so that a checkpoint writes the new draws only.
+
+    They are archives named by the steps whose draws they hold. A file of at least `PIECE` bytes and `SHARE` of all draws is
+    written once and never changed. The draws after the last such file are written again with the next checkpoint, as one file
+    with a name of its own. So files stay few, and a checkpoint writes little more than what is new. `stored`: the files that
+    the newest checkpoint refers to, in order.
+    """
+
+    def __init__(self, directory: Path, burn_in: int, thin: int | None):
+        self.directory, self.burn_in, self.thin = directory, burn_in, thin or 1
+        self.stored: tuple[DrawsFile, ...] = ()
+
+    def added(self, kept: Sequence[np.ndarray]) -> tuple[DrawsFile, ...]:
+        """Write the draws that no file holds; return all files. `stored` stays until a checkpoint refers to them."""
+        total = sum(map(len, kept))
+        if total == sum(piece.draws for piece in self.stored):
+            return self.stored
+        full = self.stored
+        if full and full[-1].size < max(PIECE, SHARE * sum(piece.size for piece in full)):
+            full = full[:-1]
+        first = sum(piece.draws for piece in full)
+        draws = _from(kept, first)
+        begin, end = (self.burn_in + draw * self.thin for draw in (first, total))
+        name = f"draws-{begin:015d}-{end:015d}.gyromc"
+        sums = write_archive(self.directory / name, DRAWS, draws, CODEC, own_folder=True)
+        return (*full, DrawsFile(name, len(draws), draws.nbytes, sums["0.npy"]))
+
+    def read(self, pieces: Sequence[DrawsFile]) -> np.ndarray:
+        """The draws of all files, draws × chains × d; `InvalidInput` where one is missing or damaged."""
+        return np.concatenate([self._one(piece) for piece in pieces])
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all other files of draws."""
+        for path in self.directory.iterdir():
+            if DRAWS_NAME.fullmatch(path.name) and path.name not in names:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _one(self, piece: DrawsFile) -> np.ndarray:
+        path = self.directory / piece.name
+        require(DRAWS_NAME.fullmatch(piece.name) is not None, f"{path} is no name of a piece of draws.")
+        archive = read_archive(path)
+        with archive.reading("start anew"):
+            draws = CODEC.unpack(archive)
+        same = archive.kind == DRAWS and isinstance(draws, np.ndarray) and digest(draws) == piece.sha256
+        require(same, f"{path} holds other draws than those that belong to the checkpoint.")
+        return draws
+
+
+def _from(kept: Sequence[np.ndarray], first: int) -> np.ndarray:
+    """The draws from number `first` on as one array; those before are not copied."""
+    begin, parts = sum(map(len, kept)), []
+    for part in reversed(kept):
+        begin -= len(part)
+        parts.append(part[max(0, first - begin) :])
+        if begin <= first:
+            break
+    return np.concatenate(parts[::-1])
+
+
+class Checkpoints:
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        plan: Plan,
+        options: RunOptions,
+        every: str | int,
+        keep: int,
+        ended: Interruption,
+    ):
+        require(
+            isinstance(directory, str | os.PathLike) and os.fspath(directory) != "",
+            f"`checkpoint` must be a directory: got {shown(directory)}.",
+        )
+        self.directory, self.plan, self.options, self.ended = Path(directory), plan, options, ended
+        self.seconds, self.steps = _interval(every)
+        self.keep = whole(keep, "keep", least=1)
+        self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
+        self.saved = time.monotonic()
+        # The step of the last checkpoint.
+        self.last: int | None = None
+        self.pieces = DrawsFiles(self.directory, plan.burn_in, options.thin)
+        # The draws of the checkpoint that was read, as they were stored.
+        self.read_draws: np.ndarray | None = None
+        self._computed: dict[str, Any] | None = None
+        # The files of draws that the checkpoints that were read or written refer to.
+        self._referred: dict[Path, tuple[DrawsFile, ...]] = {}
+        self._lock = contextlib.ExitStack()
+
+    def __enter__(self) -> "Checkpoints":
+        require_writable(self.directory)
+        free = self._lock.enter_context(locked(self.directory))
+        if free is False:
+            self._lock.close()
+            raise InvalidInput(
+                f"Another process saves checkpoints to {self.directory}. Wait for it, or pass another directory."
+            )
+        if free is None:
+            say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
+        for path in self.directory.iterdir():
+            if LEFT.match(path.name):
+                path.unlink(missing_ok=True)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._lock.close()
+
+    def newest(self) -> Run | None:
+        """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
+
+        `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
+        """
+        files, reasons = self._files(), {}
+        for path in reversed(files):
+            try:
+                found = self._read(path)
+            except _OtherPlan as error:
+                raise InvalidInput(str(error)) from None
+            except (InvalidInput, OSError) as error:
+                reasons[path] = str(error)
+                continue
+            self._set_aside(reasons, path)
+            self.saved, self.last, self.pieces.stored = time.monotonic(), found.state.step, self._referred[path]
+            return found
+        require(
+            not files,
+            f"None of the {len(files)} checkpoints in {self.directory} can be read, and none was changed. The newest: "
+            f"{next(iter(reasons.values()), '')} Pass another directory to start anew.",
+        )
+        return None
+
+    def due(self, step: int) -> bool:
+        """Whether it is time for the next one."""
+        if self.steps is not None:
+            return step % self.steps == 0
+        return self.seconds is not None and time.monotonic() - self.saved >= self.seconds
+
+    def save(self, run: Run, kept: list[np.ndarray]) -> None:
+        """Write a checkpoint and remove the oldest; where that fails a warning says so, and the run goes on."""
+        path = self.directory / f"step-{run.state.step:015d}.gyromc"
+        try:
+            if self._computed is None:
+                self._computed = prepared(run.plan, functions=False)
+            pieces = self.pieces.added(kept)
+            content = {
+                "description": self.description,
+                "versions": versions(),
+                "failures": run.failures,
+                "prepared": self._computed,
+                "times": (run.wall_time, run.compile_time),
+                "draws": list(pieces),
+                "state": run.state,
+            }
+            write_archive(path, KIND, content, CODEC, own_folder=True)
+            sync_folder(self.directory)
+            self.last, self.pieces.stored, self._referred[path] = run.state.step, pieces, pieces
+            for old in [p for p in self._files() if p <= path][: -self.keep]:
+                old.unlink(missing_ok=True)
+            self._remove_unused()
+        except (InvalidInput, OSError) as error:
+            warnings.warn(
+                f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
+                GyromcWarning,
+                stacklevel=4,
+            )
+            with contextlib.suppress(OSError):
+                self._remove_unused()
+        self.saved = time.monotonic()
+
+    def _remove_unused(self) -> None:
+        """Remove the files of draws that no checkpoint refers to; none while one cannot be read: it may need any of them."""
+        files = self._files()
+        for path in set(files) - set(self._referred):
+            try:
+                self._note(path)
+            except (InvalidInput, OSError):
+                return
+        self._referred = {path: self._referred[path] for path in files}
+        self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
+
+    def _note(self, path: Path) -> tuple[Archive, dict[str, Any]]:
+        """The archive of a checkpoint and its content, after noting the files of draws that it refers to."""
+        archive = read_archive(path)
+        require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
+        with archive.reading("start anew"):
+            content = CODEC.unpack(archive)
+            if not all(isinstance(piece, DrawsFile) for piece in content["draws"]):
+                raise ValueError("its list of files of draws holds something else")
+            self._referred[path] = tuple(content["draws"])
+        return archive, content
+
+    def _read(self, path: Path) -> Run:
+        """The checkpoint of a file as a run of this plan; `_OtherPlan` where it belongs to another one."""
+        archive, content = self._note(path)
+        with archive.reading("start anew"):
+            # The number of blocks, which was an option once, changes no chain.
+            before = {place: text for place, text in content["description"].items() if place != "keep_blocks"}
+            changed = differences(before, self.description)
+            other = changed_versions(content["versions"])
+        if changed:
+            raise _OtherPlan(
+                f"{path} is a checkpoint of another plan. What differs:\n  "
+                + "\n  ".join(changed)
+                + "\nPass the plan as it was, or another directory to start anew."
+            )
+        if other:
+            warnings.warn(
+                f"{path} was written by other programs ({other}): the run goes on, but its numbers may differ in "
+                "their last digits from those of a run that was not interrupted.",
+                GyromcWarning,
+                stacklevel=5,
+            )
+        self.read_draws = self.pieces.read(self._referred[path]) if self._referred[path] else None
+        with archive.reading("start anew"):
+            return self._run(content, self.read_draws)
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.directory.iterdir() if NAME.fullmatch(path.name))
+
+    def _run(self, content: dict[str, Any], draws: Any) -> Run:
+        """The checkpoint as a partial run, its plan with what was computed for it; `draws`: draws × chains × d, or None."""
+        plan = self.plan.replace()
+        remember(plan, content["prepared"])
+        if draws is not None:
+            draws = shaped(plan.unravel, draws.swapaxes(0, 1))
+        run = Run(
+            plan=plan,
+            engine=self.options.engine,
+            engine_reason=self.options.reason,
+            state=content["state"],
+            wall_time=content["times"][0],
+            compile_time=content["times"][1],
+            partial=True,
+            failures=content["failures"],
+            draws=draws,
+            options=self.options,
+        )
+        check_fields(Run, {field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+        check_run(run)
+        return run
+
+    def _set_aside(self, reasons: dict[Path, str], used: Path) -> None:
+        """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
+        for path, reason in reasons.items():
+            with contextlib.suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
+            warnings.warn(
+                f"{reason} {path.name} is now named {path.with_suffix('.damaged').name}, and the run goes on from "
+                f"{used.name}.",
+                GyromcWarning,
+                stacklevel=4,
+            )
+
+
+class _OtherPlan(Exception):
+    """A checkpoint belongs to another plan."""
+
+
+def _interval(every: str | int) -> tuple[float | None, int | None]:
+    """Seconds or steps between two checkpoints; the other is None."""
+    if not isinstance(every, str):
+        return None, whole(every, "every", least=1)
+    given = re.fullmatch(r"\s*(\d+\.?\d*)\s*(s|min|h)\s*", every)
+    if given is None:
+        raise InvalidInput(
+            f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
+        )
+    return float(given[1]) * UNITS[given[2]], None

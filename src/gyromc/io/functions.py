@@ -1,0 +1,274 @@
+"""Functions in files: stored by the name `module:function` alone, found again by importing the module or among those passed.
+
+Input: functions and classes of a user's modules. Output: plain JSON for the codec, and the functions again. A module is
+imported only where that was allowed, because importing runs its code. Digests of the arrays that a function reads and of what
+it computes are stored beside its name, so that a function that would compute something else is noticed. `code_digest` changes
+with the code of a function, the values it holds, and what it calls and reads in a user's modules; not with a comment, another
+place in the file, or another version of an installed package.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gyromc.checks import require, shown
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.io.archive import digest
+from gyromc.io.codec import NUMBERS
+from gyromc.precision import Owned, owned
+
+__all__ = ["Descriptions", "References", "code_digest", "find_function"]
+
+REMEDY = (
+    "Define it at the top of a module with `def`, and pass that; what it needs besides can be variables of the module."
+)
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+BUILT_IN = ("gyromc.schemes.base:euler_step",)
+"""Functions of gyromc itself that values refer to."""
+
+
+def reference(function: Any) -> str:
+    """The name `module:qualname` under which a function or class can be imported; `InvalidInput` where there is none."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    what = getattr(function, "__qualname__", None) or shown(function)
+    require(
+        module and name and "<" not in name,
+        f"The function `{what}` cannot be saved: a lambda or a function inside another one has no name to find it by. {REMEDY}",
+    )
+    found: Any = sys.modules.get(str(module))
+    for part in str(name).split("."):
+        found = getattr(found, part, None)
+    require(
+        found is function,
+        f"The function `{what}` cannot be saved: `{module}:{name}` refers to {'nothing' if found is None else 'another object'}. "
+        f"{REMEDY}",
+    )
+    return f"{module}:{name}"
+
+
+def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remedy: str) -> Any:
+    """The function of a name `module:qualname`: one of those given, or imported where that is allowed.
+
+    `remedy` says how to allow it. `InvalidInput` where it is not allowed, or there is no such function.
+    """
+    if name in given:
+        return given[name]
+    module, colon, path = name.partition(":")
+    require(colon and module and path, f"A function is named `module:function`: got {shown(name)}.")
+    require(
+        allow_import or name in BUILT_IN, f"The function `{name}` would have to be imported, which runs code. {remedy}"
+    )
+    try:
+        found: Any = importlib.import_module(module)
+    # Whatever a user's module raises.
+    except Exception as error:
+        raise InvalidInput(f"The module of `{name}` cannot be imported: {type(error).__name__}: {error}.") from error
+    for part in path.split("."):
+        require(hasattr(found, part), f"`{module}` has no `{path}`: it was renamed or removed since.")
+        found = getattr(found, part)
+    require(callable(found), f"`{name}` is no function: it is {shown(found)}.")
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class References:
+    """Functions by reference, for a codec.
+
+    `allow_import`: whether modules may be imported; `given`: functions by the names that a file has for them.
+    """
+
+    allow_import: bool = False
+    given: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+
+    def pack(self, value: Any) -> Any:
+        """The name of a function or class, with digests of the arrays that it reads and of its code."""
+        if isinstance(value, type):
+            return {"type": reference(value)}
+        require(callable(value), f"A {type(value).__name__} cannot be saved.")
+        function = value.function if isinstance(value, Owned) else value
+        stored = {"function": reference(function)}
+        if stored["function"] not in BUILT_IN:
+            stored["code"] = f"{PYTHON} {code_digest(function)}"
+        return {**stored, "reads": _digests(value.arrays)} if isinstance(value, Owned) else stored
+
+    def unpack(self, entry: Any) -> Any:
+        """The function or class, found by its name."""
+        remedy = (
+            "Pass `allow_import=True` (on the command line `--allow-import`) if you trust the file, or the function itself: "
+            '`gyromc.load(path, functions={"…": f})`.'
+        )
+        name = entry.get("type") or entry["function"]
+        found = find_function(name, self.allow_import, self.given, remedy.replace("…", name))
+        if "type" in entry:
+            require(isinstance(found, type), f"`{name}` is no class.")
+            return found
+        function = found
+        found = owned(found)
+        reads = _digests(found.arrays) if isinstance(found, Owned) else None
+        require(
+            reads == entry.get("reads"),
+            f"The function `{name}` reads other arrays than when it was saved: it would compute something else. Restore them.",
+        )
+        # Other versions of Python compile the same text to other code.
+        python, _, code = entry.get("code", "").partition(" ")
+        if python == PYTHON and code != code_digest(function):
+            warnings.warn(
+                f"The function `{name}`, or what it calls and reads, is not what it was when the file was saved: a continuation "
+                "would mix both. Restore it, or run the plan anew.",
+                GyromcWarning,
+                stacklevel=2,
+            )
+        return found
+
+
+class Descriptions:
+    """What functions compute, as text that changes when their code or the arrays they read change; for comparing plans."""
+
+    def pack(self, value: Any) -> Any:
+        """The name of a function or class and a digest of its code, and of what it reads and calls in a user's modules."""
+        name = getattr(value, "__qualname__", type(value).__name__)
+        if isinstance(value, type):
+            return {"type": f"{value.__module__}:{name}, code {code_digest(value)}"}
+        require(callable(value), f"A {type(value).__name__} cannot be described.")
+        # The code of gyromc's own functions belongs to its version.
+        if own := _own_name(value):
+            return {"function": own}
+        if isinstance(value, Owned):
+            return {
+                "function": value.function.__qualname__,
+                "code": code_digest(value.function),
+                "reads": _digests(value.arrays),
+            }
+        return {"function": name, "code": code_digest(value)}
+
+    def unpack(self, entry: Any) -> Any:
+        """Not possible: descriptions are compared only."""
+        raise InvalidInput("A description cannot be made a function again.")
+
+
+def _own_name(value: Any) -> str | None:
+    """The name of a function of gyromc itself at the top of a module; None for any other."""
+    name = f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', '<')}"
+    return name if name.split(".")[0] == "gyromc" and "<" not in name else None
+
+
+def _digests(arrays: tuple[np.ndarray, ...]) -> str:
+    return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
+
+
+def code_digest(function: Any) -> str:
+    """A digest of what a function or class computes with: its code, plain values, and what it refers to in a user's modules."""
+    found = hashlib.sha256()
+    for line in _lines(function, {}, outermost=True):
+        found.update(f"{line}\n".encode())
+    return found.hexdigest()
+
+
+def _lines(value: Any, seen: dict[int, Any], outermost: bool = False) -> Iterator[str]:
+    """Texts that change when the value does. `seen` holds what was visited, by identity; installed packages are not entered."""
+    if isinstance(value, bool | int | float | complex | str | bytes | types.NoneType):
+        yield repr(value)
+        return
+    if id(value) in seen:
+        yield f"number {list(seen).index(id(value))}"
+        return
+    seen[id(value)] = value
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    yield name
+    if isinstance(value, types.FunctionType):
+        if outermost or _users(value):
+            yield _text(value.__code__)
+            for inner in _referred(value):
+                yield from _lines(inner, seen)
+    elif isinstance(value, np.ndarray | jax.Array):
+        numeric = getattr(value.dtype, "kind", "") in NUMBERS
+        yield digest(np.asarray(value)) if numeric else str(value.dtype)
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+    else:
+        for inner in _parts(value, outermost):
+            yield from _lines(inner, seen)
+
+
+def _parts(value: Any, outermost: bool) -> Iterator[Any]:
+    """What a value that is no function, array or module consists of."""
+    if isinstance(value, Mapping):
+        yield from (entry for pair in value.items() for entry in pair)
+    elif isinstance(value, tuple | list):
+        yield from value
+    elif isinstance(value, set | frozenset):
+        yield repr(sorted(map(repr, value)))
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, type):
+        if outermost or _users(value):
+            yield from (
+                part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member)
+            )
+            yield from (base for base in value.__bases__ if _users(base))
+    elif _users(type(value)):
+        yield from (type(value), getattr(value, "__dict__", None))
+    else:
+        yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
+
+
+INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
+"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
+
+
+def _written(name: str) -> bool:
+    """Whether an entry of a class was written there: not its documentation, and not what `dataclass` makes."""
+    return not name.startswith(("__", "_abc_")) or name == "__call__"
+
+
+def _users(value: Any) -> bool:
+    """Whether a function or class is the user's own: of no installed package, of Python or of gyromc."""
+    root = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
+    if root in sys.stdlib_module_names or root == __name__.partition(".")[0]:
+        return root == "__main__"
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def _referred(function: types.FunctionType) -> Iterator[Any]:
+    """Default values, what a function closes over, and the names that it uses of its module and of modules named there."""
+    yield from (function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        # A cell that is not assigned yet raises.
+        with contextlib.suppress(ValueError):
+            yield cell.cell_contents
+    names = sorted(_names(function.__code__))
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType) and _users(types.SimpleNamespace(__module__=value.__name__)):
+            yield from (vars(value)[inner] for inner in names if inner in vars(value))
+        elif value is not None:
+            yield value
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that code uses and does not define, and the code inside it."""
+    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inside)
+
+
+def _text(code: types.CodeType) -> str:
+    """Instructions, names and constants; no lines of the file, so that a comment above changes nothing."""
+    constants = [
+        _text(c) if isinstance(c, types.CodeType) else repr(sorted(c, key=repr) if isinstance(c, frozenset) else c)
+        for c in code.co_consts
+    ]
+    return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))
