@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import gyromc as gm
-from gyromc.regression.comparing import Candidate, Comparison, compare
+from gyromc.regression.comparing import ComparedFamily, Comparison, compare
 from gyromc.regression.fit import fit
 
 
@@ -66,8 +66,8 @@ def test_weights_are_copies_of_rows():
 
 def test_the_simplest_unless_it_is_clearly_worse():
     def rule(difference, error):
-        first = Candidate("simple", -100.0, 5.0, 2.0, difference, error)
-        return Comparison((first, Candidate("rich", -100.0 - difference, 5.0, 3.0, 0.0, 0.0)), 50, 50).chosen
+        first = ComparedFamily("simple", -100.0, 5.0, 2.0, difference, error)
+        return Comparison((first, ComparedFamily("rich", -100.0 - difference, 5.0, 3.0, 0.0, 0.0)), 50, 50).chosen
 
     assert rule(-3.9, 0.1) == "simple"
     assert rule(-4.1, 0.1) == "rich"

@@ -21,7 +21,7 @@ from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, loo, loo_difference
 from gyromc.show.numbers import plus_minus
 
-__all__ = ["CLEAR", "LEAST", "Candidate", "Comparison", "compare"]
+__all__ = ["CLEAR", "LEAST", "ComparedFamily", "Comparison", "compare"]
 
 CLEAR = 2.0  # standard errors
 LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
@@ -32,7 +32,7 @@ TINY = 1e-8  # probability below which a density stands for that of a whole numb
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class ComparedFamily:
     """One family in a comparison.
 
     **Attributes:**
@@ -77,7 +77,7 @@ class Comparison:
     - `rows`, `of_rows`: how many rows were fitted, of how many.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ComparedFamily, ...]
     rows: int
     of_rows: int
 
@@ -87,7 +87,7 @@ class Comparison:
         return next(one.family for one in self.candidates if not one.clearly_worse)
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> ComparedFamily:
         """The family with the largest elpd."""
         return next(one for one in self.candidates if one.difference == 0)
 
@@ -109,7 +109,7 @@ class Comparison:
         )
 
 
-def _gap(one: Candidate) -> str:
+def _gap(one: ComparedFamily) -> str:
     assert one.difference is not None
     assert one.difference_std_error is not None
     text = plus_minus(-one.difference, one.difference_std_error)
@@ -197,12 +197,12 @@ def _left_out(
     return loo(density if weights is None else weights * density, scale)
 
 
-def _candidate(family: str, found: Loo | str, best: Loo) -> Candidate:
+def _candidate(family: str, found: Loo | str, best: Loo) -> ComparedFamily:
     if isinstance(found, str):
-        return Candidate(family, refused=found)
+        return ComparedFamily(family, refused=found)
     difference, error = loo_difference(found, best)
     rest = np.ones(len(found.elpd_rows), bool)
     rest[np.argmin(found.elpd_rows - best.elpd_rows)] = False
     without = loo_difference(*(dataclasses.replace(one, elpd_rows=one.elpd_rows[rest]) for one in (found, best)))
     heavy = int(found.influential.size)
-    return Candidate(family, found.elpd, found.std_error, found.p_loo, difference, error, without, heavy)
+    return ComparedFamily(family, found.elpd, found.std_error, found.p_loo, difference, error, without, heavy)
