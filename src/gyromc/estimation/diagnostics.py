@@ -32,6 +32,7 @@ FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the st
 START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
 VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
 MOST_CHECKED, LEAST_CHECKED = 4096, 8  # draws whose gradients are tested: of all chains, and of each
+CHECKED_CHAINS = 20  # with fewer, pieces of one chain, which depend on each other, would be taken for independent
 MOST_TOUCHED = 2e9  # numbers of the data that this may read
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
@@ -120,14 +121,14 @@ def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
 def _unlike_target(run: Run) -> Iterator[str]:
     """Whether kept draws follow the target, by functions whose mean is known to be zero: a large bias shows there."""
     plan, good = run.plan, ~run.diverged
-    if run.draws is None or not np.any(good):
+    if run.draws is None or np.sum(good) < CHECKED_CHAINS:
         return
     rows = flat_draws(run.draws, good)
     chains, rows_of_data = int(good.sum()), plan.target.num_data if isinstance(plan.target, SumOverData) else 1
     theta = rows.reshape(chains, -1, plan.dim)
     most = min(MOST_CHECKED, MOST_TOUCHED / (rows_of_data * plan.dim)) / chains
     theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
-    if theta.shape[1] < LEAST_CHECKED or theta[..., 0].size < 8 * LEAST_CHECKED:
+    if theta.shape[1] < LEAST_CHECKED:
         return
     with contextlib.suppress(InvalidInput):  # a density that is zero at a draw
         yield from check(theta, plan).warnings

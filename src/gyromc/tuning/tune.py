@@ -276,6 +276,8 @@ class Tuning:
     def finished(self, given: Plan | None) -> Tuned:
         """The choice as a plan, with its account."""
         chosen, final = self.choose()
+        if self.budget.seconds is not None:  # the longer trial knows the speed better
+            self.steps = max(self.budget.seconds * final.rate, 100.0)
         chains, burn_in, steps = self.lengths(chosen.family, final.plan.eta)
         start, model = self.known.start(chains, self.seed), final.plan.model
         plan = final.plan.replace(
