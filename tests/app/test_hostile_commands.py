@@ -174,7 +174,7 @@ PLANS = {
     plan(target='target = {kind = "quadratic", precision = [[1.0, 2.0], [3.0]]}'): "`precision` must be numeric",
     plan(target='target = {kind = "quadratic", precision = [1.0, -2.0]}'): "positive definite",
     plan(target='target = {kind = "quadratic", precision = [1.0, inf]}'): "`precision` must be finite",
-    plan(target='target = {kind = "cosine_perturbed", dim = 1e12, beta = 1.0}'): "`dim` must be a whole number",
+    plan(target='target = {kind = "cosine_perturbed", dim = 1e12, beta = 1.0}'): "of memory are free",
     plan(dynamics='dynamics = {kind = "hfhr"}'): "lacks alpha, gamma",
     plan(dynamics='dynamics = {kind = "rotations", rate = "a"}'): "`rate` must be a number, an array",
     plan(dynamics='dynamics = {kind = "gaul", C = [1.0, 1.0], a = -1, gamma = 1}'): "`a` must be positive",

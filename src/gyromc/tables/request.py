@@ -131,7 +131,7 @@ def in_python(text: str) -> str:
     ```python
     from gyromc.tables.request import in_python
     assert in_python("pass `--impute`, or `--drop age`.") == "pass `impute=True`, or `drop='age'`."
-    assert in_python('gyromc fit data --formula \'y ~ x\' --family gamma') == "gm.fit('y ~ x', data, family='gamma')"
+    assert in_python("gyromc fit data --formula 'y ~ x' --family gamma") == "gm.fit('y ~ x', data, family='gamma')"
     ```
     """
     text = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), text)

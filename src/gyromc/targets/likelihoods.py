@@ -162,7 +162,8 @@ class Likelihood(abc.ABC):
         """Raise where a response is none that the family has, naming the first row."""
         odd = np.flatnonzero(~cls.allowed(y))
         if odd.size:
-            first = f"row {odd[0]} has {y[odd[0]]:g} ({odd.size} rows differ)"
+            values = ", ".join(f"{value:g}" for value in np.unique(y[odd])[:5])
+            first = f"row {odd[0]} has {y[odd[0]]:g} ({odd.size} rows differ; values {values})"
             raise InvalidInput(f"`y` must hold {cls.needs}: {first}. {cls.remedy.format(value=y[odd[0]])}")
 
     @property

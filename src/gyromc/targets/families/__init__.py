@@ -50,7 +50,7 @@ def family_named(text: str) -> str:
 
     ```python
     from gyromc.targets.families import family_named
-    assert family_named("Gaussian") == "linear" and family_named("neg_binomial") == "neg-binomial"
+    assert family_named("Gaussian") == "linear" and family_named("my_family") == "my-family"
     ```
     """
     plain = text.strip().lower().replace("_", "-")
