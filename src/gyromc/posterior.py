@@ -229,7 +229,7 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: f
     order = np.argsort(values, axis=None, kind="stable")
     x, w = values.ravel()[order], weights.ravel()[order]
     middles = (np.cumsum(w) - w / 2) / w.sum()
-    return np.interp(probabilities, middles, x)
+    return np.asarray(np.interp(probabilities, middles, x))
 
 
 def by_site(names: Sequence[str], affected: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ the adaptation as arguments; U and ∇U of rows are another.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -80,12 +80,15 @@ class Random(NamedTuple):
 
 
 class Round(NamedTuple):
-    """States of one round, steps × chains × d, with gradients, U and the acceptance probability of every step."""
+    """States of one round, steps × chains × d, with gradients, U and the acceptance probability of every step.
 
-    theta: np.ndarray
-    gradient: np.ndarray
-    potential: np.ndarray
-    acceptance: np.ndarray
+    Arrays of JAX inside the compiled round, of NumPy outside.
+    """
+
+    theta: Any
+    gradient: Any
+    potential: Any
+    acceptance: Any
 
 
 def _value_and_gradient(target: Target) -> Callable:
@@ -159,8 +162,9 @@ class LangevinChains:
         self.target, self.dim, self.stopped = doubled(target), dim, stopped
         self.rng = np.random.default_rng(seed)
         self.gradients = 0
-        self.state: State | None = None
-        self.metric: Metric | None = None
+        # both are set by `begin`
+        self.state: Any = None
+        self.metric: Any = None
         self.log_step = math.log(0.3)
         self.warm: list[Round] = []
 
@@ -275,10 +279,8 @@ class LangevinChains:
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
         window = self.warm[len(self.warm) // 2 :]
-        return tuple(
-            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in window])
-            for name in ("theta", "gradient")
-        )
+        theta = np.concatenate([one.theta.reshape(-1, self.dim) for one in window])
+        return theta, np.concatenate([one.gradient.reshape(-1, self.dim) for one in window])
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""

@@ -267,6 +267,7 @@ class Solver:
         if sampling is None:
             self._begin_sampling()
             sampling = self.sampling
+            assert sampling is not None
             for kept in chains.warm[len(chains.warm) // 2 :]:
                 sampling.add(kept)
         sharp, r_hat = sampling.sharpened(), sampling.r_hat()

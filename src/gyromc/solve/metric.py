@@ -6,6 +6,7 @@ holds exactly for any points, also before the chains have mixed; elsewhere it we
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -20,11 +21,11 @@ class Metric(eqx.Module):
     """A linear map B from round coordinates to θ."""
 
     @abc.abstractmethod
-    def push(self, rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def push(self, rows: Float[Array | np.ndarray, "n d"]) -> Any:
         """B times every row."""
 
     @abc.abstractmethod
-    def pull(self, rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def pull(self, rows: Float[Array | np.ndarray, "n d"]) -> Any:
         """Bᵀ times every row."""
 
     @abc.abstractmethod

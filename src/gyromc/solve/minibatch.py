@@ -108,7 +108,7 @@ class MinibatchChains:
 
     def begin(self, start: np.ndarray) -> None:
         """Find the mode, prepare the control variate there, and choose the size of the batch."""
-        target = self.model.flat_target
+        target: Any = self.model.flat_target
         try:
             mode = (
                 self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x

@@ -128,7 +128,9 @@ class Question:
         if self.parameters_only:
             return np.asarray(rows, float)
         with jax.enable_x64(True):
-            found = np.asarray(_values(*self._pieces, self.model.unravel, jnp.asarray(rows, float)), float)
+            found = np.asarray(
+                _values(self._pieces[0], self._pieces[1], self.model.unravel, jnp.asarray(rows, float)), float
+            )
         found = found[:, self._order]
         if not np.isfinite(found).all():
             row, column = np.argwhere(~np.isfinite(found))[0]
@@ -158,7 +160,7 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         )
         template = getattr(target, "template", None)
         model = Model(target, template)
-        own = getattr(target, "start_point", None)
+        own: Any = getattr(target, "start_point", None)
         known = target.dim is None or not callable(own)
         return model, np.zeros(model.dim) if known else np.asarray(own(), float), observables
     if target.dim is not None:

@@ -112,7 +112,7 @@ def _as_text(name: str, value: Any) -> Any:
         return str(value) if name == "effort" else value
     if isinstance(value, Mapping):
         return [f"{key}={entry}" for key, entry in value.items()]
-    return [value] if isinstance(value, str) else list(map(str, value))
+    return [value] if isinstance(value, str) else [str(entry) for entry in value or ()]
 
 
 def _warn(message: str) -> None:
@@ -127,6 +127,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = _computed(request, None, watch, None)
         watch.stage("writing the report")
+        assert model.results is not None
         results = write(model.results, tables, folder)
         watch.stop.check()
         if request.save is not None:

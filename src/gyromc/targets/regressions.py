@@ -373,7 +373,7 @@ class SoftmaxRegression(WithLikelihood):
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
 
 
-BY_FAMILY: dict[str, type[_KnownLinear]] = {
+BY_FAMILY: dict[str, Any] = {
     kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
 }
 """The target of each family that has coefficients only."""

@@ -161,7 +161,8 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
-    dense, metric = not many, solver.chains.metric
+    dense = not many
+    metric: Any = solver.chains.metric
     C = metric.covariance() if dense and isinstance(metric, DenseMetric) else np.asarray(metric.scale) ** 2
     S = slopes.T @ slopes / len(slopes) if dense else np.mean(slopes**2, axis=0)
     center, known = draws.mean(axis=0), base.flat_target.gaussian() if dense else None
