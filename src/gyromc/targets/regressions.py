@@ -6,7 +6,7 @@ its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an en
 
 import abc
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
