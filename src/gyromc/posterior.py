@@ -53,12 +53,13 @@ class PosteriorMean:
 
     @property
     def recommended(self) -> tuple[float, float]:
-        """The interval to report: the same, since these chains have no step-size bias."""
+        """The interval to report: the same; a bias that is not known is said in the posterior's `hints`."""
         return self.interval
 
     @property
     def bias(self) -> float:
-        """The step-size bias of the mean: none, every step is accepted or refused by Metropolis."""
+        """What is counted as bias of the mean: none. Metropolis chains have none; for mini-batches and draws from elsewhere, which may
+        have one that the regression leaves, `hints` say so."""
         return 0.0
 
     @property

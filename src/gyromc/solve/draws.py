@@ -50,6 +50,7 @@ class DrawSettings:
 
 
 SETTINGS = DrawSettings()
+NOT_REMOVED = "A bias of the draws is removed in part only, and errors do not contain the rest: `gyromc.check` says whether there is one."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +213,15 @@ def sharpen(
     account = Account("sharpened draws", segments, len(flat), len(flat), 0, spent, math.nan, math.nan)
     by_segment = lambda x: np.asarray(x).reshape(steps, segments, *np.shape(x)[1:]).swapaxes(0, 1)
     return Posterior(
-        rows, level, by_segment(flat), by_segment(weights), values.swapaxes(0, 1), said, [], account, question.model
+        rows,
+        level,
+        by_segment(flat),
+        by_segment(weights),
+        values.swapaxes(0, 1),
+        said,
+        [NOT_REMOVED],
+        account,
+        question.model,
     )
 
 

@@ -63,6 +63,10 @@ class ExpectSettings:
 
 
 SETTINGS = ExpectSettings()
+NOT_ADJUSTED = (
+    "Chains with mini-batches have no Metropolis step: errors do not contain the step-size bias that the regression leaves. It is "
+    "small where the posterior is near Gaussian, as it is with many rows."
+)
 
 
 class End(enum.StrEnum):
@@ -294,7 +298,8 @@ class Solver:
             rotation_gain(sharp),
         )  # fmt: skip
         said = self._warnings(rows, sampling)
-        return Posterior(rows, level, draws, weights, values, said, [], account, self.question.model)
+        hints = [NOT_ADJUSTED] if isinstance(chains, MinibatchChains) else []
+        return Posterior(rows, level, draws, weights, values, said, hints, account, self.question.model)
 
     def _warnings(self, rows: Mapping[str, PosteriorMean], sampling: Sampling) -> list[str]:
         """What may be wrong, grouped by site."""
