@@ -58,8 +58,10 @@ class PosteriorMean:
 
     @property
     def bias(self) -> float:
-        """What is counted as bias of the mean: none. Metropolis chains have none; for mini-batches and draws from elsewhere, which may
-        have one that the regression leaves, `hints` say so."""
+        """What is counted as bias of the mean: none.
+
+        Metropolis chains have none; for mini-batches and draws from elsewhere, `hints` say what is not counted.
+        """
         return 0.0
 
     @property

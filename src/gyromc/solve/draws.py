@@ -50,7 +50,9 @@ class DrawSettings:
 
 
 SETTINGS = DrawSettings()
-NOT_REMOVED = "A bias of the draws is removed in part only, and errors do not contain the rest: `gyromc.check` says whether there is one."
+NOT_REMOVED = (
+    "A bias of the draws is removed in part, and errors do not contain the rest: `gyromc.check` tests for one."
+)
 
 
 @dataclasses.dataclass(frozen=True)

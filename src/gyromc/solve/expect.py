@@ -64,8 +64,8 @@ class ExpectSettings:
 
 SETTINGS = ExpectSettings()
 NOT_ADJUSTED = (
-    "Chains with mini-batches have no Metropolis step: errors do not contain the step-size bias that the regression leaves. It is "
-    "small where the posterior is near Gaussian, as it is with many rows."
+    "Chains with mini-batches have no Metropolis step: errors do not contain the step-size bias that the regression leaves. It "
+    "is small where the posterior is near Gaussian, as it is with many rows."
 )
 
 
