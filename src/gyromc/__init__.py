@@ -6,7 +6,6 @@ errors; `expect(target, observables, error)` does all of it for a stated error. 
 gyromc` takes milliseconds.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,6 @@ _NAMES = {
     "GyromcWarning": "gyromc.errors",
 }
 
-_RENAMED = {"theory": "prediction"}  # old names, for one release
-
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
@@ -64,10 +61,6 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_NAMES[name]), name)
         globals()[name] = value
         return value
-    if name in _RENAMED:
-        message = f"`gyromc.{name}` is now `gyromc.{_RENAMED[name]}`; the old name will be removed in the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return import_module(f"gyromc.{_RENAMED[name]}")
     raise AttributeError(f"module 'gyromc' has no attribute {name!r}")
 
 
