@@ -50,6 +50,7 @@ LAYERS = [
     Part("oracles", "unbiased gradients ĝ; their randomness is drawn apart from its use"),
     Part("oracle_moments", "second and third moments of an oracle's noise"),
     Part("flat", "any pytree of parameters as one vector"),
+    Part("coordinates", "bijections θ = T(z) that a plan's chains move in", "T14"),
     Part("draws", "anybody's draws, from arrays, NumPyro, BlackJAX, PyMC or ArviZ, as vectors of parameters"),
     Part("fields", "zero-mean functions, and the regression of observables on them", "T11"),
     Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
