@@ -42,7 +42,9 @@ class ExpectSettings:
     - `few_parameters`, `longer`: below, the first look comes later in proportion, up to so many times. E x² of a mild funnel with
       three parameters was silently wrong for 1 of 20 seeds without.
     - `warm_share`: of limited gradients or seconds that warm-up may take.
-    - `few_gradients`: a limit from which on rows of the regression are single states.
+    - `few_gradients`, `few_chains`, `few_steps`: up to this limit of gradients, so many chains make rounds of so many steps, and
+      rows of the regression are single states. With 4,400 gradients on radon, all counted, that is worth 11 independent draws
+      per gradient; 32 chains, which leave 2 rounds for the metric, 1.
     - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
     - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
     - `reserve`: times the last look's seconds that are kept for the answer.
@@ -55,6 +57,8 @@ class ExpectSettings:
     longer: float = 5.0
     warm_share: float = 0.45
     few_gradients: float = 30_000
+    few_chains: int = 16
+    few_steps: int = 12
     mixed: float = 1.02
     unmixed: float = 1.1
     again: int = 2
@@ -168,7 +172,9 @@ class Solver:
         settings: ChainSettings | None = None,
     ):
         self.question, self.error, self.limits, self.stop, self.shown = question, error, limits, stop, shown
-        self.seed, self.settings, self.all_rows = seed, settings, False
+        self.few = limits.gradients <= SETTINGS.few_gradients
+        few = ChainSettings(chains=SETTINGS.few_chains, steps=SETTINGS.few_steps) if self.few else None
+        self.seed, self.settings, self.all_rows = seed, settings or few, False
         self.chains = self._new_chains()
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
@@ -236,8 +242,8 @@ class Solver:
         fields = choose_fields(theta, gradient, covariance)
         rows = self.chains.settings.chains * self.chains.settings.steps
         values = self.question.values(np.resize(theta[-rows:], (rows, theta.shape[1])))
-        short = self.limits.gradients <= SETTINGS.few_gradients
-        self.sampling = Sampling(fields, self.question.values, values.mean(axis=0), self.chains.settings.chains, short)
+        chains = self.chains.settings.chains
+        self.sampling = Sampling(fields, self.question.values, values.mean(axis=0), chains, short=self.few)
         self.warm_gradients = self.chains.gradients
 
     def _sample(self, last: bool) -> End | None:
