@@ -48,6 +48,7 @@ class ExpectSettings:
     - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
     - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
     - `reserve`: times the last look's seconds that are kept for the answer.
+    - `show`: seconds after which the progress line shows a first estimate, however rough.
     """
 
     seconds: float = 30.0
@@ -64,6 +65,7 @@ class ExpectSettings:
     again: int = 2
     apart: float = 1.3
     reserve: float = 2.0
+    show: float = 3.0
 
 
 SETTINGS = ExpectSettings()
@@ -232,9 +234,18 @@ class Solver:
                 if not self.chains.warm:
                     raise KeyboardInterrupt
                 break
-            self.shown.describe(f"warming up, round {len(self.chains.warm) + 1}, step size {self.chains.step_size:.2g}")
+            show = self.shown.visible and self.chains.warm and self.limits.spent > SETTINGS.show
+            rough = self._rough_estimate() if show else ""
+            self.shown.describe(f"warming up, round {len(self.chains.warm) + 1}{rough}")
             self.chains.warm_up()
             self.shown.advance(self.chains.settings.steps)
+
+    def _rough_estimate(self) -> str:
+        """The first observable from the last round of warm-up, for the progress line."""
+        theta = self.chains.warm[-1].theta
+        values = self.question.values(theta.reshape(-1, theta.shape[-1]))[:, 0].reshape(theta.shape[:2]).mean(axis=0)
+        error = values.std(ddof=1) / math.sqrt(len(values))
+        return f", {self.question.names[0]} about {values.mean():.4g} ± {error:.2g}"
 
     def _begin_sampling(self) -> None:
         theta, gradient = self.chains.warm_states()
@@ -261,23 +272,32 @@ class Solver:
             self.shown.advance(self.chains.settings.steps)
             end = self._ended()
             if len(sampling.rounds) < next_look and end is None:
+                if self.shown.visible and not self.look_seconds and self.limits.spent > SETTINGS.show:
+                    self._looked(sampling)
                 continue
             next_look = math.ceil(SETTINGS.growth * len(sampling.rounds))
-            looked = time.perf_counter()
-            sharp, r_hat = sampling.sharpened(), sampling.r_hat()
-            self.look_seconds = time.perf_counter() - looked
-            relative = np.where(sharp.sd > 0, sharp.std_error / np.where(sharp.sd > 0, sharp.sd, 1.0), 0.0)
-            worst = int(np.argmax(relative))
-            self.shown.describe(
-                f"sampling, error {relative[worst]:.2g} of {self.error:g} ({self.question.names[worst]})"
-            )
+            relative, r_hat = self._looked(sampling), sampling.r_hat()
+            worst = relative.max()
             mixed = len(sampling.rounds) < 2 or np.nanmax(r_hat) <= SETTINGS.mixed
             if end is not None:
-                return End.REACHED if relative[worst] <= self.error else end
-            if relative[worst] <= self.error and mixed:
+                return End.REACHED if worst <= self.error else end
+            if worst <= self.error and mixed:
                 return End.REACHED
             if not last and np.nanmax(r_hat) > SETTINGS.apart and self._ended(SETTINGS.warm_share) is None:
                 return None
+
+    def _looked(self, sampling: Sampling) -> np.ndarray:
+        """The errors so far in posterior standard deviations, also shown."""
+        began = time.perf_counter()
+        sharp = sampling.sharpened()
+        relative = np.where(sharp.sd > 0, sharp.std_error / np.where(sharp.sd > 0, sharp.sd, 1.0), 0.0)
+        worst = int(np.argmax(relative))
+        self.shown.describe(
+            f"sampling, {self.question.names[worst]} {sharp.mean[worst]:.4g} ± {sharp.std_error[worst]:.2g}, "
+            f"error {relative[worst]:.2g} of {self.error:g}"
+        )
+        self.look_seconds = time.perf_counter() - began
+        return relative
 
     def posterior(self, level: float) -> Posterior:
         """The answer, with the warnings it needs."""
