@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction", "processes")
+_MODULES = (
+    "coordinates",
+    "data",
+    "targets",
+    "oracles",
+    "dynamics",
+    "observables",
+    "schemes",
+    "prediction",
+    "processes",
+)
 _NAMES = {
     "Model": "gyromc.model",
     "Plan": "gyromc.plan",
@@ -37,7 +47,7 @@ _NAMES = {
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
+    from gyromc import coordinates, data, dynamics, observables, oracles, prediction, processes, schemes, targets
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate

@@ -44,6 +44,7 @@ LAYERS = [
     Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),
     Part("oracles", "unbiased gradients ĝ, their randomness drawn apart from its use; moments of their noise"),
     Part("flat", "any pytree of parameters as one vector; where chains start"),
+    Part("coordinates", "bijections θ = T(z) that a plan's chains move in", "T14"),
     Part("draws", "anybody's draws, from arrays, NumPyro, BlackJAX, PyMC or ArviZ, as vectors of parameters"),
     Part("fields", "zero-mean functions, and the regression of observables on them", "T11"),
     Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
