@@ -1,8 +1,8 @@
 """JAX's compilation cache, on by default: a program that took long to compile is read from a file by the next process.
 
 `keep_compiled` is called once, where gyromc first imports JAX. It changes nothing where the user has set a cache
-(`JAX_COMPILATION_CACHE_DIR`), switched it off (`GYROMC_NO_CACHE`, `JAX_ENABLE_COMPILATION_CACHE`), or has no folder that they alone
-can write: compiled programs are code.
+(`JAX_COMPILATION_CACHE_DIR`), switched it off (`GYROMC_NO_CACHE`, `JAX_ENABLE_COMPILATION_CACHE`), or has no folder that they
+alone can write: compiled programs are code.
 """
 
 import contextlib
