@@ -260,10 +260,7 @@ class Solver:
     def _sample(self, last: bool) -> End | None:
         """Sample until the error or a limit is reached; None where chains have not mixed and warm-up should go on."""
         sampling = self.sampling
-        # few parameters cost little, and their heavy tails need many states
-        next_look = round(
-            SETTINGS.first_look * min(SETTINGS.longer, max(1.0, SETTINGS.few_parameters / self.question.model.dim))
-        )
+        next_look = self._first_look()
         assert sampling is not None
         self.shown.describe("sampling")
         while True:
@@ -285,6 +282,12 @@ class Solver:
                 return End.REACHED
             if not last and np.nanmax(r_hat) > SETTINGS.apart and self._ended(SETTINGS.warm_share) is None:
                 return None
+
+    def _first_look(self) -> int:
+        """Sampling rounds before the first look: few parameters cost little, and their heavy tails need many states."""
+        if isinstance(self.chains, MinibatchChains):
+            return self.chains.first_look
+        return round(SETTINGS.first_look * min(SETTINGS.longer, max(1.0, SETTINGS.few_parameters / self.chains.dim)))
 
     def _looked(self, sampling: Sampling) -> np.ndarray:
         """The errors so far in posterior standard deviations, also shown."""
