@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction", "processes")
+_MODULES = ("data", "datasets", "targets", "oracles", "dynamics", "observables", "schemes", "prediction", "processes")
 _NAMES = {
     "Model": "gyromc.model",
     "Plan": "gyromc.plan",
@@ -40,7 +40,7 @@ _RENAMED = {"theory": "prediction"}  # old names, for one release
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
+    from gyromc import data, datasets, dynamics, observables, oracles, prediction, processes, schemes, targets
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
