@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.estimation.bias import Bias
-from gyromc.records import Column, Forwarded, Records, Renamed, plain_attributes
+from gyromc.records import Column, Forwarded, Records, plain_attributes
 from gyromc.results import Average, Run
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
@@ -171,7 +171,6 @@ class Estimates(Records[Estimate], Shown):
     gradient_evaluations = Forwarded[int](
         "run.gradient_evaluations", "Gradients the run computed, failed chains included."
     )
-    notes = Renamed("warnings")
 
     @property
     def biases(self) -> dict[str, Bias]:

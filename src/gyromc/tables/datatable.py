@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.csvfile import CsvFile, is_number, require_distinct
+from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.show.numbers import listed
+from gyromc.show.numbers import is_number, listed
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
