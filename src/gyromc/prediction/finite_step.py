@@ -23,7 +23,7 @@ from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
 from gyromc.observables import Observable
-from gyromc.oracle_moments import oracle_covariances, why_no_moments
+from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid

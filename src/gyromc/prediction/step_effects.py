@@ -19,8 +19,8 @@ from scipy import linalg
 from gyromc.dynamics import augment
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
-from gyromc.oracle_moments import oracle_covariances
 from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles.moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import Noise, chain_around, start_rows
