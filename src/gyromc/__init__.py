@@ -14,6 +14,7 @@ __version__ = "0.2.0"
 _MODULES = (
     "coordinates",
     "data",
+    "datasets",
     "targets",
     "oracles",
     "dynamics",
@@ -47,7 +48,18 @@ _NAMES = {
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import coordinates, data, dynamics, observables, oracles, prediction, processes, schemes, targets
+    from gyromc import (
+        coordinates,
+        data,
+        datasets,
+        dynamics,
+        observables,
+        oracles,
+        prediction,
+        processes,
+        schemes,
+        targets,
+    )
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate

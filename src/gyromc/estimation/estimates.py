@@ -119,14 +119,16 @@ class Estimate(WithError):
     def verdict(self) -> str:
         """What to do about the bias, in a sentence."""
         if self.bias is None:
-            return f"bias {self.bias_method}; the interval holds for the chain's own law"
+            return f"bias {self.bias_method}; the interval is for the mean of the chain's stationary law"
         size, known = (
             x / self.std_error if self.std_error > 0 else math.inf for x in (abs(self.bias), self.bias_error)
         )
         if self.bias_dominates:
-            return f"the bias is {size:.2g} standard errors: take the corrected interval, or a smaller step size"
+            return f"the bias is {size:.2g} standard errors: report the corrected interval, or use a smaller step size"
         if self.bias_matters:
-            return f"the bias ({size:.2g} ± {known:.1g} standard errors) counts: take the corrected interval"
+            return (
+                f"the bias ({size:.2g} ± {known:.1g} standard errors) is not negligible: report the corrected interval"
+            )
         return f"the bias is negligible ({size:.2g} standard errors)"
 
     def to_dict(self) -> dict[str, Any]:
