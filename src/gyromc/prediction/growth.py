@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from gyromc.shape.laplace import Laplace, inverse_root
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.targets import Target
 
 RAYS = 16
@@ -26,9 +26,9 @@ class Growth:
     faster: bool
 
 
-def growth(target: Target, center: Laplace) -> Growth:
+def growth(target: Target, center: GaussianApproximation) -> Growth:
     """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
-    d = len(center.mode)
+    d = len(center.mean)
     stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : RAYS // 4].T
     drawn = np.random.default_rng(0).standard_normal((RAYS // 4, d)) @ inverse_root(center.precision).T
     v = np.concatenate([stiff, drawn])
@@ -40,11 +40,11 @@ def growth(target: Target, center: Laplace) -> Growth:
     return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
 
 
-def _edges(target: Target, center: Laplace, v: np.ndarray) -> np.ndarray:
+def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
     """How far along each ray U is `EDGE` above the mode, one column, by bisection."""
-    bottom = target.potentials(center.mode[None])[0]
+    bottom = target.potentials(center.mean[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: _above(target.potentials(center.mode + r[:, None] * v) - bottom)
+    rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
     for _ in range(60):
         inside = rise(high) < EDGE
         if not np.any(inside):
@@ -61,10 +61,10 @@ def _above(energy: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(energy), energy, np.inf)
 
 
-def _secants(target: Target, center: Laplace, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
+def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
     """Curvature along each s, and the Hessian at the mode with the least change (of rank one) that has K̄s = ∇U(m+s)."""
     with np.errstate(all="ignore"):
-        g = target.gradients(center.mode + s)
+        g = target.gradients(center.mean + s)
         found = []
         for step, slope in zip(s, g, strict=True):
             missing = slope - center.precision @ step

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 
+from gyromc.approx.sample import Sample
 from gyromc.errors import InvalidInput
 from gyromc.plan import Plan
 from gyromc.prediction.exact.moments import Moments, exact_moments
@@ -18,7 +19,6 @@ from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects
-from gyromc.shape.importance import Sample
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     if not np.all(np.isfinite(center.precision)):
         return None
     away = growth(plan.flat_target, center)
-    noise, where = _noise_at(plan, center.mode), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    noise, where = _noise_at(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, away.faster)
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]

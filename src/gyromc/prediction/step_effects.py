@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gyromc.approx.sample import Sample
 from gyromc.oracle_moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.prediction.scheme_effects import first_order, no_first_order
-from gyromc.shape.importance import Sample
 
 DRAWS = 4000
 POINTS = 2000  # draws with Hessians
