@@ -26,9 +26,8 @@ from gyromc.approx.sample import (
     why_not_trusted,
 )
 from gyromc.checks import numbers, require
-from gyromc.dependence import indices_read
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
+from gyromc.evaluation import indices_read, over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.targets import SumOverData, Target

@@ -3,8 +3,8 @@
 A target over vectors and its Gaussian approximation in; out a `Sample`, weighted points whose effective size says how good the
 proposal was, or an expectation with an error from independent repetitions (`expectation`). `why_not_trusted` is the one rule of
 everything that rests on such a sample: None, or a sentence that says why it does not represent the law. Refused are samples that
-are worth too few draws, whose means a few draws decide, whose law has mass beyond all draws, or that miss a mode. The checks run
-in the order of their cost; modes are searched last, and only where all else is well.
+have a small effective size, whose means a few draws dominate, whose law has mass beyond all draws, or that miss a mode. The
+checks run in the order of their cost; modes are searched last, and only where all else is well.
 """
 
 import dataclasses
@@ -266,14 +266,13 @@ def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) 
     ```
     """
     count, d = sample.theta.shape
+    size = f"the effective sample size of {count} draws is {sample.effective_size:.0f}"
     if not sample.effective_size >= SETTINGS.even_share * count:
-        return f"{count} draws are worth {sample.effective_size:.0f}"
+        return size
     if not sample.effective_size >= SETTINGS.per_parameter * d:
-        return (
-            f"{count} draws are worth {sample.effective_size:.0f}, and {d} parameters need {SETTINGS.per_parameter * d}"
-        )
+        return f"{size}, and {d} parameters need {SETTINGS.per_parameter * d}"
     if (index := sample.tail_index) > HEAVY:
-        return f"a few draws decide, the tail index of the weights is {index:.2g}"
+        return f"a few draws dominate, the tail index of the weights is {index:.2g}"
     if (share := _beyond(target, sample)) > SETTINGS.beyond:
         return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
     return why_a_mode_is_missed(sample, modes())
@@ -314,9 +313,9 @@ def why_not_fitting(
     away = sample.theta[:checked] - fit.mean
     exponents = 0.5 * np.sum((away @ fit.precision) * away, axis=1)
     weights = scipy.special.softmax(exponents - target.potentials(sample.theta[:checked]))
-    worth = effective_size(weights)
-    if not worth >= SETTINGS.fit_share * checked:
-        return f"{checked} draws of the Gaussian fit are worth {worth:.0f}"
+    size = effective_size(weights)
+    if not size >= SETTINGS.fit_share * checked:
+        return f"the effective sample size of {checked} draws of the Gaussian fit is {size:.0f}"
     return why_a_mode_is_missed(sample, modes())
 
 

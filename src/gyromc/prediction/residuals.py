@@ -17,7 +17,7 @@ from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
-from gyromc.oracle_moments import oracle_covariances, why_no_moments
+from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.poisson.plug_in import Fitted
 

@@ -68,7 +68,7 @@ class MarginalDraws:
         """Why the weights are too uneven, or None."""
         if self.share >= SAMPLES.even_share:
             return None
-        return f"{SETTINGS.rounds[-1]} draws of the variances are worth {self.effective:.0f}"
+        return f"the effective sample size of {SETTINGS.rounds[-1]} draws of the variances is {self.effective:.0f}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

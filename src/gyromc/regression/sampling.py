@@ -189,8 +189,8 @@ def _marginal(question: _Question) -> Sampled | str:
     return Sampled(
         posterior=_posterior(standard, question.groups, theta, given, pieces),
         reason="Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
-        f"Gaussian and were integrated out. The {left.dim} numbers left were drawn by importance sampling, worth "
-        f"{100 * found.share:.0f} % of their number; no chain was run.",
+        f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
+        f"effective sample size is {100 * found.share:.0f} % of the draws.",
         mean=found.mean + offset,
         sd=found.sd,
         std_error=found.std_error,

@@ -17,8 +17,8 @@ from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.approx.secondmoments import MatrixEstimate, over_blocks
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
-from gyromc.oracle_moments import mean_covariance
 from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles.moments import mean_covariance
 from gyromc.schemes.pilot import ENOUGH, pilot
 from gyromc.targets import Target
 from gyromc.targets.regressions import KnownLikelihood
