@@ -24,7 +24,7 @@ from gyromc.approx.gaussian import inverse_root
 from gyromc.evaluation import doubled, metered
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
-from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.prediction.exact.closed_forms import ridge_moments
 
 __all__ = [
     "GRID",

@@ -9,7 +9,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.approx.sample import Sample
-from gyromc.prediction.poisson.panels import refined
+from gyromc.prediction.poisson.quadrature import refined
 from gyromc.show.tables import Table
 from support import rough
 
