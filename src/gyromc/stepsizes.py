@@ -59,6 +59,10 @@ def check_schedule(schedule: Callable, total: int) -> None:
         getattr(value, "shape", None) == (),
         f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
     )
+    require(
+        not jnp.issubdtype(value.dtype, jnp.complexfloating),
+        f"A schedule must return a real number for a step: it returns {value.dtype}.",
+    )
     steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
     with jax.enable_x64(True):
         found = np.array([float(schedule(jnp.asarray(k))) for k in steps])

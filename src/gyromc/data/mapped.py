@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import cause, read_path, require, whole
 from gyromc.data.passes import num_threads
 from gyromc.data.prints import FilePrint, file_print
 from gyromc.data.source import RowSource
@@ -168,15 +168,15 @@ class _File:
     """One .npy file: read in blocks, or mapped."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         self.file = self.path.open("rb")
         try:
             version = np.lib.format.read_magic(self.file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, fortran, self.dtype = read(self.file)
-        except ValueError as error:
-            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {error}") from None
+        except Exception as error:  # NumPy reads a header as Python code: it may raise anything
+            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
         require(
             (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
             f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import one_of, require
+from gyromc.checks import one_of, read_path, require
 from gyromc.data.mapped import RESIDENT, Mapped
 from gyromc.data.passes import block_rows, prefetched
 from gyromc.data.source import RowSource
+from gyromc.show.files import require_writable
 from gyromc.show.progress import say
 
 __all__ = ["random_access", "store"]
@@ -36,8 +37,9 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
         assert kept.num_rows == 2 and kept.read(np.array([0]))[1].tolist() == [1.0]
     ```
     """
-    folder, kind = Path(folder), np.dtype(one_of(dtype, ("float32", "float64"), "dtype"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, kind = read_path(folder), np.dtype(one_of(dtype, ("float32", "float64"), "dtype"))
+    require(isinstance(source, RowSource), f"`source` must be one of `gyromc.data`: got {type(source).__name__}.")
+    require_writable(folder)
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
     require(
