@@ -18,11 +18,11 @@ import numpy as np
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
+from gyromc.flat import is_array
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan, shape_of
 from gyromc.precision import owned, private
-from gyromc.starts import is_array
 from gyromc.targets import Target
 
 __all__ = ["Question"]
