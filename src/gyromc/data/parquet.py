@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import read_path, require
-from gyromc.data.prints import FilePrint, file_print
-from gyromc.data.source import RowSource
+from gyromc.data.source import FilePrint, RowSource, file_print
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = [
     "ResultsFile",
     "csv_text",
     "json_text",
+    "private_folder",
     "require_output",
     "require_writable",
     "results_folder",
@@ -221,6 +223,30 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([list(map(cell, row)) for row in (columns, *rows)])
     return buffer.getvalue()
+
+
+def private_folder(name: str, base: str | None = None) -> Path | str:
+    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence.
+
+    It lies in `base`, or in the user's folder for caches. Nobody else may write to it, or put another in its place.
+    """
+    base = base or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.path.abspath(os.path.expanduser(base)), name)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f"probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+        own, above = folder.lstat(), [parent.stat().st_mode for parent in folder.parents]
+    except OSError as error:
+        return f"{folder}: it cannot be written ({error.strerror})"
+    # Windows: folders of a user are private.
+    if hasattr(os, "getuid"):
+        replaceable = any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in above)
+        mine = stat.S_ISDIR(own.st_mode) and own.st_uid == os.getuid() and not own.st_mode & 0o022
+        if replaceable or not mine:
+            return f"{folder}: it belongs to someone else, or others can write to it"
+    return folder
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
