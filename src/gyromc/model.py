@@ -14,17 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from gyromc.approx.gaussian import GaussianApproximation, laplace, mean_curvature_fit
+from gyromc.approx.modes import Modes, find_mode, find_modes
+from gyromc.approx.sample import (
+    DRAWS,
+    MOST_PARAMETERS,
+    Sample,
+    fit_draws,
+    importance_sample,
+    why_not_fitting,
+    why_not_trusted,
+)
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import indices_read, over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit
-from gyromc.shape.importance import DRAWS, Sample, importance_sample
-from gyromc.shape.laplace import Laplace, laplace
-from gyromc.shape.modes import find_mode
-from gyromc.shape.search import Modes, find_modes
-from gyromc.shape.trust import MOST_PARAMETERS, fit_draws, why_not_fitting, why_not_trusted
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Model"]
@@ -147,7 +152,7 @@ class Model:
         return find_mode(self.flat_target, self.start + nudge)
 
     @functools.cached_property
-    def laplace(self) -> Laplace:
+    def laplace(self) -> GaussianApproximation:
         """Mode and Hessian there; `InvalidInput` where there is no mode with a positive definite Hessian."""
         return laplace(self.flat_target, self.mode)
 
@@ -244,19 +249,21 @@ class Model:
         return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)
 
     @functools.cached_property
-    def gaussian_fit(self) -> GaussianFit:
+    def gaussian_fit(self) -> GaussianApproximation:
         """Mean and inverse covariance of the law, as well as they can be had without a chain."""
         known = self.flat_target.gaussian()
         if known is not None:
-            return GaussianFit(known[1], known[0], "exact")
+            return GaussianApproximation(known[1], known[0], "exact")
         sample = self.trusted_sample if self._affordable_draws >= SETTINGS.enough else None
         if sample is not None and sample.effective_size >= SETTINGS.enough:
             mean, root = sample.moments()
-            return GaussianFit(mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample")
+            return GaussianApproximation(
+                mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample"
+            )
         points = 2 * max(8, min(SETTINGS.curvatures, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
 
-    def remember(self, fit: GaussianFit, oracle: Any = None, moments: Any = None) -> None:
+    def remember(self, fit: GaussianApproximation, oracle: Any = None, moments: Any = None) -> None:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
         self.__dict__["gaussian_fit"] = fit
         if oracle is not None:

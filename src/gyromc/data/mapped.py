@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import one_of, require, whole
+from gyromc.checks import cause, one_of, read_path, require, whole
 from gyromc.data.source import FilePrint, RowSource, block_rows, file_print, most_threads, prefetched
 from gyromc.errors import InvalidInput
+from gyromc.show.files import require_writable
 from gyromc.show.progress import say
 
 __all__ = ["Mapped", "random_access", "store"]
@@ -175,15 +176,15 @@ class _File:
     """One .npy file: read in blocks, or mapped."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         self.file = self.path.open("rb")
         try:
             version = np.lib.format.read_magic(self.file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, fortran, self.dtype = read(self.file)
-        except ValueError as error:
-            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {error}") from None
+        except Exception as error:  # NumPy reads a header as Python code: it may raise anything
+            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
         require(
             (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
             f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
@@ -269,8 +270,9 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
         assert kept.num_rows == 2 and kept.read(np.array([0]))[1].tolist() == [1.0]
     ```
     """
-    folder, kind = Path(folder), np.dtype(one_of(dtype, ("float32", "float64"), "dtype"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, kind = read_path(folder), np.dtype(one_of(dtype, ("float32", "float64"), "dtype"))
+    require(isinstance(source, RowSource), f"`source` must be one of `gyromc.data`: got {type(source).__name__}.")
+    require_writable(folder)
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
     require(

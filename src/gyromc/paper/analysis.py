@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from gyromc.approx.sample import Expectation, expectation
 from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.cache import Piece
 from gyromc.paper.catalogue import Experiment, PaperProblem, Profile, with_choices
 from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse, rmse_ratio
-from gyromc.shape.importance import Expectation, expectation
 from gyromc.targets import LogisticRegression
 
 

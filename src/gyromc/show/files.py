@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import require, shown
+from gyromc.checks import read_path, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
@@ -46,7 +46,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
     A symbolic link stays, and the file that it names is written. The file gets the permissions of the one that it replaces, or
     those of the umask. `content` may be a function that writes to an open binary file.
     """
-    place, temporary = Path(os.path.realpath(path)), None
+    place, temporary = Path(os.path.realpath(read_path(path))), None
     try:
         require(
             place.is_file() or not place.exists(), f"Cannot write {path}: a device, a pipe or a directory is there."
@@ -277,7 +277,7 @@ class ResultsFile:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""
         path = Path(directory) / self.name
         command = self.command.format(directory=directory)
-        require(path.exists(), f"There is no {path}. Run `{command}` first.")
+        require(path.is_file(), f"There is no {path}. Run `{command}` first.")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
