@@ -6,6 +6,7 @@ posterior lies, and its mean over the posterior much.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy
@@ -55,6 +56,12 @@ def mean_curvature_fit(target: Target, center: GaussianApproximation, points: in
     for _ in range(2):
         at = center.points(x)
         K = target.mean_hessian(at)
+        smallest = float(np.linalg.eigvalsh(K)[0]) if np.isfinite(K).all() else math.nan
+        if not smallest > 1e-14 * np.abs(K).max():
+            raise InvalidInput(
+                "No Gaussian describes this law: its mean curvature around the mode is not positive definite (smallest "
+                f"eigenvalue {smallest:.3g}). Leave out what needs one, such as `martingale=True`, or use `gyromc.expect`."
+            )
         mean = center.mean - scipy.linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
         center = GaussianApproximation(mean, K, source)
     return center
