@@ -85,8 +85,8 @@ def expect(
     question = Question.read(target, observables, start)
     _check_coordinates(coordinates, question)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
-        solver = Solver(question, error, limits, lambda: bool(stop), shown, whole(seed, "seed", least=0))
-        solver.coordinates = coordinates
+        number = whole(seed, "seed", least=0)
+        solver = Solver(question, error, limits, lambda: bool(stop), shown, number, coordinates=coordinates)
         solver.solve()
     found = answer(solver, level)
     if found.warnings:

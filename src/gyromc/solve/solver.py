@@ -116,7 +116,10 @@ class Solver:
         shown: Progress,
         seed: int,
         settings: ChainSettings | None = None,
+        coordinates: Coordinates | str | None = None,
+        may_learn: bool = True,
     ):
+        self.coordinates, self.may_learn, self.learned = coordinates, may_learn, False
         self.question, self.error, self.limits, self.stop, self.shown = question, error, limits, stop, shown
         self.few = limits.gradients <= SETTINGS.few_gradients
         few = ChainSettings(chains=SETTINGS.few_chains, steps=SETTINGS.few_steps) if self.few else None
@@ -125,8 +128,6 @@ class Solver:
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up = False
-        self.coordinates: Coordinates | str | None = None
-        self.learned = False
 
     def _new_chains(self) -> LangevinChains | MinibatchChains:
         model = self.question.model
@@ -177,7 +178,7 @@ class Solver:
     def _funnel(self) -> bool:
         """Whether the draws have the shape of a funnel, and coordinates may be learned: none were given, a metric is a matrix."""
         chains = self.chains
-        if self.coordinates is not None or not isinstance(chains, LangevinChains):
+        if self.coordinates is not None or not self.may_learn or not isinstance(chains, LangevinChains):
             return False
         return 2 < chains.dim <= chains.settings.most_dense and funnel_shaped(chains.warm_states()[0])
 

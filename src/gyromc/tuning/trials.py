@@ -31,10 +31,10 @@ from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
+from gyromc.solve.expect import answer
 from gyromc.solve.metric import DenseMetric
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
-from gyromc.solve.expect import answer
 from gyromc.solve.solver import Limits, Solver
 from gyromc.targets import SumOverData
 
@@ -155,7 +155,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     )
     limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings)
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings, may_learn=False)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
