@@ -190,13 +190,6 @@ class Processes:
     - `workers`: how many processes.
     - `threads`: of each; left out: its share of the processors.
     - `environment`: further variables of their environment.
-
-    ```python
-    import math
-    from gyromc.show.progress import Progress
-    from gyromc.paper.workers import Processes, WorkerTask
-    assert list(Processes(2).results([], Progress())) == []
-    ```
     """
 
     def __init__(self, workers: int, threads: int | None = None, environment: Mapping[str, str] | None = None):
