@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, require
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
@@ -180,8 +181,7 @@ class Posterior(Records[PosteriorMean], Shown):
         """Draws with equal weights, for packages that know no weights."""
         rng = np.random.default_rng(seed)
         flat = self.draws.reshape(-1, self.draws.shape[-1])
-        ticks = (np.arange(count) + rng.random()) / count
-        return flat[rng.permutation(np.searchsorted(np.cumsum(self.weights.ravel()), ticks).clip(max=len(flat) - 1))]
+        return flat[rng.permutation(systematic(self.weights.ravel(), count, rng))]
 
     def plot(self, names: str | Sequence[str] | None = None, kind: str = "density") -> Any:
         """Draw a Matplotlib figure of some observables, the first nine when left out.

@@ -175,14 +175,13 @@ def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficien
     """The table of coefficients."""
     posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
     if sampled.exact is None:
-        sd = posterior.sd() if sampled.sd is None else sampled.sd
         low, high = posterior.quantiles(ends)
         errors = _errors(sampled, posterior.coefficients(), ends)
     else:
         offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
-        sd, (low, high) = sampled.exact.moments()[1], (sampled.exact.quantiles(end) + offset for end in ends)
+        low, high = (sampled.exact.quantiles(end) + offset for end in ends)
         errors = np.zeros((3, len(rows)))
-    columns = sampled.mean, sd, low, high, sampled.std_error, sampled.bias, *errors
+    columns = sampled.mean, sampled.sd, low, high, sampled.std_error, sampled.bias, *errors
     return tuple(
         Coefficient(name, output, *(float(v) for v in values))
         for (name, output), *values in zip(rows, *columns, strict=True)
