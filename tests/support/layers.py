@@ -44,6 +44,7 @@ LAYERS = [
     Part("data", "rows of data that stay on disk: mapped files, Parquet, batches; passes over them"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
     Part("stretches", "linear maps that are diagonal but for a few directions"),
+    Part("rotations", "rotations Q that are best in a stated sense", "T4"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),
     Part("targets", "U(θ): densities, separable potentials, regressions"),
     Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),

@@ -18,6 +18,7 @@ from gyromc.prediction.arrival import leaves
 from gyromc.prediction.assumptions import Verdict, verdicts
 from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.reduction import Reduction
+from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import answer
 from gyromc.prediction.shared import Answer, Shared
 from gyromc.prediction.stability import Stability, stability
@@ -94,6 +95,10 @@ class Prediction(Records[Answer], Shown):
     def largest_step_size(self) -> float:
         """The largest stable step size."""
         return math.nan if self.stability is None else self.stability.largest_step_size
+
+    def rotations(self, excess: float = 0.1) -> RotationTable:
+        """The plan's dynamics beside the best rotations for its target, at equal bias: see `compare_rotations`."""
+        return compare_rotations(self.plan, excess)
 
     @property
     def notes(self) -> tuple[str, ...]:
