@@ -14,15 +14,13 @@ from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.memory import require_memory
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import leaves
+from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
-from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
-from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.rotations import RotationTable, compare_rotations
-from gyromc.prediction.routes import answer
-from gyromc.prediction.shared import Answer, Shared
+from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
-from gyromc.records import Column, Records, Renamed, plain_attributes
+from gyromc.prediction.step_effects import leaves
+from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table
 
@@ -78,7 +76,6 @@ class Prediction(Records[Answer], Shown):
     expectation_error = Column[float]("The error of μ(h).")
     expectation_method = Column[Method]("How μ(h) is known.")
     strict_reduction = Column[Reduction | None]("Whether V < V_0 strictly, with the integral that decides it.")
-    answers = Renamed("rows")
 
     @property
     def stable(self) -> bool:

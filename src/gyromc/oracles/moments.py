@@ -2,7 +2,7 @@
 
 Input: a target over vectors, an oracle prepared for it, and rows of θ. Output: arrays with one entry per row, or the mean of the
 covariance over the rows. For mini-batches they are averages over the data, at most `MOST_DATA` of them for each row. Where the
-noise is quadratic in θ, `prediction.exact.noise` knows more.
+noise is quadratic in θ, `prediction.exact.chain` knows more.
 """
 
 import equinox as eqx
@@ -58,7 +58,7 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: n
     ```python
     import numpy as np
     import gyromc as gm
-    from gyromc.oracle_moments import mean_covariance
+    from gyromc.oracles.moments import mean_covariance
     target = gm.targets.LinearRegression([[1.0], [3.0]], [0.0, 0.0])
     rows, oracle = np.array([[0.0], [1.0]]), gm.oracles.Minibatch(1)  # at θ = 1, ĝ is 2 or 18, and the prior's part
     assert np.allclose(mean_covariance(target, oracle, rows), (0 + 8**2) / 2)
