@@ -152,6 +152,7 @@ def drawn(kind: str, results: dict[str, Any]) -> Figure:
 
 def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
+    draw |= {"groups": _groups} if results.get("groups") else {}
     if results["held_out"] is None:
         del draw["calibration"]
     return draw
@@ -186,6 +187,32 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {left_out} smaller ones are left out." if left_out else "."
     return figure, alt, caption + " Grey squares: the interval holds zero."
+
+
+MOST_PANELS, MOST_NAMED = 4, 45
+
+
+def _groups(results: dict[str, Any]) -> Drawn:
+    """Draw the deviations of the levels, the lowest first: a caterpillar plot for each effect of each group."""
+    effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
+    most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
+    figure = Figure(figsize=(min(2.9 * len(effects) + 1.5, 8.8), max(1.8, 0.8 + 0.17 * most)))
+    for ax, (one, effect) in zip(figure.subplots(1, len(effects), squeeze=False)[0], effects, strict=True):
+        rows = sorted((row for row in one["rows"] if row["effect"] == effect), key=lambda row: row["mean"])
+        places, means = np.arange(len(rows)), np.array([row["mean"] for row in rows])
+        ends = np.array([row["interval_95"] for row in rows])
+        ax.axvline(0, color="#333333", linewidth=0.8)
+        bars = np.abs(ends - means[:, None]).T
+        ax.errorbar(means, places, xerr=bars, fmt="o", color=BLUE, markersize=3, elinewidth=1, capsize=0)
+        named = len(rows) <= MOST_NAMED
+        ax.set_yticks(places if named else [], [_short(row["level"], 18) for row in rows] if named else [])
+        ax.set_ylabel("" if named else f"{len(rows)} levels, the lowest first")
+        ax.grid(axis="y", visible=False)
+        ax.set_title(_short(f"{effect} | {one['name']}", 34), loc="left")
+        ax.margins(y=0.5 / max(len(rows), 3))
+    names = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
+    alt = f"Deviations of the levels with 95 % credible intervals: {names}."
+    return figure, alt, "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:

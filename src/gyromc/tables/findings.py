@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from gyromc.regression.adequacy.laws import averaged, distribution
-from gyromc.regression.draws import Predictive
+from gyromc.regression.draws import GroupDraws, Predictive
 from gyromc.regression.effects import Effect, changeable, effects, robust_sd
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
@@ -23,11 +23,14 @@ from gyromc.show.pages import machine
 from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
 from gyromc.tables.encoding import DesignRows, Encoding, Response
+from gyromc.tables.groups import group_words
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 
-def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
+def model_words(
+    response: Response, prior_scale: float, noise_scale: float | None, groups: Sequence[GroupDraws] = ()
+) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
     fill = {"name": response.name, "positive": response.positive}
     family = FAMILIES[response.model]
@@ -35,16 +38,17 @@ def model_words(response: Response, prior_scale: float, noise_scale: float | Non
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
     change, noise = words.of.format_map(fill), None
+    title, sentence = group_words(groups)
     if noise_scale is not None:
         noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
-        "title": words.title,
+        "title": f"{words.title}{title}",
         "target": response.name,
         "classes": list(response.classes),
         "positive": response.positive,
         "reason": response.reason,
-        "sentence": words.sentence.format_map(fill),
+        "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged; that of a "
         "category is against its column's reference.",
         "effect": words.effect.format_map(fill),
@@ -226,7 +230,7 @@ def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior
             "rows": table.num_rows,
             "predictors": len(encoding.names),
         },
-        "model": model_words(encoding.response, prior_scale, fit.noise_scale),
+        "model": model_words(encoding.response, prior_scale, fit.noise_scale, fit.posterior.groups),
         "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
         "columns": encoding.rows(),
         "coefficients": rows,

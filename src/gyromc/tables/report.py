@@ -13,8 +13,11 @@ from typing import Any
 
 from gyromc.extras import needs
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
-from gyromc.show.numbers import bounds, counted, number, plus_minus
+from gyromc.show.numbers import bounds as plain_bounds
+from gyromc.show.numbers import capital, counted, plus_minus
+from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
+from gyromc.tables.groups import group_cells, group_tables
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -22,6 +25,11 @@ MOST_COEFFICIENTS = 60
 ERRORS = {"Monte Carlo error": "std_error", "step-size bias": "bias"}
 """Columns that are left out where all are zero: integrals have no Monte Carlo error, and without a chain there is no bias."""
 Rows = Sequence[Mapping[str, Any]]
+
+
+def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
+    """Return an interval in brackets, with numbers that people read."""
+    return plain_bounds(interval, digits, number)
 
 
 def by_class(rows: Rows) -> Iterator[tuple[str | None, list[Mapping[str, Any]]]]:
@@ -198,7 +206,7 @@ def family_table(found: Mapping[str, Any]) -> Table:
 
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
-FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predictions.csv")
+FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 """All files that a fit may write."""
 SHOWN = 6  # predictions
 MOST_COMMANDS = 3
@@ -222,14 +230,16 @@ def render(results: Mapping[str, Any]) -> str:
         from gyromc.tables.figures import pictures
     from gyromc.show.pages import environment
 
-    template = environment("gyromc.tables").get_template("fit.html.j2")
-    return template.render(
+    found = environment("gyromc.tables")
+    found.filters |= {"num": number, "ci": bounds, "capital": capital}
+    return found.get_template("fit.html.j2").render(
         results=results,
         pictures=pictures(dict(results)),
         quoted=quoted(results["adequacy"]),
         effects=effect_cells(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
-        groups=list(by_class(results["coefficients"])),
+        by_class=list(by_class(results["coefficients"])),
+        groups=[(one, *group_cells(one)) for one in results.get("groups") or ()],
         errors=error_sentence(results["coefficients"]),
         families=_families(results.get("families")),
         zip=zip,
@@ -242,7 +252,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
     yield (
-        f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"
+        f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n"
     )
     families = [family_table(results["families"])] if results.get("families") else []
     parts = [_columns(results), coefficient_table(results), *map(_predictions, results["predictions"])]
@@ -254,6 +264,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
         parts.insert(2, parameter_table(results["parameters"]))
     if results.get("effects"):
         parts.insert(2, effect_table(results["effects"]))
+    parts += group_tables(results.get("groups") or ())
     for table in [
         *families,
         *parts,
@@ -270,11 +281,13 @@ def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
     head = (
-        f"{model['title'].capitalize()} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
+        f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
     )
     parts: list[Table | str] = [head, "", coefficient_table(results)]
     if results["parameters"]:
         parts += ["", parameter_table(results["parameters"])]
+    for table in group_tables(results.get("groups") or ()):
+        parts += ["", table]
     if results["held_out"] is not None:
         parts += ["", _scores(results["held_out"])]
     return [*parts, "", _quoted(results["adequacy"]), "", "\n".join([*results["data"]["notes"], *verdicts(results)])]

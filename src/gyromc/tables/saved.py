@@ -18,9 +18,10 @@ from gyromc.regression.fit import Coefficient, Fit
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
-from gyromc.tables.datatable import DataTable, read_table, table_of
+from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
+from gyromc.tables.groups import level_rows
 from gyromc.tables.report import draw, render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 
@@ -73,8 +74,17 @@ class FittedModel(Shown):
         """Coefficients, further parameters, what people quote, and the verdicts of all checks, as text."""
         return repr(self)
 
+    @property
+    def groups(self) -> dict[str, Any]:
+        """The deviations of the levels of each group, as data frames: level, effect, mean, sd, low_95, high_95."""
+        found = {}
+        for group in self.posterior.groups:
+            rows = [{**row, "low_95": row["interval_95"][0], "high_95": row["interval_95"][1]} for row in level_rows(group)]
+            found[group.name] = pandas_module().DataFrame(rows).drop(columns=["rows", "interval_95"])
+        return found
+
     def plot(self, kind: str = "coefficients") -> Any:
-        """Draw a Matplotlib figure: `coefficients`, `predictive`, `residuals`, `trace`, `pit`, `calibration` or `curve`.
+        """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `pit`, `calibration` or `curve`.
 
         The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
         """

@@ -27,6 +27,7 @@ from gyromc.show.progress import Progress, progress
 from gyromc.tables import findings
 from gyromc.tables.checks import adequacy
 from gyromc.tables.encoding import DesignRows
+from gyromc.tables.groups import group_findings, group_table
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
@@ -257,6 +258,9 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     ]
     if asked:
         results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
+    results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
+    if results["groups"]:
+        tables["groups.csv"] = group_table(results["groups"])
     results["effects"] = findings.effect_findings(fit, encoding, X, prepared.rows.beside())
     watch.stage("checking the model")
     results["adequacy"] = adequacy(

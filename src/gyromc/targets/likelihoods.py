@@ -91,11 +91,14 @@ class ResponseKind(enum.Enum):
 
 
 class LinkFunction(enum.Enum):
-    """What the linear predictor is: the mean itself, its logarithm, or the logarithm of odds."""
+    """What the linear predictor is: the mean itself, its logarithm, the logarithm of odds, the normal quantile of a
+    probability, or log(-log(1 - p))."""
 
     IDENTITY = "identity"
     LOG = "log"
     LOGIT = "logit"
+    PROBIT = "probit"
+    CLOGLOG = "cloglog"
 
 
 @dataclasses.dataclass(frozen=True)
