@@ -4,7 +4,7 @@ Input: the name of an extra and what needs it. Output: nothing, or `MissingExtra
 """
 
 import contextlib
-import importlib
+import importlib.util
 from collections.abc import Iterator
 
 from gyromc.errors import MissingExtra
@@ -49,7 +49,9 @@ def needs(extra: str, what: str) -> Iterator[None]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise `MissingExtra` unless every package of the extra can be imported: before long work whose end needs them."""
+    """Raise `MissingExtra` unless every package of the extra is installed: before long work whose end needs them."""
     with needs(extra, what):
         for package in EXTRAS[extra]:
-            importlib.import_module(package)
+            # found and not imported: that takes a second, and not every fit needs all of them
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)

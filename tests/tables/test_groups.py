@@ -1,4 +1,4 @@
-"""Group effects: the deviations of the levels in the table, the file, the figure and the model, and the intraclass correlation."""
+"""Group effects: the deviations of the levels in the table, the file, the figure and the model; the intraclass correlation."""
 
 from types import SimpleNamespace
 

@@ -1,6 +1,6 @@
 """The figures of a fit, from fit.json: coefficients, calibration, traces, predicted and observed responses, residuals, PIT."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gyromc.checks import require
-from gyromc.show.pages import FIGURE_STYLE, Picture, lay_out
+from gyromc.show.pages import FIGURE_STYLE, Picture
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 BAND = "#9CC9E6"
@@ -23,10 +23,33 @@ def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]
     return {kind: draw for kind, draw in known.items() if kind in results["adequacy"]["figures"]}
 
 
-def axes_of(size: tuple[float, float], title: str, rows: int = 1):
-    """Return a figure and its axes, one below the other, with a title above the first."""
+LETTER = 0.068  # inches that a letter of a tick's label takes, on average
+ROOM = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
+"""Inches around axes for numbers, a label and a title."""
+
+
+def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
+    """Return a figure and its axes, with a title above the first and room for `names` beside the vertical axes.
+
+    The room is computed, and not found by drawing each figure once more, which takes as long as drawing it.
+    """
     figure = Figure(figsize=size)
-    axes = figure.subplots(rows, squeeze=False).ravel()
+    left = max([0.3 if names else ROOM["left"], *(0.18 + LETTER * len(name) for name in names)])
+    width, height = (size[0] - ROOM["right"]) / columns - left, size[1] - ROOM["bottom"] - ROOM["top"]
+    each = (height - (rows - 1) * ROOM["between"]) / rows
+    axes = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        gridspec_kw={
+            "left": left / size[0],
+            "right": 1 - ROOM["right"] / size[0],
+            "bottom": ROOM["bottom"] / size[1],
+            "top": 1 - ROOM["top"] / size[1],
+            "wspace": left / width,
+            "hspace": ROOM["between"] / each,
+        },
+    ).ravel()
     axes[0].set_title(title, loc="left")
     return figure, axes
 
@@ -132,12 +155,7 @@ MOST_BARS = 25
 def pictures(results: dict[str, Any]) -> list[Picture]:
     """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
     with _style():
-        return [_picture(kind, *function(results)) for kind, function in _drawings(results).items()]
-
-
-def _picture(kind: str, figure: Figure, alt: str, caption: str) -> Picture:
-    lay_out(figure)
-    return Picture.of(kind, figure, alt, caption)
+        return [Picture.of(kind, *function(results)) for kind, function in _drawings(results).items()]
 
 
 def drawn(kind: str, results: dict[str, Any]) -> Figure:
@@ -145,17 +163,16 @@ def drawn(kind: str, results: dict[str, Any]) -> Figure:
     known = _drawings(results)
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with _style():
-        figure = known[kind](results)[0]
-        lay_out(figure)
-    return figure
+        return known[kind](results)[0]
 
 
 def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
     draw |= {"groups": _groups} if results.get("groups") else {}
-    if results["held_out"] is None:
-        del draw["calibration"]
-    return draw
+    absent = [] if results["held_out"] is not None else ["calibration"]
+    absent += [] if results["trace"]["parameters"] else ["trace"]
+    absent += [] if any(c["standardised"] is not None for c in results["coefficients"]) else ["coefficients"]
+    return {kind: function for kind, function in draw.items() if kind not in absent}
 
 
 def _style() -> Any:
@@ -168,7 +185,9 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
-    figure, (ax,) = axes_of((4.4, max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
+    names = [_short(c["label"]) for c in rows]
+    size = (6.6, max(1.6, 0.9 + 0.22 * len(rows)))
+    figure, (ax,) = axes_of(size, "effect of one standard deviation", names=names)
     places = np.arange(len(rows))[::-1]
     means = np.array([c["standardised"]["mean"] for c in rows])
     ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
@@ -178,7 +197,7 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
         if mask.any():
             bars = np.abs(ends[mask] - means[mask, None]).T
             ax.errorbar(means[mask], places[mask], xerr=bars, fmt=marker, color=colour, elinewidth=1.3, capsize=0)
-    ax.set_yticks(places, [_short(c["label"]) for c in rows])
+    ax.set_yticks(places, names)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(results["model"]["effect"])
     ax.margins(y=0.5 / max(len(rows), 3))
@@ -196,8 +215,10 @@ def _groups(results: dict[str, Any]) -> Drawn:
     """Draw the deviations of the levels, the lowest first: a caterpillar plot for each effect of each group."""
     effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
     most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
-    figure = Figure(figsize=(min(2.9 * len(effects) + 1.5, 8.8), max(1.8, 0.8 + 0.17 * most)))
-    for ax, (one, effect) in zip(figure.subplots(1, len(effects), squeeze=False)[0], effects, strict=True):
+    size = (min(3.0 * len(effects) + 1.4, 9.6), max(1.8, 0.9 + 0.17 * most))
+    names = [_short(row["level"], 18) for one, _ in effects if one["levels"] <= MOST_NAMED for row in one["rows"]]
+    figure, axes = axes_of(size, "", columns=len(effects), names=names)
+    for ax, (one, effect) in zip(axes, effects, strict=True):
         rows = sorted((row for row in one["rows"] if row["effect"] == effect), key=lambda row: row["mean"])
         places, means = np.arange(len(rows)), np.array([row["mean"] for row in rows])
         ends = np.array([row["interval_95"] for row in rows])
@@ -210,9 +231,13 @@ def _groups(results: dict[str, Any]) -> Drawn:
         ax.grid(axis="y", visible=False)
         ax.set_title(_short(f"{effect} | {one['name']}", 34), loc="left")
         ax.margins(y=0.5 / max(len(rows), 3))
-    names = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
-    alt = f"Deviations of the levels with 95 % credible intervals: {names}."
-    return figure, alt, "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
+    what = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
+    alt = f"Deviations of the levels with 95 % credible intervals: {what}."
+    return (
+        figure,
+        alt,
+        "How far each level is from the common coefficient: posterior means and 95 % credible intervals.",
+    )
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
@@ -244,7 +269,7 @@ def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
     """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
-    figure, axes = axes_of((4.4, 0.5 + 0.95 * len(shown)), "", rows=len(shown))
+    figure, axes = axes_of((6.6, 0.84 + 1.0 * len(shown)), "", rows=len(shown))
     for ax, parameter in zip(axes, shown, strict=True):
         for series, colour in zip(parameter["chains"], CHAIN_COLOURS, strict=False):
             ax.plot(found["steps"][: len(series)], series, color=colour, linewidth=0.7, alpha=0.85)

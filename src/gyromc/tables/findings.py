@@ -18,7 +18,7 @@ from gyromc.regression.draws import GroupDraws, Predictive
 from gyromc.regression.effects import Effect, changeable, effects, robust_sd
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
-from gyromc.show.numbers import counted, duration, listed
+from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
@@ -61,12 +61,14 @@ def model_words(
 
 MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MOST_BIAS = 0.15
+MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    return [_monte_carlo(fit), _bias(fit), _halves(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
+    of_chains = [] if fit.account is None else [_halves(fit)]
+    return [_monte_carlo(fit), _bias(fit), *of_chains, _prior(fit, X, prior_scale), _rows(fit, X)]
 
 
 def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
@@ -87,8 +89,8 @@ def _monte_carlo(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: c.std_error)
     if ratio == 0:
         return _check("Monte Carlo error", True, "none: the means are integrals.")
-    least = f"{worst.ess:.0f}" if math.isfinite(worst.ess) else "infinitely many"
-    text = f"at most {100 * ratio:.1f} % of a posterior standard deviation ({label(worst)}): worth {least} independent draws."
+    text = f"at most {100 * ratio:.2g} % of a posterior standard deviation ({label(worst)})"
+    text += f": as of {readable(worst.ess, 2)} independent draws." if worst.ess < MANY else "."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
 
 
@@ -399,8 +401,10 @@ def _sampler(fit: Fit) -> dict[str, Any]:
 
 
 def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the stored states of a few chains for the coefficients that stand out most, the intercept first."""
+    """Return the stored states of a few chains for the coefficients that stand out most; none where no chain was run."""
     draws = fit.draws
+    if fit.account is None:
+        return {"steps": [], "parameters": []}
     slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
     parameters = [

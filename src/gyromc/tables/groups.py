@@ -15,7 +15,7 @@ from gyromc.regression.fit import Fit
 from gyromc.show.numbers import bounds, capital, counted, listed, readable
 from gyromc.show.tables import Table
 from gyromc.tables.encoding import DesignRows
-from gyromc.targets.likelihoods import LinkFunction
+from gyromc.targets.likelihoods import LinkFunction, ResponseKind
 
 MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
 LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
@@ -75,9 +75,12 @@ def _noise(fit: Fit, y: np.ndarray) -> Any:
     """
     posterior, mean = fit.posterior, np.mean(y)
     link = posterior.likelihood.link
-    if link in LATENT:
+    shares = posterior.likelihood.response is ResponseKind.NUMBERS and link is LinkFunction.LOGIT
+    if link in LATENT and not shares:
         return LATENT[link]
     variance = posterior.likelihood.variance(np.full(posterior.theta.shape[:2], mean), *posterior.given)
+    if shares:  # of the log-odds, by the delta method
+        return variance / (mean * (1 - mean)) ** 2
     return np.log1p(variance / mean**2) if link is LinkFunction.LOG else variance
 
 
@@ -137,8 +140,9 @@ def group_words(groups: Sequence[Any]) -> tuple[str, str]:
     names = list(dict.fromkeys(group.name for group in groups))
     parts = []
     for group in groups:
-        effects = listed([f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns])
+        effects = listed(
+            [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
+        )
         parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {effects}")
     law = "whose deviations from the common ones are normal, with estimated standard deviations"
     return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}, {law}."
-

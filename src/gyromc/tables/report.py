@@ -251,9 +251,7 @@ def render(results: Mapping[str, Any]) -> str:
 def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
-    yield (
-        f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n"
-    )
+    yield (f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n")
     families = [family_table(results["families"])] if results.get("families") else []
     parts = [_columns(results), coefficient_table(results), *map(_predictions, results["predictions"])]
     if results["held_out"] is not None:
@@ -280,9 +278,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
 def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
-    head = (
-        f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
-    )
+    head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
     parts: list[Table | str] = [head, "", coefficient_table(results)]
     if results["parameters"]:
         parts += ["", parameter_table(results["parameters"])]
@@ -353,6 +349,8 @@ def _quoted(found: Mapping[str, Any]) -> Table:
 def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, value and meaning of R², LOO, WAIC and deviance, from the part `adequacy` of fit.json."""
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
+    share = found.get("loo_r_squared")
+    of_left_out = [("LOO R²", number(share), "the same for rows that are left out, each predicted from all others")]
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
     return [
         (
@@ -360,6 +358,7 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             f"{number(r['mean'])} {bounds(r['interval_95'])}",
             f"share of the variance that the columns explain{sample}",
         ),
+        *(of_left_out if share is not None else []),
         (
             "LOO elpd",
             plus_minus(loo["elpd"], loo["std_error"]),

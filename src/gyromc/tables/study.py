@@ -31,7 +31,7 @@ from gyromc.tables.groups import group_findings, group_table
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
-from gyromc.tables.saved import FittedModel
+from gyromc.tables.saved import FittedModel, require_draws_file
 
 __all__ = ["chosen_family", "effort_of", "fit", "study"]
 
@@ -39,7 +39,7 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(Request)
-    if field.name not in ("data", "target", "formula", "family", "predict", "save", "out", "explain")
+    if field.name not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain")
 )
 """The options of a `Request` that `fit` takes too."""
 
@@ -124,6 +124,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     inputs = (request.data, request.predict)
     require_output(request.save, "--save", *inputs)
+    require_output(request.draws, "--draws", *inputs)
+    require_draws_file(request.draws)
     watch = Watch(say, lambda message: say(f"warning: {message}"))
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = _computed(request, None, watch, None)
@@ -133,6 +135,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
+        if request.draws is not None:
+            model.save_draws(request.draws)
     return request.directory, results
 
 
@@ -264,7 +268,16 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["effects"] = findings.effect_findings(fit, encoding, X, prepared.rows.beside())
     watch.stage("checking the model")
     results["adequacy"] = adequacy(
-        fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside(), prepared.rows.weights
+        fit,
+        encoding,
+        table,
+        X,
+        y,
+        held_out,
+        request.command,
+        prepared.rows.beside(),
+        prepared.rows.weights,
+        prepared.unused,
     )
     model = FittedModel.of(fit, encoding, _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}

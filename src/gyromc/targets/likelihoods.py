@@ -45,6 +45,16 @@ def log_gamma(x):
     return scipy.special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
 
 
+def log_ndtr(t):
+    """log Φ(t)."""
+    return scipy.special.log_ndtr(t) if library(t) is np else jax.scipy.special.log_ndtr(t)
+
+
+def uniform(u):
+    """The function that makes a uniform variable on (0, 1) of a standard normal one."""
+    return scipy.special.ndtr(u) if library(u) is np else jax.scipy.special.ndtr(u)
+
+
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
     return -scipy.special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
