@@ -16,7 +16,7 @@ ABOUT = {
     "fast": "engine `lanes` (Numba), the fast one on a CPU",
     "plots": "Matplotlib, for figures of your own",
     "report": "`gyromc reproduce`, `gyromc report`, `gyromc tune --html`",
-    "fit": "`gyromc fit` and `gyromc predict-rows`: files, formulas, the report",
+    "fit": "`gyromc fit` and `gyromc apply`: files, formulas, the report",
     "excel": "Excel files in `gyromc fit`",
     "data": "`gyromc.data` over Parquet files",
     "sklearn": "`gyromc.sklearn`, the scikit-learn estimators",

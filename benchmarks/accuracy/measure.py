@@ -24,10 +24,10 @@ from accuracy.peers import Outcome
 from accuracy.problems import PROBLEMS, Problem, problem
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.paper.workers import Here, Place, Processes, WorkerTask
 from gyromc.show.numbers import plain
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Place, Processes, WorkerTask
 from pages import write_measured
 
 __all__ = [

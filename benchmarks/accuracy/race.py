@@ -1,7 +1,7 @@
 """The race: processor seconds from a cold start to posterior means, and how wrong they are, for gyromc and other packages.
 
 python benchmarks/accuracy/race.py [NAME ...] [--methods gyromc nuts mclmc nuts-sharpen] [--seeds 3] [--errors 0.01]
-                                   [--processes 1] [--out docs/measured/race.json] [--pages]
+                                   [--first-seed 0] [--processes 1] [--out docs/measured/race.json] [--pages]
 
 Every competitor runs on every posterior in a new process (`accuracy.contestants`) without a compilation cache. Its estimates are
 compared with the references of `accuracy.make_references`. The score is processor seconds × mean squared error in posterior
@@ -140,12 +140,13 @@ def race(
     processes: int = 1,
     say: Callable[[str], None] = print,
     limit: float = LIMIT,
+    first_seed: int = 0,
 ) -> list[Row]:
     """All rows; those that the file has are not measured again, unless they failed. Only gyromc is asked for several errors."""
     known = {_key(row): row for row in stored(path)}
     wanted = [
         (method, name, seed, error)
-        for seed in range(seeds)
+        for seed in range(first_seed, first_seed + seeds)
         for name in names
         for method in methods
         for error in (errors if method == "gyromc" else errors[:1])
@@ -385,6 +386,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--first-seed", type=int, default=0, help="a study on seeds that nothing was set with begins here")
     parser.add_argument("--errors", nargs="+", type=float, default=[ERROR], help="asked of gyromc; the first is raced")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which a competitor is stopped")
@@ -402,6 +404,7 @@ def main(given: Sequence[str] | None = None) -> None:
         asked.out,
         asked.processes,
         limit=asked.limit,
+        first_seed=asked.first_seed,
     )
     print(f"\n{text(rows, asked.errors[0])}")
     if asked.pages:

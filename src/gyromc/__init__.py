@@ -6,13 +6,23 @@ errors; `expect(target, observables, error)` does all of it for a stated error. 
 gyromc` takes milliseconds.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_MODULES = ("data", "targets", "oracles", "dynamics", "observables", "schemes", "prediction", "processes")
+_MODULES = (
+    "coordinates",
+    "data",
+    "datasets",
+    "targets",
+    "oracles",
+    "dynamics",
+    "observables",
+    "schemes",
+    "prediction",
+    "processes",
+)
 _NAMES = {
     "Model": "gyromc.model",
     "Plan": "gyromc.plan",
@@ -35,12 +45,21 @@ _NAMES = {
     "GyromcWarning": "gyromc.errors",
 }
 
-_RENAMED = {"theory": "prediction"}  # old names, for one release
-
 __all__ = ["__version__", *_MODULES, *_NAMES]
 
 if TYPE_CHECKING:
-    from gyromc import data, dynamics, observables, oracles, prediction, processes, schemes, targets
+    from gyromc import (
+        coordinates,
+        data,
+        datasets,
+        dynamics,
+        observables,
+        oracles,
+        prediction,
+        processes,
+        schemes,
+        targets,
+    )
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
@@ -64,10 +83,6 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_NAMES[name]), name)
         globals()[name] = value
         return value
-    if name in _RENAMED:
-        message = f"`gyromc.{name}` is now `gyromc.{_RENAMED[name]}`; the old name will be removed in the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return import_module(f"gyromc.{_RENAMED[name]}")
     raise AttributeError(f"module 'gyromc' has no attribute {name!r}")
 
 

@@ -164,7 +164,7 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
     - `alpha`, `gamma`: both positive.
     - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
-      applied without a matrix, and so is a diagonal plus low rank, `gyromc.stretches.Gram`. Left out: the identity.
+      applied without a matrix, and so is a diagonal plus low rank, `gyromc.operators.Gram`. Left out: the identity.
 
     **Returns:** a `Dynamics` on (θ, r).
 

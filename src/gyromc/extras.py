@@ -1,15 +1,19 @@
-"""Packages that only an extra of gyromc installs: what needs them, and one message where they are missing.
+"""What is imported only when it is used: packages that an extra of gyromc installs, and functions of higher parts.
 
-Input: the name of an extra and what needs it. Output: nothing, or `MissingExtra` with the command that installs it.
+`needs` and `require_extra` raise `MissingExtra`, with the command that installs the extra, where a package of it is missing.
+`function_above` is the one place from which an import may go upwards: a convenience method such as `run.to_datatree()` belongs to
+the result, its code to the package behind it; a file says what it holds, and whoever reads it calls what makes that.
 """
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
 
 from gyromc.errors import MissingExtra
 
-__all__ = ["EXTRAS", "needs", "require_extra"]
+__all__ = ["EXTRAS", "function_above", "needs", "require_extra"]
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("numba", "llvmlite"),
@@ -55,3 +59,19 @@ def require_extra(extra: str, what: str) -> None:
             # found and not imported: that takes a second, and not every fit needs all of them
             if importlib.util.find_spec(package) is None:
                 raise ModuleNotFoundError(name=package)
+
+
+FUNCTIONS_ABOVE = {
+    "to_datatree": "gyromc.interop.arviz",
+    "save_run": "gyromc.io.saved",
+    "resume": "gyromc.engines.loop",
+    "restored_model": "gyromc.tables.saved",
+    "restored_estimator": "gyromc.interop.sklearn",
+    "posterior_datatree": "gyromc.interop.arviz",
+}
+"""The module of each function of a higher part."""
+
+
+def function_above(name: str) -> Callable[..., Any]:
+    """Import the function of a higher part that has this name."""
+    return getattr(import_module(FUNCTIONS_ABOVE[name]), name)

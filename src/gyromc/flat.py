@@ -1,9 +1,11 @@
 """Parameters of any shape as one vector θ.
 
 The input is a template of a user's parameters, any pytree of arrays; the output is the map from vectors to such parameters
-(`unraveler`) and the target as a function of the vector (`flatten`).
+(`unraveler`) and the target as a function of the vector (`flatten`). What a user passes as `start` (parameters for all chains, an
+array with one row per chain, a function of a JAX key, or nothing) becomes a template and a `Start`: rows of θ₀ and r₀.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +15,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.checks import cause, numbers, require, require_finite, require_real
 from gyromc.checks import leaves as leaves_of
-from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
 
-__all__ = ["FlatSum", "FlatTarget", "Unravel", "flatten", "identity", "ravel", "shaped", "unraveler"]
+__all__ = [
+    "FlatSum",
+    "FlatTarget",
+    "Start",
+    "Unravel",
+    "flatten",
+    "identity",
+    "ravel",
+    "read_start",
+    "shaped",
+    "unraveler",
+]
 
 
 class Unravel(eqx.Module):
@@ -132,3 +145,74 @@ def flatten(target: Target, unravel: Callable, dim: int) -> Target:
     if unravel is identity or getattr(target, "unravel", None) == unravel:  # the target takes vectors itself
         return target
     return (FlatSum if isinstance(target, SumOverData) else FlatTarget)(target, unravel, dim)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """Fixed rows of θ₀, one for all chains or one each; or a function of a key that draws one. r₀ is zero where it is None."""
+
+    theta: np.ndarray | None = None
+    draw: Callable | None = None
+    r: np.ndarray | None = None
+
+    def point(self, dim: int) -> np.ndarray:
+        """One of the fixed points, zeros where they are drawn: where mode finding begins."""
+        return np.zeros(dim) if self.theta is None else np.asarray(self.theta[0], float)
+
+
+def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool) -> tuple[Any, Start]:
+    """The template of the parameters, and where the chains start."""
+    if start is None:
+        return _vector(dims[0]), Start(np.zeros((1, dims[0])))
+    found = [leaf for _, leaf in leaves_of(start, "start")]
+    if callable(start) and len(found) == 1 and found[0] is start:  # a function, not a module that holds parameters
+        return _drawn(start), Start(draw=start)
+    if _is_array(start):
+        return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
+    template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
+    unraveler(template)  # says what is wrong with a leaf before it is read
+    for path, leaf in leaves_of(template, "start"):
+        require_real(leaf, f"start{jax.tree_util.keystr(path)}")
+        require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
+    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
+    return template, Start(flat[None])
+
+
+def _drawn(start: Callable) -> Any:
+    """The shape of what a function draws as the start."""
+    try:
+        return jax.eval_shape(start, jax.random.key(0))
+    except Exception as error:
+        raise InvalidInput(
+            f"`start` is a function that cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
+        ) from error
+
+
+def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):
+    """An array is a row of θ₀ or of (θ₀, r₀), or one such row per chain; a target without a shape takes any other as its own."""
+    lengths = {d: d for d in dims}  # how long a row may be, and how many of its numbers are θ₀
+    lengths |= {2 * d: d for d in dims if 2 * d == state_size and 2 * d not in lengths}
+    rows = array.reshape(1, -1) if array.ndim <= 1 else array
+    one_row = array.ndim == 1 or (array.ndim == 0 and not free)
+    per_chain = array.ndim == 2 and len(array) == num_chains
+    if (one_row or per_chain) and rows.shape[1] in lengths:
+        dim = lengths[rows.shape[1]]
+        return _vector(dim), Start(rows[:, :dim], r=rows[:, dim:] if rows.shape[1] > dim else None)
+    require(
+        free and array.ndim != 1 and array.size in dims,
+        f"`start` must have {' or '.join(map(str, lengths))} numbers (or {num_chains} such rows, one per chain) to fit the "
+        f"target and the dynamics: got shape {array.shape}.",
+    )
+    return jax.ShapeDtypeStruct(array.shape, np.dtype(float)), Start(array.reshape(1, -1))
+
+
+def _vector(dim: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((dim,), np.dtype(float))
+
+
+def _is_array(value) -> bool:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return True
+    if isinstance(value, list):
+        return all(isinstance(x, int | float | list | np.number) for x in value)
+    return isinstance(value, int | float)

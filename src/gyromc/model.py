@@ -15,9 +15,8 @@ import numpy as np
 import scipy
 
 from gyromc.checks import numbers, require
-from gyromc.dependence import indices_read
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
+from gyromc.evaluation import indices_read, over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.shape.gaussian import GaussianFit, mean_curvature_fit

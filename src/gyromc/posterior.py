@@ -205,9 +205,9 @@ class Posterior(Records[PosteriorMean], Shown):
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""
-        from gyromc.extensions import load
+        from gyromc.extras import function_above
 
-        return load("posterior_datatree")(self)
+        return function_above("posterior_datatree")(self)
 
     def shown(self) -> Sequence[Table | str]:
         """A table of means, errors and quantiles; the account and the warnings below it."""

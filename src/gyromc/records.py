@@ -1,11 +1,10 @@
 """Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number.
 
 `Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Forwarded` is an
-attribute of a part of a row, and `Renamed` keeps the old name of an attribute working for one release.
+attribute of a part of a row.
 """
 
 import operator
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
@@ -100,20 +99,3 @@ class Forwarded(Generic[Value]):
     def __get__(self, instance: object, owner: type) -> Value: ...
     def __get__(self, instance: object | None, owner: type) -> Self | Value:
         return self if instance is None else self.read(instance)
-
-
-class Renamed:
-    """An attribute under its old name; reading it warns and returns the new one."""
-
-    def __init__(self, new: str):
-        self.new = new
-        self.__doc__ = f"Old name of `{new}`."
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.old = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self
-        warnings.warn(f"`{self.old}` is now called `{self.new}`.", DeprecationWarning, stacklevel=2)
-        return getattr(instance, self.new)

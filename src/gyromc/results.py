@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
-from gyromc import extensions
 from gyromc.checks import require, whole
 from gyromc.errors import InvalidInput
+from gyromc.extras import function_above
 from gyromc.martingale import HELPS
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
@@ -264,7 +264,7 @@ class Run(Records[Average], Shown):
         `continue_` of the loaded run equals that of this one, bit for bit. Functions of yours are stored by name (see
         docs/scale.md).
         """
-        extensions.load("save_run")(self, path)
+        function_above("save_run")(self, path)
 
     def to_datatree(
         self,
@@ -273,7 +273,7 @@ class Run(Records[Average], Shown):
         log_likelihood: bool | Callable = False,
     ) -> "DataTree":
         """The kept draws, averages and data as an ArviZ DataTree: see `gyromc.interop.arviz.to_datatree`."""
-        return extensions.load("to_datatree")(self, names, predictive, log_likelihood)
+        return function_above("to_datatree")(self, names, predictive, log_likelihood)
 
     def to_dict(self) -> dict[str, Any]:
         """All but the chains themselves as plain values, for JSON; NaN becomes None."""

@@ -195,8 +195,8 @@ def test_outputs_do_not_overwrite_inputs(plan_file, tmp_path):
         ["tune", plan_file, "--html", plan_file, "--gradients", "100"],
         ["fit", data, "--target", "y", "--save", data],
         ["fit", data, "--target", "y", "--predict", model, "--save", model],
-        ["predict-rows", model, data, "--out", data],
-        ["predict-rows", model, data, "--out", model],
+        ["apply", model, data, "--out", data],
+        ["apply", model, data, "--out", model],
     ):
         assert "would overwrite" in " ".join(refused(*arguments).split()), arguments
     assert {path: path.read_bytes() for path in before} == before

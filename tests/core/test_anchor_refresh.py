@@ -12,7 +12,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import scan
 from gyromc.engines.base import keys
-from gyromc.oracle_moments import mean_covariance, oracle_covariances
+from gyromc.oracles.moments import mean_covariance, oracle_covariances
 from gyromc.prediction.stability import Linearisation, stability
 from support.values import SUMS, THETA, in_chunks, logistic, regression, rotating
 

@@ -11,7 +11,7 @@ import pytest
 import gyromc as gm
 from gyromc.io.planfiles import loads
 from gyromc.operators import Diagonal, Scaled
-from gyromc.oracle_moments import MOST_DATA, mean_covariance, oracle_covariances, oracle_third_moments
+from gyromc.oracles.moments import MOST_DATA, mean_covariance, oracle_covariances, oracle_third_moments
 from gyromc.prediction.stability import Linearisation, stability
 from support.values import logistic, regression, rotating
 
@@ -217,11 +217,11 @@ def test_a_mean_covariance_of_many_data_is_drawn_from_all_of_them(monkeypatch):
     target, rows = poisson(rows=N), 0.3 * np.random.default_rng(0).standard_normal((100, 3))
     oracle = gm.oracles.Minibatch(4)
     found = mean_covariance(target, oracle, rows)
-    monkeypatch.setattr("gyromc.oracle_moments.MOST_DATA", N)
+    monkeypatch.setattr("gyromc.oracles.moments.MOST_DATA", N)
     exact = mean_covariance(target, oracle, rows)
     gap = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert gap < 0.02  # 200,000 data are drawn: about 1/√200000 times the root of their kurtosis
-    monkeypatch.setattr("gyromc.oracle_moments.MOST_NUMBERS", 7 * 3 * N)  # chunks that do not divide the rows
+    monkeypatch.setattr("gyromc.oracles.moments.MOST_NUMBERS", 7 * 3 * N)  # chunks that do not divide the rows
     assert np.allclose(mean_covariance(target, oracle, rows), exact, rtol=1e-12)
 
 

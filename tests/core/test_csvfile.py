@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gyromc.csvfile import CHUNK, CsvFile, read_numbers
+from gyromc.data.csvfile import CHUNK, CsvFile, read_numbers
 from gyromc.errors import InvalidInput
 
 

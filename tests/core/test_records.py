@@ -9,14 +9,13 @@ import pytest
 
 import gyromc as gm
 from gyromc.prediction.methods import Kind, Method
-from gyromc.records import Column, Records, Renamed
+from gyromc.records import Column, Records
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     mean: float
     std_error: float
-    mean_error = Renamed("std_error")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,11 +48,6 @@ def test_results_are_compared_by_identity():
     table = Table({"x": Row(1.0, 0.1)})
     assert table != copy.copy(table)
     assert len({table, copy.copy(table)}) == 2
-
-
-def test_an_old_name_warns_and_works():
-    with pytest.warns(DeprecationWarning, match="`mean_error` is now called `std_error`"):
-        assert Row(1.0, 0.1).mean_error == 0.1
 
 
 def test_a_method_is_its_text_with_a_kind():

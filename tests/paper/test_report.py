@@ -18,8 +18,8 @@ from gyromc.errors import InvalidInput
 from gyromc.paper import reproduce
 from gyromc.paper.analysis import headlines
 from gyromc.paper.report import COLUMNS, drawing_place, judged, markdown, render, took, write_report
+from gyromc.paper.workers import Here, Processes
 from gyromc.show.pages import lay_out
-from gyromc.workers import Here, Processes
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
 from support.profiles import VARIED

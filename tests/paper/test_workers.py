@@ -20,8 +20,8 @@ from gyromc.paper import reproduce
 from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
 from gyromc.paper.catalogue import PROFILES, select
 from gyromc.paper.computation import Computation, Work, cells, compute, prepares
+from gyromc.paper.workers import Here, Processes, WorkerTask
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Processes, WorkerTask
 from support import chores
 from support.profiles import FAMILIES, TINY, VARIED, execute
 

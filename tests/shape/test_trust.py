@@ -39,7 +39,7 @@ def student(t):
     [
         (lambda: mixture(5.0), ("2 modes",)),
         (lambda: gm.Model(gm.targets.LogDensity(student), template=np.zeros(2)), ("tail",)),
-        (lambda: gm.Model(gm.targets.LogDensity(funnel), template=np.zeros(2)), ("are worth",)),
+        (lambda: gm.Model(gm.targets.LogDensity(funnel), template=np.zeros(2)), ("the effective sample size of",)),
     ],
     ids=["two modes", "heavy tails", "funnel"],
 )

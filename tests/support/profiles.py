@@ -5,8 +5,8 @@ import dataclasses
 from gyromc.paper.cache import obtain
 from gyromc.paper.catalogue import Profile
 from gyromc.paper.computation import Work
+from gyromc.paper.workers import Here
 from gyromc.show.progress import Progress
-from gyromc.workers import Here
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 TINY = Profile(

@@ -111,7 +111,7 @@ def test_a_curve_an_interaction_and_a_lone_row_are_named_with_a_formula(tmp_path
     assert checks["interactions"]["verdict"] == "look"
     assert shlex.split(checks["interactions"]["command"])[-1] == "y ~ x + `my z` + w + x:w"
     assert results["adequacy"]["figures"]["curve"]["column"] == "my z"
-    assert re.search(r"a curve in my z would explain \d+ % of what is left", shown.replace("\n", " "))
+    assert re.search(r"a curve in my z would explain \d+ % of the residual variance", shown.replace("\n", " "))
 
 
 def test_classes_that_a_column_splits_and_columns_that_go_together(tmp_path):
@@ -132,7 +132,7 @@ def test_a_right_model_has_a_calm_headline_and_odd_names_do_no_harm(tmp_path):
     x, odd = rng.normal(size=(2, n))
     results, shown = run(tmp_path, {"x": x, "$^{<b>": odd, "y": 1 + x + rng.normal(size=n)}, "-t", "y")
     assert results["adequacy"]["verdict"] in ("fine", "look")
-    assert results["adequacy"]["headline"].startswith("Nothing speaks against the model")
+    assert results["adequacy"]["headline"].startswith("No problem found")
     assert "Try:" not in shown
     assert "misfit" not in shown
     assert_well_formed((tmp_path / "out" / "report.html").read_text())
@@ -146,7 +146,7 @@ def test_options_are_replaced_in_commands():
     formula = option_added(command, "--formula", "y ~ x", instead=("--target",))
     assert formula == "gyromc fit 'my data.csv' --model poisson --drop a --formula 'y ~ x'"
     checks = [{"verdict": "fine", "name": "a"}, {"verdict": "look", "name": "b"}]
-    assert headline(checks) == "Nothing speaks against the model; worth a look: b."
+    assert headline(checks) == f"No problem found, in {len(checks)} checks; look at b."
 
 
 def test_ratios_close_to_one_show_how_far_they_are_from_it():

@@ -69,7 +69,7 @@ LONG = ("softmax", "poisson")  # the one compiles much, the other has the terms 
 )
 def test_a_saved_model_predicts_as_the_fit_did(data, frame, family):
     expected, path = fitted(data, formula=FORMULAS[family], family=family, test_fraction=0)
-    done = gyromc("predict-rows", path, data)
+    done = gyromc("apply", path, data)
     assert done.returncode == 0, done.stderr
     assert list(csv.reader(io.StringIO(done.stdout))) == expected
     model = gm.load(path)
@@ -87,7 +87,7 @@ def test_without_a_formula_and_with_dates_and_missing_values(data, frame, tmp_pa
     new = tmp_path / "new.csv.gz"
     new.write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
     out = tmp_path / "p.csv"
-    done = gyromc("predict-rows", path, new, "--out", out)
+    done = gyromc("apply", path, new, "--out", out)
     assert done.returncode == 0, done.stderr
     assert list(csv.reader(out.open())) == expected
     holes = frame.head(4).assign(x=[None, 1.0, 2.0, 3.0])
@@ -111,10 +111,10 @@ def test_what_cannot_be_predicted_for_is_refused_and_what_is_doubtful_is_said(da
         model.predict(3)
     far = tmp_path / "far.csv"
     far.write_text("x,a,z\n0,u,99\n")
-    done = gyromc("predict-rows", path, far, "--json")
+    done = gyromc("apply", path, far, "--json")
     assert "1 new row lies outside the fitted range of 'z'" in done.stderr
     assert json.loads(done.stdout)["columns"][0] == "line"
-    done = gyromc("predict-rows", data, far)
+    done = gyromc("apply", data, far)
     assert done.returncode == 2
     assert "no file that gyromc saved" in done.stderr
     done = gyromc("fit", data, "-t", "y", "--save", tmp_path / "no" / "m.gyromc")

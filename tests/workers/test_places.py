@@ -11,8 +11,8 @@ import pytest
 
 import gyromc
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.paper.workers import Here, Processes, TaskError, WorkerTask, fastest
 from gyromc.show.progress import Progress
-from gyromc.workers import Here, Processes, TaskError, WorkerTask, fastest
 from support import chores
 
 SQUARES = [WorkerTask(f"square of {x}", chores.square, (x,), seconds=x) for x in range(1, 6)]
@@ -89,7 +89,7 @@ def test_an_error_names_its_task_and_ends_the_others(tmp_path):
 SCRIPT = """
 import signal, sys
 from gyromc.show.progress import Progress
-from gyromc.workers import Processes, WorkerTask
+from gyromc.paper.workers import Processes, WorkerTask
 from support import chores
 try:
     list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 600.0))] * 2, Progress()))

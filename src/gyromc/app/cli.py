@@ -20,9 +20,8 @@ PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 app = typer.Typer(
     name="gyromc",
-    help="Non-reversible stochastic-gradient Langevin Monte Carlo: predict the error, run, compare.",
+    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -44,6 +43,18 @@ def _options(
 
 for _module in COMMANDS:
     _module.register(app)
+
+
+def _flags_without_a_type() -> None:
+    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
+    from typer.core import TyperOption
+
+    shown = getattr(TyperOption, "display_type_rich", None)
+    if shown is not None:
+        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
+
+
+_flags_without_a_type()
 
 
 def main() -> None:

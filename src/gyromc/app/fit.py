@@ -1,4 +1,4 @@
-"""`gyromc fit` and `gyromc predict-rows`: a study with its answer as tables or JSON, and predictions of a saved model."""
+"""`gyromc fit`, `gyromc examples` and `gyromc apply`: a study, the tables to try it on, predictions of a saved model."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 FIT_EXAMPLES = """Examples:
 
-gyromc fit heart.csv --target disease
+gyromc fit example:heart --target disease
 
 gyromc fit heart.csv --target disease --categorical thal --predict new.csv --save heart.gyromc
 
@@ -24,9 +24,9 @@ gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" -
 gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
 ROWS_EXAMPLES = """Examples:
 
-gyromc predict-rows model.gyromc new.csv > predictions.csv
+gyromc apply model.gyromc new.csv > predictions.csv
 
-gyromc predict-rows model.gyromc new.xlsx --out predictions.csv"""
+gyromc apply model.gyromc new.xlsx --out predictions.csv"""
 
 COMPARE_EXAMPLE = """Example:
 
@@ -52,7 +52,9 @@ def register(app: typer.Typer) -> None:
     json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
     fit.__signature__ = inspect.Signature([*_parameters(), json])  # what Typer reads
     app.command("fit", epilog=FIT_EXAMPLES, cls=_Fit)(fit)
-    app.command("predict-rows", epilog=ROWS_EXAMPLES)(predict_rows)
+    app.command("examples")(examples)
+    app.command("apply", epilog=ROWS_EXAMPLES)(apply_model)
+    app.command("predict-rows", hidden=True)(apply_model)  # its name before 0.3
     app.command("compare", epilog=COMPARE_EXAMPLE)(compare)
 
 
@@ -129,7 +131,23 @@ def compare(
     answer(json, result.to_dict(), *result.shown())
 
 
-def predict_rows(
+def examples(json: Json = False) -> None:
+    """List the tables that come with the package, each with a command that fits it."""
+    from gyromc.datasets import EXAMPLES
+    from gyromc.show.tables import Table
+
+    columns, content = ["example", "rows", "what it is", "licence"], {}
+    for name, one in EXAMPLES.items():
+        command = f"gyromc fit example:{name} {one.options}"
+        content[name] = {"command": command, **dataclasses.asdict(one), "path": str(one.path)}
+    rows = [[name, f"{one.rows:,}", one.about, one.licence] for name, one in EXAMPLES.items()]
+    shown = Table(columns, rows, left=["example", *columns[2:]], style="simple")
+    commands = "\n".join(one["command"] for one in content.values())
+    sources = "\n".join(f"{name}: {one.source}." for name, one in EXAMPLES.items())
+    answer(json, content, shown, f"{commands}\n\nSources\n{sources}")
+
+
+def apply_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],
     out: Annotated[
@@ -140,7 +158,7 @@ def predict_rows(
     sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file.")] = None,
     json: Json = False,
 ) -> None:
-    """Predict for the rows of a file from a saved model: one line of CSV per row, with its errors."""
+    """Apply a saved model to the rows of a file: one line of CSV per row, with its errors."""
     from gyromc.app.output import print_json
     from gyromc.checks import require
     from gyromc.io.saved import load

@@ -58,7 +58,7 @@ def find(what: str, step_size: float | None = None, allow_import: bool = False) 
     from gyromc.errors import InvalidInput
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE
-    from gyromc.stepsizes import read_step_size
+    from gyromc.plan import read_step_size
 
     step_size = None if step_size is None else read_step_size(step_size)
     if is_plan_file(what):

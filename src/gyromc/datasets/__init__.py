@@ -1,6 +1,17 @@
-"""Data of the paper's experiments as arrays: the Statlog heart data with checksum and licence, and a synthetic regression."""
+"""Data with checksum and licence: the tables of `example:NAME`, and the arrays of the paper's experiments."""
 
+from gyromc.datasets.examples import EXAMPLES, Example, located
 from gyromc.datasets.heart import HEART, HeartTable, Split, heart, heart_split
 from gyromc.datasets.synthetic import linear_regression
 
-__all__ = ["HEART", "HeartTable", "Split", "heart", "heart_split", "linear_regression"]
+__all__ = [
+    "EXAMPLES",
+    "HEART",
+    "Example",
+    "HeartTable",
+    "Split",
+    "heart",
+    "heart_split",
+    "linear_regression",
+    "located",
+]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gyromc.checks import require, whole
-from gyromc.csvfile import read_numbers
+from gyromc.data.csvfile import read_numbers
 
 __all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
 

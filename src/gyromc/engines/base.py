@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.flat import ravel
+from gyromc.flat import Start, ravel
 from gyromc.plan import Plan
 from gyromc.results import EngineState
-from gyromc.starts import Start
 
 
 class Session(Protocol):

@@ -177,11 +177,11 @@ def _sample(plan: Plan) -> np.ndarray:
     drawn = plan.model.importance_sample()
     require(
         drawn.effective_size > HEALTHY * len(drawn.weights),
-        f"{len(drawn.weights)} draws around the mode are worth only {drawn.effective_size:.0f}.",
+        f"{len(drawn.weights)} draws around the mode have an effective sample size of only {drawn.effective_size:.0f}.",
     )
     require(
         not drawn.tail_index > HEAVY,
-        f"Of {len(drawn.weights)} draws around the mode a few decide: the tail index of the weights is {drawn.tail_index:.2g}.",
+        f"A few of the {len(drawn.weights)} draws around the mode dominate: the weights' tail index is {drawn.tail_index:.2g}.",
     )
     return drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
 

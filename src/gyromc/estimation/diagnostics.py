@@ -43,7 +43,7 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
     if dominated:
         less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
         yield (
-            f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: take the corrected interval, or "
+            f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: report the corrected interval, or "
             f"halve the step size (now {run.plan.eta_text}), which {less}; more steps at this step size will not help."
         )
     slowest = relaxation_times(run, [name for name, row in rows.items() if row.method is ErrorMethod.LUGSAIL])
@@ -68,7 +68,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
     for why, names in unknown.items():
         yield (
             f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. "
-            "The intervals hold for the mean of the chain's own law."
+            "The intervals are for the mean of the chain's stationary law."
         )
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
     vague = [row.name for row in predicted if row.bias_error > VAGUE * row.std_error]
@@ -93,14 +93,14 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
         yield from _shortness(row, slowest)
     elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < variances.FEWEST_BLOCKS:
         yield (
-            f"{name}: one chain of so few steps does not show how long it is, and its error may be far too small. Run longer, or "
-            "several chains."
+            f"{name}: one chain of so few steps does not show its correlation time, and its error may be far too small. "
+            "Run longer, or several chains."
         )
     drift, error = average.drift
     if abs(drift) > START_SHOWS * error and not row.discretisation.start:
         yield (
-            f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: the start shows. "
-            f"Pass `burn_in`, or a start closer to the mode."
+            f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: "
+            "the chains have not forgotten their start. Pass `burn_in`, or a start closer to the mode."
         )
 
 

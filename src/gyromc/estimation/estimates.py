@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.estimation.bias import Bias
-from gyromc.records import Column, Forwarded, Records, Renamed, plain_attributes
+from gyromc.records import Column, Forwarded, Records, plain_attributes
 from gyromc.results import Average, Run
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
@@ -119,14 +119,16 @@ class Estimate(WithError):
     def verdict(self) -> str:
         """What to do about the bias, in a sentence."""
         if self.bias is None:
-            return f"bias {self.bias_method}; the interval holds for the chain's own law"
+            return f"bias {self.bias_method}; the interval is for the mean of the chain's stationary law"
         size, known = (
             x / self.std_error if self.std_error > 0 else math.inf for x in (abs(self.bias), self.bias_error)
         )
         if self.bias_dominates:
-            return f"the bias is {size:.2g} standard errors: take the corrected interval, or a smaller step size"
+            return f"the bias is {size:.2g} standard errors: report the corrected interval, or use a smaller step size"
         if self.bias_matters:
-            return f"the bias ({size:.2g} ± {known:.1g} standard errors) counts: take the corrected interval"
+            return (
+                f"the bias ({size:.2g} ± {known:.1g} standard errors) is not negligible: report the corrected interval"
+            )
         return f"the bias is negligible ({size:.2g} standard errors)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,7 +171,6 @@ class Estimates(Records[Estimate], Shown):
     gradient_evaluations = Forwarded[int](
         "run.gradient_evaluations", "Gradients the run computed, failed chains included."
     )
-    notes = Renamed("warnings")
 
     @property
     def biases(self) -> dict[str, Bias]:

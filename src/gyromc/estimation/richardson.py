@@ -20,7 +20,7 @@ from gyromc.engines import scan
 from gyromc.engines.base import initial_state, two_sum
 from gyromc.engines.scan import threefry
 from gyromc.estimation.bias import Bias, largest_step_size, order_of_bias
-from gyromc.oracle_moments import why_no_moments
+from gyromc.oracles.moments import why_no_moments
 from gyromc.plan import Plan
 from gyromc.show.interruption import interruptible
 from gyromc.targets.separable import why_not_in_jax

@@ -19,9 +19,8 @@ from typing import Any
 
 from gyromc import data, dynamics, observables, oracles, schemes, targets
 from gyromc.checks import numbers
-from gyromc.operators import LowRank, Operator
+from gyromc.operators import DiagonalLowRank, Gram, LowRank, Operator
 from gyromc.plan import WEIGHTINGS, Plan
-from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Group, families
 
 __all__ = ["DATA", "GROUP", "KINDS", "PLAN", "PieceKind", "Type", "kind_named", "plan_schema"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require, shown
-from gyromc.csvfile import read_numbers
+from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_named

@@ -28,13 +28,12 @@ from gyromc.io.codec import Codec, Packed, known_classes
 from gyromc.io.functions import Descriptions, References
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
-from gyromc.operators import Operator
+from gyromc.operators import Gram, Operator
 from gyromc.oracles import Oracle
 from gyromc.oracles.control_variates import Curvature
 from gyromc.plan import FIELDS, Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
-from gyromc.stretches import Gram
 from gyromc.targets import Group, StreamedRegression, Target, families
 
 MOST_SHOWN = 8

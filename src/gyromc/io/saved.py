@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gyromc import extensions
 from gyromc.checks import flag, require
 from gyromc.data.prints import FilePrint
 from gyromc.errors import GyromcWarning
+from gyromc.extras import function_above
 from gyromc.io.archive import Archive, read_archive, write_archive
 from gyromc.io.codec import Codec, Packed, check_fields
 from gyromc.io.functions import References
@@ -26,7 +26,7 @@ __all__ = ["load", "save_run"]
 KIND = "run"
 FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
-"""The function of `extensions` that makes each other kind of thing from its archive."""
+"""The function that makes each other kind of thing from its archive."""
 
 
 def load(
@@ -72,7 +72,7 @@ def load(
         "that version.",
     )
     require(not data, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
-    restored = extensions.load(RESTORED[archive.kind])
+    restored = function_above(RESTORED[archive.kind])
     with archive.reading("fit again"):
         return restored(archive)
 
@@ -102,7 +102,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
             options = RunOptions(**options)
         fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)
-        run = Run(**fields, resume=extensions.load("resume"))
+        run = Run(**fields, resume=function_above("resume"))
         check_run(run)
         other = changed_versions(content["versions"])
     if other:

@@ -68,7 +68,7 @@ class ControlVariate(Batch):
     ```python
     import numpy as np
     import gyromc as gm
-    from gyromc.oracle_moments import oracle_covariances
+    from gyromc.oracles.moments import oracle_covariances
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 3))
     target = gm.targets.LogisticRegression(X, rng.random(2000) < 0.5)

@@ -23,12 +23,12 @@ import numpy as np
 import gyromc
 from gyromc.checks import require
 from gyromc.errors import GyromcWarning
+from gyromc.paper.workers import Place, WorkerTask
 from gyromc.plan import Plan
 from gyromc.results import Run
 from gyromc.show.files import json_text, locked, require_writable, write_atomically
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
-from gyromc.workers import Place, WorkerTask
 
 FORMAT = 2
 LOOK_AGAIN = 0.5  # seconds between two looks at whether another process still computes

@@ -28,9 +28,9 @@ from gyromc.memory import num_threads
 from gyromc.paper.analysis import variants
 from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
 from gyromc.paper.catalogue import Experiment, Profile, seconds
+from gyromc.paper.workers import Advance, Here, Place, Processes, WorkerTask, fastest
 from gyromc.plan import Plan, paper_steps
 from gyromc.show.progress import Progress
-from gyromc.workers import Advance, Here, Place, Processes, WorkerTask, fastest
 
 FEW_CHAINS = 256  # too few to fill a GPU: so many are left to the processors beside it
 OWN_NUMBERS = ("lanes", "pallas")

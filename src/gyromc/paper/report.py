@@ -17,11 +17,11 @@ from gyromc.memory import num_threads
 from gyromc.paper import claims
 from gyromc.paper.analysis import ABOUT, headlines
 from gyromc.paper.catalogue import ROLE_NAMES
+from gyromc.paper.workers import Advance, Here, Place, Processes, WorkerTask
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
-from gyromc.workers import Advance, Here, Place, Processes, WorkerTask
 
 RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
 

@@ -17,8 +17,8 @@ from scipy import linalg
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracle_moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles.moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import arrive, some_starts
 from gyromc.prediction.methods import Number

@@ -21,7 +21,7 @@ from gyromc.prediction.reduction import Reduction
 from gyromc.prediction.routes import answer
 from gyromc.prediction.shared import Answer, Shared
 from gyromc.prediction.stability import Stability, stability
-from gyromc.records import Column, Records, Renamed, plain_attributes
+from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table
 
@@ -77,7 +77,6 @@ class Prediction(Records[Answer], Shown):
     expectation_error = Column[float]("The error of μ(h).")
     expectation_method = Column[Method]("How μ(h) is known.")
     strict_reduction = Column[Reduction | None]("Whether V < V_0 strictly, with the integral that decides it.")
-    answers = Renamed("rows")
 
     @property
     def stable(self) -> bool:

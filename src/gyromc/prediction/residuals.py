@@ -16,7 +16,7 @@ import numpy as np
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
-from gyromc.oracle_moments import oracle_covariances, why_no_moments
+from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.shape.importance import Sample

@@ -14,8 +14,8 @@ from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
-from gyromc.oracle_moments import why_no_moments
 from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles.moments import why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.exact import closed_forms, mehler
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gyromc.oracle_moments import oracle_covariances
+from gyromc.oracles.moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
 from gyromc.prediction.methods import Number

@@ -146,8 +146,8 @@ def _linear_groups(
     theta = found.v[:, :p].reshape(*shape, p)
     reason = (
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
-        f"Gaussian and were integrated out. The {marginal.dim} numbers left were drawn by importance sampling, worth "
-        f"{100 * found.worth:.0f} % of their number; no chain was run."
+        f"Gaussian and were integrated out. The {marginal.dim} remaining parameters were drawn by importance sampling; the "
+        f"effective sample size is {100 * found.worth:.0f} % of the draws."
     )
     values = _further(standard, theta, given, roots)
     return Sampled(

@@ -13,11 +13,10 @@ import scipy
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.operators import Blocks, Diagonal, Operator, Scaled, as_operator
+from gyromc.operators import Blocks, Diagonal, DiagonalLowRank, Gram, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
-from gyromc.stretches import DiagonalLowRank, Gram
 from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices

@@ -15,8 +15,8 @@ import scipy
 
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
-from gyromc.oracle_moments import mean_covariance
 from gyromc.oracles import Exact, Gaussian
+from gyromc.oracles.moments import mean_covariance
 from gyromc.schemes.pilot import ENOUGH, pilot
 from gyromc.shape.importance import Sample
 from gyromc.shape.secondmoments import MatrixEstimate, over_blocks

@@ -1,9 +1,9 @@
 """Whether a weighted sample represents its law: one answer for everything that rests on such a sample.
 
-A target over vectors, a `Sample` of it and its modes in; None out where nothing speaks against the sample, otherwise a sentence
-that says what does. Refused are samples that are worth too few draws, whose means a few draws decide, whose law has mass beyond
-all draws, or that miss a mode. The checks run in the order of their cost; modes are searched last, and only where all else is
-well.
+A target over vectors, a `Sample` of it and its modes in; None out where the sample passes, otherwise a sentence
+with the reason. Refused are samples whose effective size is too small, whose means a few draws dominate, whose law has mass
+beyond all draws, or that miss a mode. The checks run in the order of their cost; modes are searched
+last, and only where all else is well.
 """
 
 import math
@@ -43,12 +43,13 @@ def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) 
     ```
     """
     count, d = sample.theta.shape
+    size = f"the effective sample size of {count} draws is {sample.effective_size:.0f}"
     if not sample.effective_size >= HEALTHY * count:
-        return f"{count} draws are worth {sample.effective_size:.0f}"
+        return size
     if not sample.effective_size >= PER_PARAMETER * d:
-        return f"{count} draws are worth {sample.effective_size:.0f}, and {d} parameters need {PER_PARAMETER * d}"
+        return f"{size}, and {d} parameters need {PER_PARAMETER * d}"
     if (index := sample.tail_index) > HEAVY:
-        return f"a few draws decide, the tail index of the weights is {index:.2g}"
+        return f"a few draws dominate, the tail index of the weights is {index:.2g}"
     if (share := _beyond(target, sample)) > BEYOND:
         return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
     return why_a_mode_is_missed(sample, modes())
@@ -92,7 +93,7 @@ def why_not_fitting(
     weights = scipy.special.softmax(exponents - target.potentials(sample.theta[:checked]))
     worth = 1 / float(np.sum(weights**2))
     if not worth >= EVEN * checked:
-        return f"{checked} draws of the Gaussian fit are worth {worth:.0f}"
+        return f"the effective sample size of {checked} draws of the Gaussian fit is {worth:.0f}"
     return why_a_mode_is_missed(sample, modes())
 
 

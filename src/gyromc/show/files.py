@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from gyromc.checks import require, shown
-from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
+from gyromc.show.numbers import is_number
 
 __all__ = [
     "ResultsFile",

@@ -3,7 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 
-__all__ = ["bounds", "capital", "counted", "duration", "listed", "number", "plain", "plus_minus", "readable", "signed"]
+__all__ = [
+    "bounds",
+    "capital",
+    "counted",
+    "duration",
+    "is_number",
+    "listed",
+    "number",
+    "plain",
+    "plus_minus",
+    "readable",
+    "signed",
+]
 
 
 def plain(value) -> float | int | None:
@@ -11,6 +23,14 @@ def plain(value) -> float | int | None:
     if value is None or not math.isfinite(value):
         return None
     return int(value) if isinstance(value, int) else float(value)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number, without the underscores that Python would skip."""
+    try:
+        return "_" not in text and math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -16,6 +16,7 @@ class Progress:
     def __init__(
         self, describe: Callable[[str], object] | None = None, advance: Callable[[float], object] | None = None
     ):
+        self.visible = describe is not None
         self.describe = describe or (lambda text: None)
         self.advance = advance or (lambda amount: None)
 

@@ -131,13 +131,13 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
     look = [check["name"] for check in checks if check["verdict"] == ModelVerdict.LOOK.value]
     if wrong:
         first = wrong[0]["sentence"]
-        names = f" Against it: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
+        names = f" Failed checks: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
         return f"The model does not fit: {first}{names}"
     if any(check["name"] == Aspect.WEIGHTS.value for check in checks):
         return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == Aspect.WEIGHTS.value)}"
     if look:
-        return f"Nothing speaks against the model; worth a look: {', '.join(look)}."
-    return f"Nothing speaks against the model, in {counted(len(checks), 'check')}."
+        return f"No problem found, in {counted(len(checks), 'check')}; look at {', '.join(look)}."
+    return f"No problem found, in {counted(len(checks), 'check')}."
 
 
 def advise(check: ModelCheck, setting: Setting) -> Advice:
@@ -163,8 +163,8 @@ def _found(check: ModelCheck) -> bool:
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
     text = (
-        f"a weight is {number(check.statistic)}, which is no number of observations. How a row of that weight should vary is not "
-        "known: dispersion, curves, spread, calibration, coverage, outliers and interactions were not looked at."
+        f"a weight is {number(check.statistic)}, not a whole number of observations. The variance of such a row is unknown, so "
+        "dispersion, curves, spread, calibration, coverage, outliers and interactions were not checked."
     )
     return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
@@ -176,10 +176,10 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"no weighted sum of columns {split}.")
     names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
     text = (
-        f"a weighted sum of {names} {split} without an error in {100 * check.statistic:.0f} % of the rows: these coefficients "
-        "are as large as the prior allows, and their size says little."
+        f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: these coefficients "
+        "are as large as the prior allows, and the data do not determine their size."
     )
-    return Advice(text, "See how they depend on the prior.", option_added(setting.command, "--prior-scale", "1"))
+    return Advice(text, "Compare with another prior.", option_added(setting.command, "--prior-scale", "1"))
 
 
 def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
@@ -193,8 +193,8 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
     if setting.free_variance is not None:
-        return Advice(text, "Let the variance be free.", setting.family(setting.free_variance))
-    return Advice(text, "A column that matters may be missing, or rows may belong to groups.")
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
+    return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
 
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:
@@ -206,7 +206,7 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
         text = f"residuals of neighbouring rows have the correlation {number(lag, 2)} ({_chance(check)}).{small}"
         remedy = "If rows follow each other in time, add what changes with it; if they come in groups, name those: (1 | group)."
         return Advice(text, remedy)
-    share, quoted = f"{number(100 * check.statistic, 2)} % of what is left", _backticked(name)
+    share, quoted = f"{number(100 * check.statistic, 2)} % of the residual variance", _backticked(name)
     if kind == "column":
         text = f"{name}, which the model leaves out, would explain {share} ({_chance(check)})."
         return Advice(text, f"Add {name}.", setting.formula(_backticked, quoted))
@@ -218,10 +218,10 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
-    columns, share = check.details["columns"], f"{number(100 * check.statistic, 2)} % of what is left"
+    columns, share = check.details["columns"], f"{number(100 * check.statistic, 2)} % of the residual variance"
     if not _found(check):
         return Advice(
-            f"no curve explains what is left, in {counted(check.details['tried'], 'column')} ({_chance(check)})."
+            f"no curve explains the residuals, in {counted(check.details['tried'], 'column')} ({_chance(check)})."
         )
     text = f"a curve in {columns[0] if columns else check.details['best']} would explain {share} ({_chance(check)})"
     text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
@@ -249,17 +249,17 @@ def _spread(check: ModelCheck, setting: Setting) -> Advice:
     if not check.large:
         return Advice(f"{text} That is clear, but small.")
     if setting.positive and check.details["where"] == "high" and setting.model == "linear":
-        return Advice(text, "Let the spread grow with the mean.", setting.family("gamma"))
+        return Advice(text, "Use a family whose variance grows with the mean.", setting.family("gamma"))
     return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
 
 
 DIRECTIONS = {
     "high": "responses are higher than predicted",
     "low": "responses are lower than predicted",
-    "narrow": "predicted laws are too narrow",
-    "wide": "predicted laws are too wide",
+    "narrow": "predictive distributions are too narrow",
+    "wide": "predictive distributions are too wide",
     "skewed": "responses are more skewed than predicted",
-    "tails": "the tails are not those predicted",
+    "tails": "the tails differ from those predicted",
 }
 
 
@@ -267,24 +267,24 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
     if "gap" in check.details:
         gap = check.details["gap"]
         if not _found(check):
-            return Advice(f"classes come as often as predicted, in every group of rows ({_chance(check)}).")
-        text = f"in some rows a class comes {abs(100 * gap):.0f} points {'more' if gap > 0 else 'less'} often than predicted"
-        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction is missing.")
+            return Advice(f"class frequencies match the predictions in every group of rows ({_chance(check)}).")
+        text = f"in some rows a class is {abs(100 * gap):.0f} points {'more' if gap > 0 else 'less'} frequent than predicted"
+        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction may be missing.")
     if not _found(check):
-        return Advice(f"responses are spread over their predicted laws as they should be ({_chance(check)}).")
+        return Advice(f"responses follow their predictive distributions ({_chance(check)}).")
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
     if direction == "wide" and FAMILIES[setting.model].response is ResponseKind.COUNTS:
         return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
     if setting.free_variance is not None:
-        return Advice(text, "Let the variance be free.", setting.family(setting.free_variance))
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
     if setting.model != "linear":
         return Advice(text, "Compare with other families.", setting.family("auto"))
     if direction == "skewed" and setting.positive:
         command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
     if setting.heavy and direction != "skewed":
-        return Advice(text, "Allow for heavy tails.", setting.family("student-t"))
+        return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
         return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
     return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
@@ -292,22 +292,24 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
 
 def _coverage(check: ModelCheck, setting: Setting) -> Advice:
     level, rows = 100 * check.details["level"], check.details["rows"]
-    text = f"{level:.0f} % predictive intervals hold {100 * check.statistic:.0f} % of {rows} held-out rows ({_chance(check)})."
+    text = f"{level:.0f} % predictive intervals contain {100 * check.statistic:.0f} % of {rows} held-out rows ({_chance(check)})."
     if not _found(check) or not check.large:
         return Advice(text)
     wider = setting.wider
-    return Advice(text, "Intervals must be wider.", None if wider is None else setting.family(wider))
+    return Advice(text, "Use a family with wider intervals.", None if wider is None else setting.family(wider))
 
 
 def _outliers(check: ModelCheck, setting: Setting) -> Advice:
     rows, least = check.details["rows"], setting.places([check.details["row"]])
     if not _found(check):
-        return Advice(f"no row is too far out; the farthest is {least} ({_chance(check)}).")
-    text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too far out: {setting.places(rows)}."
+        return Advice(f"none; the most extreme row is {least} ({_chance(check)}).")
+    text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too extreme: {setting.places(rows)}."
     wider = setting.wider
     command = None if wider is None else setting.family(wider)
     if check.details["many"]:
-        return Advice(f"{text} So many speak against the law, not against the rows.", "Allow for wider laws.", command)
+        return Advice(
+            f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails.", command
+        )
     them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
     return Advice(text, f"Check {them[0]}{f'; then allow for {them[1]}' if wider else ''}.", command)
 
@@ -318,9 +320,9 @@ def _interactions(check: ModelCheck, setting: Setting) -> Advice:
         tried = check.details["tried"]
         those = "the product of two columns does not explain"
         those = those if tried == 1 else f"none of {tried} products of two columns explains"
-        return Advice(f"{those} what is left ({_chance(check)}).")
+        return Advice(f"{those} the residuals ({_chance(check)}).")
     names = listed([f"{a} × {b}" for a, b in pairs], 3)
-    text = f"{names} would explain {number(100 * check.statistic, 2)} % of what is left ({_chance(check)})."
+    text = f"{names} would explain {number(100 * check.statistic, 2)} % of the residual variance ({_chance(check)})."
     sources = [_source(setting.encoding, name) for name in pairs[0]]
     product = ":".join(map(_backticked, sources))
     return Advice(text, f"Try the interaction {product}.", setting.formula(_backticked, product))
@@ -330,7 +332,7 @@ def _influence(check: ModelCheck, setting: Setting) -> Advice:
     rows, size = check.details["rows"], number(check.statistic, 2)
     if not rows:
         return Advice(f"none: Pareto's k is at most {size} ({setting.places([check.details['row']])}; 0.7 is allowed).")
-    text = f"without {setting.places(rows)} the coefficients would be others (Pareto's k up to {size}; 0.7 is allowed)."
+    text = f"without {setting.places(rows)} the coefficients would change (Pareto's k up to {size}; 0.7 is allowed)."
     them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
     return Advice(text, f"Check {them[0]}, and compare with a fit without {them[1]}.")
 
@@ -339,15 +341,12 @@ def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
     columns, condition = check.details["columns"], number(check.details["condition"])
     if not columns:
         return Advice(
-            f"others multiply the variance of a coefficient by at most {number(check.statistic)} (condition number {condition})."
+            f"collinearity multiplies the variance of a coefficient by at most {number(check.statistic)} "
+            f"(condition number {condition})."
         )
-    times = (
-        "without an error"
-        if check.details["exact"]
-        else f"which multiplies variances by up to {number(check.statistic)}"
-    )
+    times = "exactly" if check.details["exact"] else f"which multiplies variances by up to {number(check.statistic)}"
     which = "it" if len(columns) == 1 else "each of them"
-    text = f"{listed(columns, 4)}: others nearly determine {which}, {times} (condition number {condition})."
+    text = f"{listed(columns, 4)}: other columns determine {which}, {times} (condition number {condition})."
     remedy = "Read these coefficients together, not one by one; or leave one out."
     return Advice(text, remedy, setting.without(columns[0]))
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.csvfile import CsvFile, is_number, require_distinct
+from gyromc.data.csvfile import CsvFile, require_distinct
+from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.show.numbers import listed
+from gyromc.show.numbers import is_number, listed
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
@@ -185,7 +186,7 @@ def read_table(
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
         return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
-    path = Path(path)
+    path = located(path)
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
     require(path.exists(), f"There is no file {path}.{_near_files(path)}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")

@@ -90,7 +90,7 @@ def _monte_carlo(fit: Fit) -> dict[str, Any]:
     if ratio == 0:
         return _check("Monte Carlo error", True, "none: the means are integrals.")
     text = f"at most {100 * ratio:.2g} % of a posterior standard deviation ({label(worst)})"
-    text += f": as of {readable(worst.ess, 2)} independent draws." if worst.ess < MANY else "."
+    text += f"; effective sample size {readable(worst.ess, 2)}." if worst.ess < MANY else "."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
 
 
@@ -122,7 +122,9 @@ def _halves(fit: Fit) -> dict[str, Any]:
         f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
         f"{half} independent draws should show {expected:.2f}."
     )
-    return _check("agreement of the chains", z[worst] < limit, text, "The start still shows: pass `--effort thorough`.")
+    return _check(
+        "agreement of the chains", z[worst] < limit, text, "The start is still visible: pass `--effort thorough`."
+    )
 
 
 def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
@@ -132,14 +134,14 @@ def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
     if not vague:
         return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
     names = list(dict.fromkeys(vague))
-    text = f"the data say little about {listed(names, 5)}: classes that a line separates, or columns that go together."
+    text = f"the data hardly inform {listed(names, 5)}: the classes are separated, or columns are collinear."
     return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
 
 
 def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
     count = len(fit.coefficients)
     text = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
-    return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and lean on the prior.")
+    return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and depend on the prior.")
 
 
 def effect_findings(fit: Fit, encoding: Encoding, X: np.ndarray, beside: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -187,8 +189,8 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
     ]
     of = f" with clusters {cluster!r} ({len(np.unique(rows.clusters))} of them)" if rows.clusters is not None else ""
     sentence = (
-        f"Sandwich sds{of}: they hold also where the variance of y is not what the model says. Much larger than the model's "
-        "(a ratio far above 1), they say that its intervals are too narrow."
+        f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. Where they are much larger "
+        "than the model's (a ratio far above 1), the model's intervals are too narrow."
     )
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 

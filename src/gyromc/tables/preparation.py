@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import positive, require, whole
-from gyromc.csvfile import is_number
 from gyromc.errors import InvalidInput
 from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
-from gyromc.show.numbers import counted, listed
+from gyromc.show.numbers import counted, is_number, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of

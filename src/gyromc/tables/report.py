@@ -305,7 +305,7 @@ def verdicts(results: Mapping[str, Any]) -> list[str]:
     """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
     wrong = [check["name"] for check in results["checks"] if not check["good"]]
     found = results["adequacy"]
-    computed = f"look at {', '.join(wrong)}" if wrong else "nothing speaks against it"
+    computed = f"look at {', '.join(wrong)}" if wrong else "no problem found"
     lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
     commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]

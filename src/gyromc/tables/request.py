@@ -20,7 +20,10 @@ class Request:
 
     data: Annotated[
         str,
-        Option("A CSV file with a header line (also .gz), an Excel or a Parquet file.", metavar="DATA"),
+        Option(
+            "A CSV file with a header line (also .gz), an Excel or a Parquet file; or example:NAME (`gyromc examples`).",
+            metavar="DATA",
+        ),
     ]
     target: Annotated[
         str | None, Option("The column to predict, from all others.", "--target", "-t", metavar="COLUMN")
@@ -43,9 +46,7 @@ class Request:
         ),
     ] = None
     predict: Annotated[str | None, Option("New rows to predict for: predictions.csv.", metavar="FILE")] = None
-    save: Annotated[
-        str | None, Option("Save the model, for `gyromc predict-rows` and `gyromc.load`.", metavar="FILE")
-    ] = None
+    save: Annotated[str | None, Option("Save the model, for `gyromc apply` and `gyromc.load`.", metavar="FILE")] = None
     draws: Annotated[
         str | None, Option("Write the draws of all parameters, in the file's units: .csv or .parquet.", metavar="FILE")
     ] = None
@@ -113,7 +114,7 @@ class Request:
     @property
     def directory(self) -> Path:
         """The directory of the results."""
-        stem = Path(self.data.removesuffix(".gz")).stem
+        stem = Path(self.data.removesuffix(".gz").removeprefix("example:")).stem
         return Path(self.out) if self.out is not None else Path("results") / f"fit-{stem}"
 
     @property

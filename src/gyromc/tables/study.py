@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require
+from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.memory import release_memory
 from gyromc.regression import fit as regression
@@ -299,7 +300,7 @@ def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, di
 def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
     """Return what a saved model says about itself."""
     return {
-        "file": Path(request.data).name,
+        "file": located(request.data).name,
         "rows": prepared.table.num_rows,
         "formula": request.formula,
         "target": prepared.encoding.response.name,

@@ -22,8 +22,8 @@ from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
 from gyromc.memory import require_memory
 from gyromc.operators import Scaled, as_operator
-from gyromc.oracle_moments import mean_covariance, why_no_moments
 from gyromc.oracles import ControlVariate, Exact, Oracle
+from gyromc.oracles.moments import mean_covariance, why_no_moments
 from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced

@@ -27,7 +27,7 @@ from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
 from gyromc.posterior import Posterior as Found
 from gyromc.precision import private
-from gyromc.records import Column, Records, Renamed
+from gyromc.records import Column, Records
 from gyromc.results import Average, Run
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ChainAverages
@@ -179,8 +179,6 @@ class Row:
     sd_error: float | None
     bias: float | None
     r_hat: float
-
-    mean_error = Renamed("std_error")
 
     @property
     def ess(self) -> float:

@@ -105,7 +105,7 @@ class Here:
 
     ```python
     from gyromc.show.progress import Progress
-    from gyromc.workers import Here, WorkerTask
+    from gyromc.paper.workers import Here, WorkerTask
     def square(x, advance):
         return x * x
     tasks = [WorkerTask("two", square, (2,)), WorkerTask("three", square, (3,))]
@@ -168,7 +168,7 @@ def fastest(seconds: Sequence[float], available: int | None = None) -> int:
     fewer, with several threads each. One for work of less than half a minute.
 
     ```python
-    from gyromc.workers import fastest
+    from gyromc.paper.workers import fastest
     assert fastest([100.0] * 50, available=8) == 8
     assert fastest([100.0] * 4, available=8) == 4
     assert fastest([100.0], available=8) == fastest([0.1] * 50, available=8) == 1
@@ -194,7 +194,7 @@ class Processes:
     ```python
     import math
     from gyromc.show.progress import Progress
-    from gyromc.workers import Processes, WorkerTask
+    from gyromc.paper.workers import Processes, WorkerTask
     assert list(Processes(2).results([], Progress())) == []
     ```
     """
@@ -230,7 +230,7 @@ class _Worker:
         self.task: int | None = None
         self.done = 0.0  # the share of the task that was reported
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from gyromc.workers import serve; serve()"],
+            [sys.executable, "-P", "-c", "from gyromc.paper.workers import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},

@@ -7,9 +7,9 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
+from gyromc.operators import DiagonalLowRank, Gram
 from gyromc.prediction.exact.chain import augment
 from gyromc.schemes.integrators import HfhrSplitting
-from gyromc.stretches import DiagonalLowRank, Gram
 
 
 def stretch(d, k, seed=0):

@@ -18,8 +18,9 @@ import numpy as np
 
 from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import is_number
 
-__all__ = ["CsvFile", "is_number", "read_numbers", "require_distinct"]
+__all__ = ["CsvFile", "read_numbers", "require_distinct"]
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -211,14 +212,6 @@ def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
             place = f"{file.name}, line {line}"
             require(is_number(cell), f"{place}: column {shown(column)} must hold finite numbers: got {shown(cell)}.")
     raise AssertionError("every cell is a finite number")
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell holds a finite number."""
-    try:
-        return "_" not in cell and bool(np.isfinite(float(cell)))
-    except ValueError:
-        return False
 
 
 def require_distinct(names: Sequence[str], path: str) -> None:

@@ -58,7 +58,7 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: n
     ```python
     import numpy as np
     import gyromc as gm
-    from gyromc.oracle_moments import mean_covariance
+    from gyromc.oracles.moments import mean_covariance
     target = gm.targets.LinearRegression([[1.0], [3.0]], [0.0, 0.0])
     rows, oracle = np.array([[0.0], [1.0]]), gm.oracles.Minibatch(1)  # at θ = 1, ĝ is 2 or 18, and the prior's part
     assert np.allclose(mean_covariance(target, oracle, rows), (0 + 8**2) / 2)
