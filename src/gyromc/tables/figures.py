@@ -169,6 +169,7 @@ def drawn(kind: str, results: dict[str, Any]) -> Figure:
 def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
     draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
     draw |= {"groups": _groups} if results.get("groups") else {}
+    draw |= {"effects": _effects} if (results.get("effects") or {}).get("curves") else {}
     absent = [] if results["held_out"] is not None else ["calibration"]
     absent += [] if results["trace"]["parameters"] else ["trace"]
     absent += [] if any(c["standardised"] is not None for c in results["coefficients"]) else ["coefficients"]
@@ -206,6 +207,32 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {left_out} smaller ones are left out." if left_out else "."
     return figure, alt, caption + " Grey squares: the interval holds zero."
+
+
+def _effects(results: dict[str, Any]) -> Drawn:
+    """Draw adjusted predictions: the average of E[y] over the rows, with one column set to each value of a grid."""
+    found, model = results["effects"]["curves"], results["model"]
+    size = (min(2.9 * len(found) + 0.6, 9.6), 2.9)
+    figure, axes = axes_of(size, "", columns=len(found))
+    for ax, curve in zip(axes, found, strict=True):
+        for line, colour in zip(curve["lines"], CHAIN_COLOURS * 4, strict=False):
+            ax.fill_between(curve["x"], line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(curve["x"], line["mean"], color=colour, label=_short(str(line["class"]), 16))
+        ax.set_xlabel(_short(curve["name"], 30))
+    what = f"P({model['target']} = {model['positive']})" if model["positive"] else model["target"]
+    axes[0].set_ylabel(
+        "probability"
+        if len(found[0]["lines"]) > 1
+        else _short(f"expected {what}" if not model["positive"] else what, 34)
+    )
+    if len(found[0]["lines"]) > 1:
+        axes[0].legend(loc="best")
+    alt = f"Adjusted predictions with 95 % bands along {', '.join(curve['name'] for curve in found)}."
+    return (
+        figure,
+        alt,
+        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands.",
+    )
 
 
 MOST_PANELS, MOST_NAMED = 4, 45

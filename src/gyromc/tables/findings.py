@@ -22,10 +22,11 @@ from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
+from gyromc.tables.effects import adjusted, average_effects
 from gyromc.tables.encoding import DesignRows, Encoding, Response
 from gyromc.tables.groups import group_words
-from gyromc.targets.families import FAMILIES
-from gyromc.targets.likelihoods import ResponseKind
+from gyromc.targets.families import FAMILIES, NormalNoise
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 
 def model_words(
@@ -37,6 +38,7 @@ def model_words(
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
+    further = prior_words(family, groups)
     change, noise = words.of.format_map(fill), None
     title, sentence = group_words(groups)
     if noise_scale is not None:
@@ -55,8 +57,25 @@ def model_words(
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
-        "N(0, 10²) for the intercept at the columns' means.",
+        "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent."
+        f"{further}",
     }
+
+
+def prior_words(family: type[Likelihood], groups: Sequence[Any]) -> str:
+    """Return the priors of all further parameters in sentences."""
+    own = family.prior if not groups or family is not FAMILIES["linear"] else NormalNoise.prior
+    sentences = [own] if own else []
+    if groups:
+        sentences.append(
+            "Standard deviations of groups: exponential with mean 1 per standard deviation of their column"
+            f"{' and of the target' if family.measured else ''}."
+        )
+        if any(len(group.columns) > 1 for group in groups):
+            sentences.append(
+                "Correlations: Fisher's z of each partial correlation normal, with the variance of LKJ(2)."
+            )
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
 MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
@@ -144,20 +163,30 @@ def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
     return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and depend on the prior.")
 
 
-def effect_findings(fit: Fit, encoding: Encoding, X: np.ndarray, beside: Mapping[str, Any]) -> dict[str, Any] | None:
+def effect_findings(
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, beside: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     references = {column.name: getattr(column, "reference", None) for column in encoding.features}
     known = {name: reference for name, reference in references.items() if reference is not None}
     sources = list(encoding.sources.values())
-    found = effects(fit, X, sources, known, beside)
-    if not found:
-        return None
     alone = changeable(fit.names, sources, X)
+    classes = encoding.response.classes
+    several, words = len(classes) > 2, fit.posterior.likelihood.words
+    no_ratio = words.ratio is None and not fit.posterior.likelihood.measured
+    together = [one.name for one in encoding.features if several or no_ratio or one.name not in alone]
+    rows = [_plain_effect(one) for one in effects(fit, X, sources, known, beside)]
+    rows += average_effects(fit, encoding, table, together)
+    if not rows:
+        return None
+    name = encoding.response.name
+    what = f"P({name} = {encoding.response.positive})" if encoding.response.positive else f"the expected {name}"
     return {
-        "ratio": fit.posterior.likelihood.words.ratio,
-        "target": encoding.response.name,
-        "rows": [_plain_effect(one) for one in found],
-        "left_out": [source for source in dict.fromkeys(sources) if source not in alone],
+        "ratio": words.ratio,
+        "target": name,
+        "what": "the probability of a class" if several else what,
+        "rows": rows,
+        "curves": adjusted(fit, encoding, table, together),
     }
 
 
@@ -359,7 +388,24 @@ def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRo
     if encoding.response.model == "linear":
         columns["low_95"] = (found.mean - 1.96 * found.predictive_sd).tolist()
         columns["high_95"] = (found.mean + 1.96 * found.predictive_sd).tolist()
+    elif found.mean.ndim == 1:
+        low, high = _ends(getattr(fit, "posterior", fit), design, bool(classes))
+        columns |= {"low_95": low.tolist(), "high_95": high.tolist()}
+    if design.trials is not None:
+        columns["probability"] = (found.mean / design.trials).tolist()
+        columns["probability_sd"] = (found.sd / design.trials).tolist()
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _ends(posterior: Any, design: DesignRows, of_mean: bool) -> np.ndarray:
+    """The ends of 95 % intervals, 2 × rows: of a response drawn from its law, or of the mean, which is a probability."""
+    rng, found = np.random.default_rng(0), []
+    for chosen in np.array_split(np.arange(len(design)), max(1, -(-len(design) // AT_ONCE))):
+        some = design.take(chosen)
+        law = Predictive.of(posterior, some.X, **some.beside())
+        values = law.mean if of_mean else law.replicate(rng)
+        found.append(np.quantile(values, [0.025, 0.975], axis=0, method="hazen" if of_mean else "inverted_cdf"))
+    return np.concatenate(found, axis=1)
 
 
 def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:

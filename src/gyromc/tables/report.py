@@ -118,9 +118,10 @@ def effect_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], 
         rows.append(cells)
     notes = []
     if some["change"]:
-        notes.append(f"the average change is that of the expected {found['target']}, over the rows, all else as it is")
-    if found["left_out"]:
-        notes.append(f"left out, since they cannot be changed alone: {', '.join(found['left_out'])}")
+        what = found.get("what", f"the expected {found['target']}")
+        notes.append(
+            f"the average change is that of {what}, over the rows, all else as it is; a slope is per unit of its column"
+        )
     if len(found["rows"]) > MOST_SHOWN:
         notes.append(f"the first {MOST_SHOWN} of {len(found['rows'])}; all are in fit.json")
     return columns, rows, notes

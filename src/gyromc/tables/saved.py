@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, whole
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
-from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, check_posterior
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import bounds, number
@@ -171,6 +171,18 @@ class FittedModel(Shown):
         model does not need are ignored.
         """
         return predicted(self.posterior, self.encoding, self.table(data, **text))
+
+    def simulate(self, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> np.ndarray:
+        """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
+        return simulated(self.posterior, self.encoding, self.table(data, **text), whole(draws, "draws", least=1), seed)
+
+
+def simulated(posterior: Any, encoding: Encoding, table: DataTable, draws: int, seed: int) -> np.ndarray:
+    """Return responses drawn from the law of each row of a table: rows × draws, classes as places among the encoding's."""
+    rows, rng = encoding.rows_of(table, fitted=False), np.random.default_rng(seed)
+    law = Predictive.of(posterior, rows.X, posterior.count, **rows.beside())
+    chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
+    return law.replicate(rng)[chosen].T
 
 
 def require_draws_file(path: str | Path | None) -> None:

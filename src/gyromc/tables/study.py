@@ -266,7 +266,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = findings.effect_findings(fit, encoding, X, prepared.rows.beside())
+    results["effects"] = findings.effect_findings(fit, encoding, table, X, prepared.rows.beside())
     watch.stage("checking the model")
     results["adequacy"] = adequacy(
         fit,

@@ -142,10 +142,11 @@ class Likelihood(abc.ABC):
     - `known`: names of what is given for every row, before the further parameters.
     - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
     - `wider`: the family to take where y varies more than this one allows, or None.
-    - `rank`: place among all families, the simplest first.
+    - `rank`: place among all families, the simplest first; `prior`: those of its further parameters, in a sentence.
     """
 
     name: ClassVar[str] = ""
+    prior: ClassVar[str] = ""
     words: ClassVar[Wording]
     response: ClassVar[ResponseKind] = ResponseKind.COUNTS
     link: ClassVar[LinkFunction] = LinkFunction.IDENTITY

@@ -247,6 +247,7 @@ class Ordinal(Likelihood):
     needs = "classes 0, 1, 2, …"
     remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
     cutpoints = True
+    prior = "The classes' probabilities at the columns' means: Dirichlet(1, …, 1)."
     words = Wording(
         title="ordinal regression",
         sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",

@@ -92,6 +92,7 @@ class NegativeBinomial(Likelihood):
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
     response, link, rank = ResponseKind.COUNTS, LinkFunction.LOG, 3
     needs = COUNTS
+    prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="negative binomial regression",
         sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
@@ -194,6 +195,7 @@ class BetaBinomial(Likelihood):
     response, link, rank = ResponseKind.COUNTS, LinkFunction.LOGIT, 4
     known = ("trials",)
     needs = COUNTS
+    prior = "1/√concentration: exponential with mean 1."
     words = Wording(
         title="beta-binomial regression",
         sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
@@ -256,6 +258,8 @@ class BetaBinomial(Likelihood):
 
 class _WithZeros(Likelihood):
     """Counts whose zeros have a probability of their own: one further parameter, uniform a priori."""
+
+    prior = "The share of zeros: uniform."
 
     response, link = ResponseKind.COUNTS, LinkFunction.LOG
     needs, wider = COUNTS, "negative-binomial"

@@ -41,6 +41,7 @@ class Normal(Canonical):
     aliases = ("gaussian", "normal")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 5
     measured, wider = True, "student-t"
+    prior = "The logarithm of sigma: uniform."
     words = Wording(
         title="linear regression",
         sentence="{name} is a weighted sum of the columns plus normal noise.",
@@ -81,6 +82,8 @@ class Normal(Canonical):
 class NormalNoise(Normal):
     """y = t + N(0, σ²), σ unknown."""
 
+    prior = "sigma: exponential with mean one standard deviation of the target."
+
     @property
     def auxiliary(self):
         return ("sigma",)
@@ -100,6 +103,7 @@ class StudentT(Likelihood):
     aliases = ("t", "student")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 7
     measured = True
+    prior = "sigma: exponential with mean one standard deviation of the target; nu: 2 + eˣ with x ~ N(2.73, 0.8²)."
     words = Wording(
         title="regression with Student-t noise",
         sentence="{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
@@ -150,6 +154,7 @@ class Gamma(Likelihood):
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOG, 6
     needs = "positive numbers"
     remedy = "Leave these rows out, or take the family linear."
+    prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="gamma regression",
         sentence="{name} has a gamma law; the logarithm of its expectation is a weighted sum of the columns.",
@@ -206,6 +211,7 @@ class Lognormal(Likelihood):
     name = "lognormal"
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOG, 12
     needs, remedy = Gamma.needs, Gamma.remedy
+    prior = "sigma: exponential with mean 1."
     words = Wording(
         title="lognormal regression",
         sentence="The logarithm of {name} is a weighted sum of the columns plus normal noise of standard deviation sigma.",
@@ -258,6 +264,7 @@ class Beta(Likelihood):
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13
     needs = "numbers between 0 and 1, without the ends"
     remedy = "For successes of a number of trials take the family binomial."
+    prior = "1/√precision: exponential with mean 1."
     words = Wording(
         title="beta regression",
         sentence="{name} is a share with a beta law; the log-odds of its mean are a weighted sum of the columns.",
