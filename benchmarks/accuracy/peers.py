@@ -23,7 +23,7 @@ from accuracy.problems import Problem
 from gyromc.evaluation import doubled, metered
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
-from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.shape.laplace import inverse_root
 
 __all__ = [

@@ -22,7 +22,7 @@ from gyromc.checks import require
 from gyromc.datasets import heart_split
 from gyromc.evaluation import doubled
 from gyromc.observables import PROFILES, Observable, Ridge
-from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.shape.laplace import inverse_root
 
 __all__ = ["KINDS", "PROBLEMS", "REFERENCES", "Draft", "Problem", "draft", "problem", "regression_observables"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from accuracy.peers import LEAVES, MANY_ROWS, nuts
 from accuracy.problems import PROBLEMS, REFERENCES, Draft, Problem, Rows, draft
-from gyromc.prediction.exact.mehler import ridge_moments
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.shape.importance import expectation
 from gyromc.shape.laplace import inverse_root
 from gyromc.show.files import json_text, write_atomically

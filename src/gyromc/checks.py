@@ -1,7 +1,9 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,17 @@ def positive(value, name: str) -> float:
     require(0 < found < math.inf, f"`{name}` must be positive and finite: got {found:g}.")
     require(1 / EXTREME < found < EXTREME, f"`{name}` must lie between {1 / EXTREME:g} and {EXTREME:g}: got {found:g}.")
     return found
+
+
+def read_path(value: Any) -> Path:
+    """The path of a file or a folder."""
+    require(isinstance(value, str | os.PathLike), f"The path of a file is needed: got {shown(value)}.")
+    try:
+        wrong = "its name has a zero byte" if b"\0" in os.fsencode(value) else ""
+    except UnicodeError:
+        wrong = "its name has letters that no file system stores"
+    require(not wrong, f"{shown(value)} cannot be a file: {wrong}. Pass another one.")
+    return Path(os.fsdecode(value))
 
 
 def coverage(value) -> float:

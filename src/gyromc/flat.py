@@ -159,6 +159,17 @@ class Start:
         """One of the fixed points, zeros where they are drawn: where mode finding begins."""
         return np.zeros(dim) if self.theta is None else np.asarray(self.theta[0], float)
 
+    def check_precision(self, dtype: str) -> None:
+        """Raise `InvalidInput` for fixed numbers whose squares a run in this precision cannot hold."""
+        most = math.sqrt(float(np.finfo(dtype).max))
+        for part in (self.theta, self.r):
+            largest = 0.0 if part is None or not part.size else float(np.max(np.abs(part)))
+            require(
+                largest < most,
+                f"`start` holds {largest:.3g}: in {dtype} numbers must stay within ±{most:.2g}. Start nearer to zero, or express "
+                "the parameters in other units.",
+            )
+
 
 def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool) -> tuple[Any, Start]:
     """The template of the parameters, and where the chains start."""
@@ -167,7 +178,7 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     found = [leaf for _, leaf in leaves_of(start, "start")]
     if callable(start) and len(found) == 1 and found[0] is start:  # a function, not a module that holds parameters
         return _drawn(start), Start(draw=start)
-    if _is_array(start):
+    if is_array(start):
         return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
     unraveler(template)  # says what is wrong with a leaf before it is read
@@ -210,7 +221,7 @@ def _vector(dim: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((dim,), np.dtype(float))
 
 
-def _is_array(value) -> bool:
+def is_array(value) -> bool:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return True
     if isinstance(value, list):

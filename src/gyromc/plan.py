@@ -130,6 +130,7 @@ class Plan:
             starts.r is None or self.augmented,
             f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
         )
+        starts.check_precision(self.dtype)
         set_(observables=_observables(observables), martingale=flag(martingale, "martingale"))
         _check_scheme(self)
         _check_functions(self, template)
@@ -348,12 +349,17 @@ def _check_functions(plan: Plan, template) -> None:
                 f"{'' if shape is not None else ': use `function(f)`'}.",
             )
             continue
-        value = _shape_of(f"Observable {name!r}", h, params)
+        value = shape_of(f"Observable {name!r}", h, params)
         require(
             getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.number),
             f"Observable {name!r} must return a single number: it returns {value}.",
         )
-    gradient = _shape_of("The target's gradient", plan.target.gradient, params)
+        require(
+            not jnp.issubdtype(value.dtype, jnp.complexfloating),
+            f"Observable {name!r} must return a real number: it returns {value.dtype}. Make two observables, of its real and "
+            "its imaginary part.",
+        )
+    gradient = shape_of("The target's gradient", plan.target.gradient, params)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(params), strict=True):
         require(
             a.shape == b.shape,
@@ -361,7 +367,7 @@ def _check_functions(plan: Plan, template) -> None:
         )
 
 
-def _shape_of(what: str, function: Callable, params):
+def shape_of(what: str, function: Callable, params):
     """The shape of `function(params)`; errors inside the user's function name it and keep the original cause."""
     try:
         return eqx.filter_eval_shape(function, params)
@@ -421,6 +427,10 @@ def check_schedule(schedule: Callable, total: int) -> None:
     require(
         getattr(value, "shape", None) == (),
         f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
+    )
+    require(
+        not jnp.issubdtype(value.dtype, jnp.complexfloating),
+        f"A schedule must return a real number for a step: it returns {value.dtype}.",
     )
     steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
     with jax.enable_x64(True):

@@ -19,9 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from gyromc.compilation import keep_compiled
+
 __all__ = ["fresh", "owned", "private"]
 
 JITTED = type(jax.jit(lambda: None))
+# Every part that compiles imports this one: here is the first moment at which JAX is there, and nothing is compiled yet.
+keep_compiled()
 _MADE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 

@@ -123,7 +123,7 @@ class PosteriorSpread:
             rows = flat_draws(self.draws, self.good)
         for name, h in self.plan.observables.items():
             if known is not None and isinstance(h, Ridge) and np.any(h.direction):
-                from gyromc.prediction.exact.mehler import ridge_moments
+                from gyromc.prediction.exact.closed_forms import ridge_moments
 
                 found[name] = ridge_moments(h, *known)[1]
             elif rows is not None:

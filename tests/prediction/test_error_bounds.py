@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.prediction.poisson.panels import refined
+from gyromc.prediction.poisson.quadrature import refined
 from gyromc.shape.importance import Sample
 from gyromc.show.tables import Table
 from support import rough

@@ -6,7 +6,7 @@ import pytest
 import gyromc as gm
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import linear_chain
-from gyromc.prediction.exact.mehler import ridge_constants
+from gyromc.prediction.exact.closed_forms import ridge_constants
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import plug_in

@@ -6,9 +6,9 @@ import pytest
 from scipy import optimize
 
 import gyromc as gm
+from gyromc.prediction.answers import Kind
 from gyromc.prediction.assumptions import verdicts
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.methods import Kind
 from gyromc.prediction.stability import Linearisation, Stability, stability
 from support import exact
 from support.values import skew

@@ -39,7 +39,7 @@ def pair(family, kind=Counted):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sums_are_those_in_memory(family, monkeypatch):
-    monkeypatch.setattr("gyromc.data.passes.BLOCK_NUMBERS", 100)  # 19 blocks
+    monkeypatch.setattr("gyromc.data.source.BLOCK_NUMBERS", 100)  # 19 blocks
     streamed, memory = pair(family)
     for rows in (ROWS, ROWS[:1]):
         assert np.allclose(streamed.potentials(rows), memory.potentials(rows), rtol=1e-12)

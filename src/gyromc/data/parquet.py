@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
-from gyromc.data.prints import FilePrint, file_print
-from gyromc.data.source import RowSource
+from gyromc.checks import read_path, require
+from gyromc.data.source import FilePrint, RowSource, file_print
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 
@@ -43,7 +42,7 @@ class Parquet(RowSource):
 
     def __init__(self, path: str | Path, response: str, columns: Sequence[str] | None = None):
         arrow = pyarrow()
-        self.name, self.path = str(path), Path(path)
+        self.name, self.path = str(path), read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         try:
             file = arrow.parquet.ParquetFile(self.path)

@@ -16,7 +16,7 @@ from gyromc.engines import run as run_plan
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.methods import UNKNOWN, Kind
+from gyromc.prediction.answers import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run

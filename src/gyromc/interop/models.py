@@ -17,7 +17,7 @@ from gyromc.checks import require
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-__all__ = ["ModelPosterior", "Sites", "differences", "unraveler_of"]
+__all__ = ["ModelPosterior", "Sites", "differences", "element_name", "unraveler_of"]
 
 DIFFERENCE = np.finfo(float).eps ** (1 / 3)  # the step of a central difference that balances rounding and curvature
 LARGEST_REPORTED = 10_000  # numbers of a derived value that is reported without being asked for
@@ -86,9 +86,8 @@ class ModelPosterior(Target):
     @property
     def coordinate_names(self) -> tuple[str, ...]:
         """The names of the entries of the vector of parameters: `mu`, `theta_decentered[3]`."""
-        element = lambda name, index: f"{name}[{', '.join(map(str, index))}]" if index else name
         shapes = sorted(self.parameters.items())
-        return tuple(element(name, index) for name, shape in shapes for index in np.ndindex(shape))
+        return tuple(element_name(name, index) for name, shape in shapes for index in np.ndindex(shape))
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -146,6 +145,11 @@ class ModelPosterior(Target):
                 "Parameters are given in the unconstrained space; begin with `target.start`.",
             )
         return params
+
+
+def element_name(site: str, index: tuple[int, ...]) -> str:
+    """An element of an array by name: `tau`, `beta[0]`, `W[1, 2]`, as `gyromc.expect` names them."""
+    return f"{site}[{', '.join(map(str, index))}]" if index else site
 
 
 class Sites(eqx.Module):

@@ -20,9 +20,8 @@ from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import arrive, some_starts
-from gyromc.prediction.methods import Number
-from gyromc.prediction.scheme_effects import brought
+from gyromc.prediction.answers import Number
+from gyromc.prediction.step_effects import arrive, brought, some_starts
 from gyromc.schemes import Balanced
 
 MOST_NODES = 1600

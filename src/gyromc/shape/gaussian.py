@@ -6,10 +6,12 @@ posterior lies, and its mean over the posterior much.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy
 
+from gyromc.errors import InvalidInput
 from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import Target
 
@@ -32,5 +34,11 @@ def mean_curvature_fit(target: Target, center: Laplace, points: int) -> Gaussian
     for _ in range(2):
         at = m + x @ inverse_root(K).T
         K = target.mean_hessian(at)
+        smallest = float(np.linalg.eigvalsh(K)[0]) if np.isfinite(K).all() else math.nan
+        if not smallest > 1e-14 * np.abs(K).max():
+            raise InvalidInput(
+                "No Gaussian describes this law: its mean curvature around the mode is not positive definite (smallest "
+                f"eigenvalue {smallest:.3g}). Leave out what needs one, such as `martingale=True`, or use `gyromc.expect`."
+            )
         m = m - scipy.linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
     return GaussianFit(m, K, f"mean curvature over {points} points")

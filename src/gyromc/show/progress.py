@@ -4,6 +4,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+from gyromc.checks import require, shown
+
 __all__ = ["Progress", "progress", "say"]
 
 
@@ -29,6 +31,7 @@ def progress(
 
     `wanted=None` shows it only where standard error is a terminal; `done` units are already finished.
     """
+    require(wanted is None or isinstance(wanted, bool), f"`progress` must be True, False or None: got {shown(wanted)}.")
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield Progress()
         return

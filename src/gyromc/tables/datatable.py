@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import read_path, require
 from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
@@ -186,10 +186,11 @@ def read_table(
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
         return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
-    path = located(path)
+    path = located(read_path(path))
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
     require(path.exists(), f"There is no file {path}.{_near_files(path)}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
+    require(path.is_file(), f"{path} is a device or a pipe: name a file, which is read more than once.")
     with path.open("rb") as file:
         first = file.read(16)
     require(first, f"{path} is empty: a table needs a header line and rows.")

@@ -21,7 +21,7 @@ from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.estimation.bias import predicted_or_not
 from gyromc.estimation.estimate import Estimate, Estimates, estimate
-from gyromc.interop.models import Sites
+from gyromc.interop.models import Sites, element_name
 from gyromc.interop.numpyro.posterior import NumPyroPosterior
 from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
@@ -33,6 +33,9 @@ from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ChainAverages
 
 __all__ = ["Summary", "draws", "observables", "predictive", "summary"]
+
+POWERS = {1: "", 2: "^2"}
+"""What follows the name of an element in that of its power."""
 
 
 class SiteElement(Observable):
@@ -62,7 +65,7 @@ class SiteElement(Observable):
 def observables(
     target: NumPyroPosterior, sites: Sequence[str] | None = None, *, squares: bool = False
 ) -> dict[str, Observable]:
-    """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1,2]"`.
+    """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1, 2]"`.
 
     **Arguments:**
 
@@ -91,19 +94,13 @@ def observables(
     values = Sites(target, sites)
     everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
     found = {}
-    for power in (1, 2) if squares else (1,):
+    for power in POWERS if squares else (1,):
         for site in values.names:
             transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
             how = (transform, None if transform else everything, target.unravel, shape)
             for index in np.ndindex(target.shape_of(site)):
-                found[element_name(site, index, power)] = SiteElement(site, index, power, *how)
+                found[element_name(site, index) + POWERS[power]] = SiteElement(site, index, power, *how)
     return found
-
-
-def element_name(site: str, index: tuple[int, ...], power: int = 1) -> str:
-    """`beta[0]`, `W[1,2]`, `tau`, `tau^2`."""
-    place = f"[{','.join(map(str, index))}]" if index else ""
-    return f"{site}{place}{'^2' if power == 2 else ''}"
 
 
 def draws(result: Run | Found, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -270,7 +267,7 @@ def _summary_of_run(result: Run | Estimates) -> Summary:
     for name, h in run.plan.observables.items():
         if not isinstance(h, SiteElement) or h.power != 1:
             continue
-        square = element_name(h.site, h.index, 2)
+        square = element_name(h.site, h.index) + POWERS[2]
         if square in run:
             pairs[name] = square
     require(
