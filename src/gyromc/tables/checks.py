@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers, held_out_coverage
+from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.fit import Fit
 from gyromc.show.numbers import counted, listed, number, plain
@@ -138,11 +138,6 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
     if look:
         return f"No problem found, in {counted(len(checks), 'check')}; look at {', '.join(look)}."
     return f"No problem found, in {counted(len(checks), 'check')}."
-
-
-def advise(check: ModelCheck, setting: Setting) -> Advice:
-    """Put a check into words."""
-    return _WORDS[check.aspect](check, setting)
 
 
 def _chance(check: ModelCheck) -> str:
@@ -375,18 +370,6 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
 ROWS_NAMED = 20
 
 
-def coverage(
-    fit: Fit,
-    X: np.ndarray,
-    y: np.ndarray,
-    beside: Mapping[str, Any] | None = None,
-    weights: np.ndarray | None = None,
-) -> dict[str, Any] | None:
-    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside`, `weights` as for `adequacy`."""
-    found = held_out_coverage(fit.posterior, X, y, beside, weights=weights)
-    return None if found is None else {"share": found.statistic, "p": found.p, "large": found.large, **found.details}
-
-
 def adequacy(
     fit: Fit,
     encoding: Encoding,
@@ -410,7 +393,7 @@ def adequacy(
         X,
         y,
         names=encoding.names,
-        sources=_sources(encoding),
+        sources=list(encoding.sources.values()),
         further=covered,
         beside=beside,
         weights=weights,
@@ -469,11 +452,6 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
     return 0.0
 
 
-def _sources(encoding: Encoding) -> list[str]:
-    """The column of the file, or the term of the formula, that each column of X comes from."""
-    return list(encoding.sources.values())
-
-
 def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
     """The check of coverage, from the part of fit.json on held-out rows."""
     if found is None:
@@ -483,7 +461,7 @@ def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
 
 
 def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
-    advice = advise(check, setting)
+    advice = _WORDS[check.aspect](check, setting)
     wrong = check.verdict is not ModelVerdict.FINE
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
     return {

@@ -24,30 +24,30 @@ def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]
 
 
 LETTER = 0.068  # inches that a letter of a tick's label takes, on average
-ROOM = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
-"""Inches around axes for numbers, a label and a title."""
+MARGINS = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
+"""Inches around axes, for numbers, a label and a title."""
 
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
-    """Return a figure and its axes, with a title above the first and room for `names` beside the vertical axes.
+    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes.
 
-    The room is computed, and not found by drawing each figure once more, which takes as long as drawing it.
+    Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
     """
     figure = Figure(figsize=size)
-    left = max([0.3 if names else ROOM["left"], *(0.18 + LETTER * len(name) for name in names)])
-    width, height = (size[0] - ROOM["right"]) / columns - left, size[1] - ROOM["bottom"] - ROOM["top"]
-    each = (height - (rows - 1) * ROOM["between"]) / rows
+    left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
+    width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
+    each = (height - (rows - 1) * MARGINS["between"]) / rows
     axes = figure.subplots(
         rows,
         columns,
         squeeze=False,
         gridspec_kw={
             "left": left / size[0],
-            "right": 1 - ROOM["right"] / size[0],
-            "bottom": ROOM["bottom"] / size[1],
-            "top": 1 - ROOM["top"] / size[1],
+            "right": 1 - MARGINS["right"] / size[0],
+            "bottom": MARGINS["bottom"] / size[1],
+            "top": 1 - MARGINS["top"] / size[1],
             "wspace": left / width,
-            "hspace": ROOM["between"] / each,
+            "hspace": MARGINS["between"] / each,
         },
     ).ravel()
     axes[0].set_title(title, loc="left")

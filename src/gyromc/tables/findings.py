@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import GroupDraws, Predictive
 from gyromc.regression.effects import Effect, changeable, effects, robust_sd
@@ -20,7 +21,6 @@ from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
-from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
 from gyromc.tables.effects import adjusted, average_effects
 from gyromc.tables.encoding import DesignRows, Encoding, Response
@@ -322,6 +322,7 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
     """Compute scores and calibration on rows that the fit has not seen."""
     X, beside = rows.X, rows.beside()
     mean = fit.predict(X, **beside).mean
+    covered = held_out_coverage(fit.posterior, X, y, beside, weights=rows.weights)
     if encoding.response.classes:
         p = _probabilities(mean)
         scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
@@ -337,7 +338,7 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
         "baseline": f"{baseline} in the training rows",
         "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
         "calibration": calibration,
-        "coverage": coverage(fit, X, y, beside, rows.weights),
+        "coverage": covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details},
     }
 
 
