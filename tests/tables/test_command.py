@@ -92,7 +92,7 @@ def test_heart_predictions_agree_and_keep_error_and_spread_apart(heart_fit, hear
     folder, _, _ = heart_fit
     Z, _, reference = heart_reference
     rows = read(folder / "out" / "predictions.csv")
-    assert list(rows[0]) == ["line", "predicted", "probability", "sd", "monte_carlo_error"]
+    assert list(rows[0]) == ["line", "predicted", "probability", "sd", "monte_carlo_error", "low_95", "high_95"]
     assert [row["line"] for row in rows] == [str(2 + i) for i in range(10)]
     p, spread, error = (np.array([float(row[k]) for row in rows]) for k in list(rows[0])[2:])
     values = special.expit(reference.draws @ Z[:10].T)
