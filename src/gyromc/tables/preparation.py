@@ -17,6 +17,7 @@ import numpy as np
 
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
+from gyromc.regression.adequacy.dependence import FEW_LEVELS
 from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
 from gyromc.show.numbers import counted, is_number, listed
@@ -29,7 +30,7 @@ from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import DateColumn, Roles, learn_dates
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
-MOST_UNUSED, MOST_GROUPS = 30, 100  # such columns, and levels of one
+MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,15 +105,19 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         return {}
     rest = rest.take(np.searchsorted(rest.lines, table.lines))
     found: dict[str, np.ndarray] = {}
+    dropped = split_names(request.drop, rest.names)  # on purpose: only rows that depend on each other are worth a word
     for name, column in list(rest.columns.items())[:MOST_UNUSED]:
         if is_dates(column) or column.isna().any():
             continue
         values, bad = as_numbers(column)
         codes, levels = pandas_module().factorize(as_text(column))
         whole = bad.any() or bool(np.all(values == np.round(values)))
-        if whole and 2 <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
+        fewest = FEW_LEVELS if name in dropped else 2
+        if whole and fewest <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
             found[name] = codes.astype(int)
-        elif not bad.any() and not (whole and len(levels) == table.num_rows) and len(levels) > 2:
+        elif (
+            not bad.any() and name not in dropped and not (whole and len(levels) == table.num_rows) and len(levels) > 2
+        ):
             found[name] = values.astype(float)
     return found
 

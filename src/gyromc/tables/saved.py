@@ -151,7 +151,12 @@ class FittedModel(Shown):
 
     def compare(self, *others: "FittedModel") -> ModelComparison:
         """Compare models of the same rows and response by leave-one-out cross-validation."""
-        return compared({one.about["formula"] or one.about["command"]: one._findings() for one in (self, *others)})
+        found: dict[str, Any] = {}
+        for one in (self, *others):
+            name = one.about["formula"] or one.about["command"]
+            name = f"{name}, {one.about['family']}" if name in found else name
+            found[f"{name} ({len(found) + 1})" if name in found else name] = one._findings()
+        return compared(found)
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file, whole or not at all."""
