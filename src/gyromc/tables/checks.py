@@ -447,8 +447,10 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
             return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
         case Aspect.OUTLIERS if not check.details["many"]:
             worst = max(found.outputs, key=lambda output: np.abs(output.values[check.details["rows"]]).max(initial=0))
-            squares = worst.values**2 / np.maximum(1 - worst.leverages, 0.02)
-            return -0.5 * np.log1p(-min(float(squares[check.details["rows"]].sum() / squares.sum()), 0.99))
+            # a row takes e²/(1 - h) of the sum of squares with it when it goes
+            gone = worst.values**2 / np.maximum(1 - worst.leverages, 0.02)
+            share = float(gone[check.details["rows"]].sum() / np.sum(worst.values**2))
+            return -0.5 * np.log1p(-min(share, 0.99))
     return 0.0
 
 
