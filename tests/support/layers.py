@@ -48,7 +48,7 @@ LAYERS = [
     Part("coordinates", "bijections θ = T(z) that a plan's chains move in", "T14"),
     Part("draws", "anybody's draws, from arrays, NumPyro, BlackJAX, PyMC or ArviZ, as vectors of parameters"),
     Part("fields", "zero-mean functions, and the regression of observables on them", "T11"),
-    Part("shape", "the shape of a target: modes, Laplace and Gaussian approximations, importance samples"),
+    Part("approx", "modes of a target, Gaussian approximations, weighted samples and whether they represent it"),
     Part("model", "a target over one vector, with what can be learnt of it before any dynamics"),
     Part("schemes", "one step of a chain: Euler, balanced noise, integrators of second order", "E3, T5, T7"),
     Part("plan", "the plan: the pieces plus the numbers, checked against each other"),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "register"]
 
-INTERRUPTED = 130  # the status after Ctrl-C
+INTERRUPTED = 130
+"""The status after Ctrl-C."""
 
 What = Annotated[
     str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
@@ -184,7 +185,7 @@ def continue_(
     wait: Wait = 300,
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
-    from gyromc.checks import require
+    from gyromc.checks import require, whole
     from gyromc.io.saved import load
     from gyromc.results import Run
     from gyromc.show.files import require_output
@@ -195,6 +196,8 @@ def continue_(
     require(
         isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
     )
+    require(steps is not None or run.partial, "This run is complete: say with `--steps` how many more steps to make.")
+    steps = None if steps is None else whole(steps, "--steps", least=1)
     _finish(run.continue_(steps), save, json)
 
 
@@ -203,12 +206,14 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
     from gyromc.show.interruption import unhurried
     from gyromc.show.progress import say
 
-    with unhurried():  # after Ctrl-C too, the steps that were made are not lost
+    # After Ctrl-C too, the steps that were made are not lost.
+    with unhurried():
         try:
             if save is not None and is_first():
                 result.save(save)
                 say(f"wrote {save}")
-        finally:  # what was computed is printed where it cannot be written, too
+        # What was computed is printed where it cannot be written, too.
+        finally:
             if is_first():
                 answer(json, result.to_dict(), result)
         wait_for_first()
@@ -284,7 +289,8 @@ def join(
     start(coordinator, processes, process_id, timeout=wait)
     if is_first():
         return None
-    warnings.simplefilter("ignore", GyromcWarning)  # process 0 has the same ones
+    # Process 0 has the same ones.
+    warnings.simplefilter("ignore", GyromcWarning)
     return False
 
 
@@ -310,6 +316,7 @@ def _keep_output() -> None:
     try:
         kept = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    except (OSError, ValueError, io.UnsupportedOperation):  # streams of a test, which no library writes to
+    # Streams of a test, which no library writes to.
+    except (OSError, ValueError, io.UnsupportedOperation):
         return
     sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115  # for the whole process

@@ -8,11 +8,12 @@ import scipy
 from gyromc.targets.likelihoods import (
     LARGE,
     Canonical,
+    Dispersed,
     Likelihood,
     LinkFunction,
+    LogLink,
     ResponseKind,
     Wording,
-    dispersed,
     exponential,
     library,
     log_gamma,
@@ -83,10 +84,7 @@ class NormalNoise(Normal):
     """y = t + N(0, σ²), σ unknown."""
 
     prior = "sigma: exponential with mean one standard deviation of the target."
-
-    @property
-    def auxiliary(self):
-        return ("sigma",)
+    auxiliary = ("sigma",)
 
     def natural(self, u):
         return (_noise(u[..., 0]),)
@@ -102,7 +100,7 @@ class StudentT(Likelihood):
     name = "student-t"
     aliases = ("t", "student")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 7
-    measured = True
+    measured, auxiliary = True, ("sigma", "nu")
     prior = "sigma: exponential with mean one standard deviation of the target; nu: 2 + eˣ with x ~ N(2.73, 0.8²)."
     words = Wording(
         title="regression with Student-t noise",
@@ -111,10 +109,6 @@ class StudentT(Likelihood):
         effect="change of {name}",
         law="Student's t noise",
     )
-
-    @property
-    def auxiliary(self):
-        return "sigma", "nu"
 
     def natural(self, u):
         return _noise(u[..., 0]), LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u[..., 1])
@@ -147,11 +141,11 @@ class StudentT(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(Likelihood):
+class Gamma(LogLink, Dispersed):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOG, 6
+    response, rank, auxiliary = ResponseKind.NUMBERS, 6, ("shape",)
     needs = "positive numbers"
     remedy = "Leave these rows out, or take the family linear."
     prior = "1/√shape: exponential with mean 1."
@@ -168,13 +162,6 @@ class Gamma(Likelihood):
     def allowed(cls, y):
         return y > 0
 
-    @property
-    def auxiliary(self):
-        return ("shape",)
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
-
     def loss(self, t, y, *given):
         (k,) = given
         numpy = library(t)
@@ -184,9 +171,6 @@ class Gamma(Likelihood):
         series = 0.5 * numpy.log(big) - 0.5 * np.log(2 * np.pi) - stirling(big)
         constant = numpy.where(large, series, small * numpy.log(small) - small - log_gamma(small))
         return k * (numpy.expm1(away) - away) - constant
-
-    def mean(self, t, *given):
-        return library(t).exp(t)
 
     def variance(self, mean, *given):
         return mean**2 / given[0]
@@ -200,16 +184,13 @@ class Gamma(Likelihood):
     def constant(self, y, *given):
         return np.log(y)
 
-    def start(self, y):
-        return np.log(y.mean(keepdims=True))
-
 
 @dataclasses.dataclass(frozen=True)
 class Lognormal(Likelihood):
     """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
 
     name = "lognormal"
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOG, 12
+    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOG, 12, ("sigma",)
     needs, remedy = Gamma.needs, Gamma.remedy
     prior = "sigma: exponential with mean 1."
     words = Wording(
@@ -224,10 +205,6 @@ class Lognormal(Likelihood):
     @classmethod
     def allowed(cls, y):
         return y > 0
-
-    @property
-    def auxiliary(self):
-        return ("sigma",)
 
     def natural(self, u):
         return (_noise(u[..., 0]),)
@@ -257,11 +234,11 @@ class Lognormal(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Beta(Likelihood):
+class Beta(Dispersed):
     """Shares between 0 and 1 with mean μ = 1/(1 + e⁻ᵗ) and variance μ(1 - μ)/(1 + precision)."""
 
     name = "beta"
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13
+    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13, ("precision",)
     needs = "numbers between 0 and 1, without the ends"
     remedy = "For successes of a number of trials take the family binomial."
     prior = "1/√precision: exponential with mean 1."
@@ -277,13 +254,6 @@ class Beta(Likelihood):
     @classmethod
     def allowed(cls, y):
         return (y > 0) & (y < 1)
-
-    @property
-    def auxiliary(self):
-        return ("precision",)
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
 
     def _shapes(self, t, precision):
         mean = library(t).clip(sigmoid(t), LEAST_SHARE, 1 - LEAST_SHARE)
