@@ -10,7 +10,7 @@ import gyromc as gm
 from gyromc.regression.draws import GroupDraws
 from gyromc.regression.problem import GroupTerm
 from gyromc.tables.encoding import DesignRows
-from gyromc.tables.groups import group_cells, group_findings
+from gyromc.tables.groups import group_findings, level_table
 from gyromc.tables.request import Request
 from gyromc.tables.study import study
 from gyromc.targets.families import FAMILIES
@@ -57,12 +57,12 @@ def test_levels_are_the_same_in_every_place(fitted):
     assert frame["low_95"].to_numpy() == pytest.approx(np.quantile(draws, 0.025, axis=0).ravel())
     assert [row["mean"] for row in found["rows"]] == pytest.approx(frame["mean"].tolist())
     assert set(file["rows"]) == {8}
-    columns, rows, note = group_cells(found)
-    assert columns[:3] == ["level", "rows", "intercept"]
-    assert len(rows) == 12
-    assert "the 6 lowest and highest of 14 levels" in note
+    shown = level_table(found)
+    assert shown.columns[:3] == ["level", "rows", "intercept"]
+    assert len(shown.rows) == 12
+    assert "the 6 lowest and highest of 14 levels" in shown.notes[0]
     page = (folder / "report.html").read_text()
-    assert "deviations of the levels of School" in page
+    assert "Deviations of the levels of School" in page
     assert page.count('alt="Deviations of the levels') == 1
     assert model.plot("groups").axes[0].get_title(loc="left") == "intercept | School"
 

@@ -191,14 +191,7 @@ def effect_findings(
 
 
 def _plain_effect(effect: Effect) -> dict[str, Any]:
-    listed = lambda interval: None if interval is None else list(interval)
-    return {
-        "name": effect.name,
-        "ratio": effect.ratio,
-        "ratio_interval_95": listed(effect.ratio_interval),
-        "change": effect.change,
-        "change_interval_95": listed(effect.change_interval),
-    }
+    return {f"{key}_95" if "interval" in key else key: value for key, value in dataclasses.asdict(effect).items()}
 
 
 ROBUST_COLUMNS = ["robust_sd", "robust_low_95", "robust_high_95"]

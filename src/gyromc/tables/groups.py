@@ -1,7 +1,7 @@
 """The effects of groups: the deviations of every level with their intervals, and the share of the variance between levels.
 
 Input: a fit with group terms, its rows and responses. Output: the part `groups` of fit.json, the rows of groups.csv, and the
-cells of a table that shows the levels farthest from zero.
+table that shows the levels farthest from zero.
 """
 
 import math
@@ -93,8 +93,8 @@ def group_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
     ]
 
 
-def group_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], str]:
-    """Return columns, rows and a note of the table of one group: all levels, or the lowest and highest of many."""
+def level_table(found: Mapping[str, Any]) -> Table:
+    """Return the deviations of one group: of all levels, or of the lowest and highest of many."""
     effects = found["effects"]
     columns = ["level", "rows", *(text for effect in effects for text in (effect, "95\u00a0% interval"))]
     levels: dict[str, list[Any]] = {}
@@ -112,25 +112,17 @@ def group_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], s
         for some in shown
     ]
     first = f"the {MOST_LEVELS // 2} lowest and highest of {len(order)} levels; all are in groups.csv. " if many else ""
-    return columns, rows, f"{first}{share_sentence(found)}"
-
-
-def share_sentence(found: Mapping[str, Any]) -> str:
-    """Return how much of the variance is between the levels."""
     low, high = (100 * end for end in found["share"]["interval_95"])
-    return (
+    share = (
         f"ICC: {100 * found['share']['mean']:.0f} % [{low:.0f} %, {high:.0f} %] of the variance about the common terms lies "
         f"between levels of {found['name']}, on the scale of the linear predictor."
     )
+    return Table(columns, rows, f"Deviations of the levels of {found['name']}", [f"{first}{share}"], style="simple")
 
 
 def group_tables(found: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return a table for each group, for the terminal."""
-    tables = []
-    for one in found:
-        columns, rows, note = group_cells(one)
-        tables.append(Table(columns, rows, f"Deviations of the levels of {one['name']}", [note], style="simple"))
-    return tables
+    """Return a table for each group."""
+    return [level_table(one) for one in found]
 
 
 def group_words(groups: Sequence[Any]) -> tuple[str, str]:

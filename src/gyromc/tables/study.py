@@ -66,7 +66,7 @@ def fit(
     - `progress`: whether to show it; None: where standard error is a terminal.
     - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
       `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `robust`,
-      `cluster`, `impute`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
+      `cluster`, `impute`, `missing`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
 
     **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
     `model.save(path)`.
