@@ -222,7 +222,7 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
     text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
     if not check.large:
         return Advice(f"{text} That is clear, but small.")
-    source = setting.encoding.sources.get(columns[0], columns[0])
+    source = str(setting.encoding.sources.get(columns[0], columns[0]))
     basis = re.fullmatch(r"(bs|ns|poly)\((.+?), (?:\w+=)?(\d+)\)", source)
     if basis and setting.encoding.formula is not None:  # a curve already: with more columns it bends more
         finer = f"{basis[1]}({basis[2]}, {2 * int(basis[3])})"

@@ -64,7 +64,8 @@ def adjusted(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str
     for feature in [one for one in encoding.features if one.name in names and isinstance(one, NumericColumn)][
         :MOST_CURVES
     ]:
-        grid = np.linspace(*np.quantile(rows.numbers(feature), [0.01, 0.99]), GRID)
+        first, last = np.quantile(rows.numbers(feature), [0.01, 0.99])
+        grid = np.linspace(first, last, GRID)
         means = np.stack([rows.mean(feature.name, np.full(rows.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, [0.025, 0.975], axis=1)
         classes = encoding.response.classes if means.shape[2] > 1 else (encoding.response.positive or "",)
