@@ -266,7 +266,7 @@ def general(D, Q) -> Dynamics:
 
 
 def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
-    """Rotate pairs of neighbouring eigenvectors of K: near the best rotation at equal bias (T4).
+    """Rotate pairs of neighbouring eigenvectors of K: near the best rotation at equal bias.
 
     A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
     largest eigenvalue is left alone. Posterior means in slow directions gain up to λ_max/λ over D = I without a rotation.

@@ -69,7 +69,7 @@ def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
 
 
 def paired(K: Matrix) -> Planes:
-    """The pairing of T4 for D = I."""
+    """The pairing for D = I."""
     eigenvalues, basis = np.linalg.eigh(K)
     return Planes(basis[:, : len(K) // 2 * 2], paired_rates(eigenvalues, eigenvalues[-1]))
 
