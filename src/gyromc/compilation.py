@@ -1,23 +1,28 @@
-"""JAX's compilation cache, on by default: a program that took long to compile is read from a file by the next process.
+"""What is kept of compiled programs: some in memory, and those that took long to compile in files for the next process.
 
+`compiled` and `Programs` are JAX's `jit` for functions of pytrees with users' functions in them; they keep few programs.
 `keep_compiled` is called once, where gyromc first imports JAX. It changes nothing where the user has set a cache
 (`JAX_COMPILATION_CACHE_DIR`), switched it off (`GYROMC_NO_CACHE`, `JAX_ENABLE_COMPILATION_CACHE`), or has no folder that they
 alone can write: compiled programs are code.
 """
 
+import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from gyromc.show.files import private_folder
 
-__all__ = ["keep_compiled"]
+__all__ = ["Programs", "compiled", "keep_compiled"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +33,69 @@ class CacheSettings:
     """Programs that compile faster are not kept: to read one takes some 10 ms, and most of JAX's own are that small."""
     most_bytes: int = 2**29
     """Beyond this, the programs not used for the longest time go, down to half of it. A session leaves 2 to 20 MB."""
+    programs: int = 64
+    """Of one function, that stay in memory: each takes up to 5 MB, and no call here needs more than some twenty at once."""
 
 
 SETTINGS = CacheSettings()
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+class Programs:
+    """`function(tree, *arguments)` compiled by JAX: arrays in the pytree are traced, and all else is part of the program.
+
+    JAX keeps what is part of a program for the life of the process, users' functions with all that they refer to. Here each
+    program is a function of arrays alone, and the one that was not used for the longest time goes when there are too many.
+    `donate`: the place of an argument after the tree, from 1, whose memory the program may use.
+    """
+
+    def __init__(self, function: Callable, donate: int | None = None):
+        self.function, self.donate = function, () if donate is None else (donate,)
+        self.made: collections.OrderedDict[_Static, Any] = collections.OrderedDict()
+
+    def of(self, tree: Any) -> tuple[Any, list]:
+        """The program for a tree, and the arrays of it that are the program's first argument."""
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [x if isinstance(x, ARRAYS) else None for x in leaves]
+        static = _Static((structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)))
+        program = self.made.pop(static, None)
+        if program is None:
+            program = jax.jit(functools.partial(_traced, self.function, static), donate_argnums=self.donate)
+        self.made[static] = program
+        while len(self.made) > SETTINGS.programs:
+            self.made.popitem(last=False)
+        return program, arrays
+
+
+def compiled(function: Callable) -> Callable:
+    """`function` of pytrees compiled by JAX; of its programs, those that were used last are kept."""
+    programs = Programs(lambda args: function(*args))
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        program, arrays = programs.of(args)
+        return program(arrays)
+
+    return call
+
+
+class _Static:
+    """What is not an array in a pytree, with a hash that is computed once."""
+
+    def __init__(self, values: tuple):
+        self.values, self.hash = values, hash(values)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self.values == other.values)
+
+
+def _traced(function: Callable, static: _Static, arrays: list, *arguments: Any) -> Any:
+    structure, *others = static.values
+    leaves = [other if x is None else x for other, x in zip(others, arrays, strict=True)]
+    return function(jax.tree.unflatten(structure, leaves), *arguments)
 
 
 def keep_compiled() -> Path | None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from gyromc.compilation import compiled
 from gyromc.precision import fresh
 
 __all__ = ["Meter", "doubled", "indices_read", "metered", "over_rows", "spend"]
@@ -61,7 +62,7 @@ def spend(gradients: float) -> None:
         meter.gradients += gradients
 
 
-@eqx.filter_jit
+@compiled
 def _mapped(function, rows, *pieces):
     return jax.vmap(lambda x: function(*pieces, x))(rows)
 

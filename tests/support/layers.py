@@ -35,7 +35,7 @@ LAYERS = [
     Part("show", "numbers as text, tables, progress, Ctrl-C, files, HTML pages"),
     Part("processes", "several processes that compute one run: start, count, agreement, gathered arrays"),
     Part("records", "results with one row per name, read by row and by column"),
-    Part("compilation", "JAX's compilation cache, on by default"),
+    Part("compilation", "what is kept of compiled programs: some in memory, slow ones in files"),
     Part("precision", "functions and arrays that JAX reads in both precisions"),
     Part("evaluation", "evaluating a function over many rows in chunks; which entries of a vector it reads"),
     Part("data", "rows of data on disk: CSV, mapped files, Parquet, batches; passes over them"),

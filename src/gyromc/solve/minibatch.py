@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.approx.modes import descend
+from gyromc.compilation import compiled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.model import Model
@@ -67,7 +68,7 @@ class _Moving(NamedTuple):
     noise: jax.Array
 
 
-@eqx.filter_jit
+@compiled
 def _round(target, oracle, state, metric, eta, key_data, steps: int):
     """Steps of all chains, with the states and the gradients that moved them; the key comes as two whole numbers."""
 

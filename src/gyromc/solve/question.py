@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import cause, numbers, require, shown
+from gyromc.compilation import compiled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.flat import is_array
@@ -47,7 +48,7 @@ class _Ridges(eqx.Module):
         return PROFILES[self.profile](jnp.asarray(self.directions) @ theta)
 
 
-@eqx.filter_jit
+@compiled
 def _values(ridges, functions, unravel, rows):
     """All observables at every row: rows × columns, ridge functions first."""
 
