@@ -17,9 +17,8 @@ import numpy as np
 import scipy
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
-from gyromc.compilation import compiled
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, doubled, spend
+from gyromc.evaluation import POTENTIAL, compiled, doubled, spend
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.compilation import compiled
-from gyromc.evaluation import doubled, over_rows
-from gyromc.memory import require_memory
+from gyromc.evaluation import compiled, doubled, over_rows
+from gyromc.machine import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
 

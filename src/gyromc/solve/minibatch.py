@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.approx.modes import descend
-from gyromc.compilation import compiled
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import compiled, doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
 from gyromc.solve.chains import ChainSettings, Round

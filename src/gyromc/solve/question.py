@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import cause, numbers, require, shown
-from gyromc.compilation import compiled
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import compiled, doubled
 from gyromc.flat import is_array
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
