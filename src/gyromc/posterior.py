@@ -16,8 +16,8 @@ from jaxtyping import Float
 
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, require
-from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
+from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import student_interval
 

@@ -13,7 +13,7 @@ import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.extras import require_extra
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.paper import claims
 from gyromc.paper.analysis import ABOUT, headlines
 from gyromc.paper.catalogue import ROLE_NAMES
