@@ -23,9 +23,8 @@ from gyromc import targets
 from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.gradients import WIDTH, mapped_rows, no_rows
 from gyromc.engines.lanes.kernel import Program
-from gyromc.engines.lanes.mapped import mapped_rows, no_rows
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.lowering import at_center, linear_step
 from gyromc.engines.suitability import PROFILES

@@ -21,13 +21,13 @@ from gyromc import processes
 from gyromc.engines import base as protocol
 from gyromc.engines import suitability
 from gyromc.engines.base import initial_state
+from gyromc.engines.meshes import sliced
 from gyromc.engines.pallas import lowering as lowerings
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.lowering import Lowering, instructions
 from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
 from gyromc.engines.pallas.team import Layout
 from gyromc.engines.pallas.unrolled import Unsupported
-from gyromc.engines.slices import sliced
 from gyromc.engines.suitability import interpreting
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch

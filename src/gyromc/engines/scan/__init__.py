@@ -22,8 +22,18 @@ from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
-from gyromc.engines.scan.feeding import Feed, is_fed
-from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
+from gyromc.engines.scan.layout import (
+    Carry,
+    Feed,
+    InBlocks,
+    OnMesh,
+    cast,
+    drawn,
+    in_blocks,
+    is_fed,
+    on_mesh,
+    spread_over,
+)
 from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
 from gyromc.engines.suitability import scan as why_not
 from gyromc.martingale import Martingale, martingale
