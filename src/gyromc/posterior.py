@@ -18,7 +18,7 @@ from gyromc.checks import coverage, require
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import student_interval
+from gyromc.statistics import student_interval
 
 __all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
 

@@ -12,9 +12,9 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation import bias as biases
-from gyromc.estimation import diagnostics
-from gyromc.estimation.diagnostics import grows, heavy_tailed, relaxation_times
-from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
+from gyromc.estimation import estimate as estimation
+from gyromc.estimation.estimate import grows, heavy_tailed, relaxation_times
+from gyromc.statistics import ErrorMethod, monte_carlo_error
 from support.values import J1, on_cosine
 
 
@@ -525,7 +525,7 @@ def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said(monkeypatch
     )
     run = gm.run(network)
     monkeypatch.setattr(biases, "predict", lambda *given, **named: pytest.fail("predicted"))
-    monkeypatch.setattr(diagnostics, "_directions", lambda *given: pytest.fail("looked at the tails"))
+    monkeypatch.setattr(estimation, "_directions", lambda *given: pytest.fail("looked at the tails"))
     found = silenced(run)
     assert found["out"].bias is None
     assert [re.search(r"here 513", hint) is not None for hint in found.hints] == [True, True]

@@ -14,7 +14,7 @@ from gyromc.dynamics import augment
 from gyromc.engines import loop
 from gyromc.martingale import martingale
 from gyromc.prediction.answers import Answer
-from gyromc.statistics.errors import ChainAverages, ErrorMethod
+from gyromc.statistics import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
 from support.values import in_chunks
 

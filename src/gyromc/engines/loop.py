@@ -253,9 +253,7 @@ def _execute(
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
     least = least_seconds(plan, before.state.step if before else 0)
     if least > SETTINGS.worth_saying and options.progress is not False:
-        say(
-            f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached"
-        )
+        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
         announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:

@@ -4,8 +4,8 @@ Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes
 an axis that was not given has one device. `ChainMesh` says how the arrays of one plan lie on it, `put` copies a host array to it.
 
 `sliced` takes a plan, the state of its chains and how a session of some of them is made, and returns a session of all. A slice
-has the random numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes and
-devices. Slices meet only where their states, sums and draws are read.
+has the random numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes
+and devices. Slices meet only where their states, sums and draws are read.
 """
 
 import copy

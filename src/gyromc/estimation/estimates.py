@@ -12,7 +12,7 @@ from gyromc.estimation.bias import Bias
 from gyromc.records import Column, Forwarded, Records, plain_attributes
 from gyromc.results import Average, Run
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
+from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (

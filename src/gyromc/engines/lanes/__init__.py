@@ -6,8 +6,8 @@ turns a plan into arrays, `kernel` is the loop, `gradients` computes what depend
 parts they are made of.
 
 `loop_for` and `loop_with` compile the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops
-are loaded from a folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of this
-package, so that no loop of an older version is loaded.
+are loaded from a folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of
+this package, so that no loop of an older version is loaded.
 """
 
 import concurrent.futures
