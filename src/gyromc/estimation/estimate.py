@@ -1,15 +1,14 @@
 """estimate: the means of a run with every error that is known of them, and what may be wrong with them.
 
 Input: a `Run`. Output: `Estimates`: by observable the mean, its Monte Carlo error and method, the discretisation bias, the
-interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains). Warnings are sentences with
-what to do; they come from the chains themselves, the curvature of the target where the chains have been, and the target's
-tails. Hints say what was not looked at.
+interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains). Where draws were kept, their
+means regressed on zero-mean functions stand beside. Warnings are sentences with what to do; they come from the chains
+themselves, the curvature of the target where the chains have been, and the target's tails. Hints say what was not looked at.
 """
 
-import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,12 +22,13 @@ from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
+from gyromc.posterior import PosteriorMean
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.shape.importance import Sample
 from gyromc.shape.trust import MOST_PARAMETERS
-from gyromc.solve.draws import check
+from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError, VarianceEstimate, lugsail_variance
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
@@ -46,8 +46,8 @@ MOST_TOUCHED = 2e9  # numbers of the data that this may read
 SEEN = 0.01  # share of the fluctuations of h from which a direction counts
 
 
-def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
-    """What may be wrong and what to do about it."""
+def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] = ()) -> Iterator[str]:
+    """What may be wrong and what to do about it; `of_draws` is what zero-mean functions say about kept draws."""
     dominated = [name for name, row in rows.items() if row.bias_dominates]
     if dominated:
         less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
@@ -63,7 +63,7 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate]) -> Iterator[str]:
     yield from (
         _uneven(row) for name, row in rows.items() if name not in heavy and row.average.uneven and grows(run, name)
     )
-    yield from _unlike_target(run)
+    yield from of_draws
     if run.failures:
         yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
 
@@ -127,26 +127,39 @@ def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
     )
 
 
-def _unlike_target(run: Run) -> Iterator[str]:
-    """Whether kept draws follow the target, by functions whose mean is known to be zero: a large bias shows there."""
+def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
+    """The kept draws regressed on functions whose mean under the target is known to be zero, and what these say is wrong.
+
+    Returns sharpened means by observable and warnings. Both are empty without draws, with fewer than `CHECKED_CHAINS` chains, and
+    where the target has no finite gradient at a draw; with more than `MOST_PARAMETERS` parameters draws are only checked.
+    """
     plan, good = run.plan, ~run.diverged
-    if run.draws is None or np.sum(good) < CHECKED_CHAINS:
-        return
-    rows = flat_draws(run.draws, good)
-    chains, rows_of_data = int(good.sum()), plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    theta = rows.reshape(chains, -1, plan.dim)
+    chains = int(good.sum())
+    if run.draws is None or chains < CHECKED_CHAINS:
+        return {}, []
+    rows_of_data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
+    theta = flat_draws(run.draws, good).reshape(chains, -1, plan.dim)
     most = min(MOST_CHECKED, MOST_TOUCHED / (rows_of_data * plan.dim)) / chains
     theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
     if theta.shape[1] < LEAST_CHECKED:
-        return
-    with contextlib.suppress(InvalidInput):  # a density that is zero at a draw
-        yield from check(theta, plan).warnings
+        return {}, []
+    try:
+        if plan.dim > MOST_PARAMETERS:
+            return {}, check(theta, plan).warnings
+        with warnings.catch_warnings():
+            # What the check finds is among the warnings of the estimates.
+            warnings.simplefilter("ignore", GyromcWarning)
+            found = sharpen(theta, plan, level=level)
+        return found.rows, found.warnings
+    except InvalidInput:
+        # The density is zero at a draw, or an observable is not finite there.
+        return {}, []
 
 
 def _uneven(row: Estimate) -> str:
     index, share = row.average.tail
     return (
-        f"{row.name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} stretches, and the "
+        f"{row.name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks, and the "
         f"largest fall off slowly (tail index {index:.1f}): its tails are heavy and the error may be far too small. Run longer, "
         "or estimate something that grows more slowly."
     )
@@ -246,7 +259,8 @@ def estimate(
 
     **Arguments:**
 
-    - `run`: from `gyromc.run`; keep draws for the plug-in and for the effective sample size of few chains.
+    - `run`: from `gyromc.run`; keep draws for the plug-in, for the effective sample size of few chains, and, with 20 chains or
+      more, for `sharpened` means and a check of the draws against the target, which take a gradient for each of 4096 draws.
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
       draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.choose`.
     - `bias`: where the discretisation bias comes from: `"predict"`; `"richardson"`, pairs of chains at η and η/2 with the same
@@ -284,8 +298,11 @@ def estimate(
     found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
     cost = run.gradient_evaluations
-    rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
-    sentences = list(warnings_of(run, rows))
+    sharpened, of_draws = by_zero_mean_functions(run, level)
+    rows = {
+        name: Estimate(row, found[name], bias_of[name], cost, level, sharpened.get(name)) for name, row in run.items()
+    }
+    sentences = list(warnings_of(run, rows, of_draws))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
     return Estimates(run, level, rows, sentences, list(hints_of(run, rows, source is not BiasSource.NONE)))
