@@ -82,7 +82,7 @@ def _batch_means_form(count: int, batch: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _decay_table() -> tuple[np.ndarray, np.ndarray]:
-    """(x, ρ): the lag-1 correlation of averages over stretches of x relaxation times of an exponential autocorrelation."""
+    """(x, ρ): the lag-1 correlation of averages over x relaxation times of an exponential autocorrelation."""
     x = np.geomspace(1e-4, 50.0, 2000)
     return x, (1 - np.exp(-x)) ** 2 / (2 * (x - 1 + np.exp(-x)))
 
@@ -210,7 +210,7 @@ def _halves(blocks: np.ndarray) -> np.ndarray:
 MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
 SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
 SHORT_ALONE = (
-    120  # for one chain, whose length is less well known: below it, intervals for squares cover less than 93 %
+    120  # for one chain, whose length is less well known: with less, intervals for squares cover less than 93 %
 )
 HEAVY = 1.2  # tail index of blocks: larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃
 UNEVEN = 0.04  # share of one block in the fluctuations of all
@@ -269,11 +269,11 @@ class WithError:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ChainAverages(WithError):
-    """The averages of one observable, per chain and over consecutive stretches of each chain ("blocks")."""
+    """The averages of one observable, per chain and over consecutive parts of each chain ("blocks")."""
 
     averages: np.ndarray  # one per chain; NaN for a chain that failed
     blocks: np.ndarray  # the chains that did not fail × blocks
-    covered: float = 1.0  # the share of the averaged time in the blocks: the last stretch may be shorter than a block
+    covered: float = 1.0  # the share of the averaged time in the blocks: the last part may be shorter than a block
     durations: np.ndarray | None = None  # for a scheduled step size: the time each block lasts …
     weights: np.ndarray | None = None  # … and its weight in the average
 

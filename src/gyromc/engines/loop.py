@@ -195,11 +195,11 @@ def run(
     check_length(plan)
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
     if processes.count() > 1:
-        _together().require_same(plan, options)
+        _multiprocess().require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, _together().SharedCheckpoints(*stored, ended) as checkpoints:
+    with delayed() as ended, _multiprocess().SharedCheckpoints(*stored, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -214,7 +214,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     choose(plan, options.engine, options.mesh)
     check_length(plan)
     if processes.count() > 1:
-        _together().require_same(plan, options, before.state.step)
+        _multiprocess().require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
 
 
@@ -248,7 +248,7 @@ def _execute(
     _require_unchanged(plan)
     began = time.perf_counter()
     if processes.count() > 1:
-        plan = _together().same_start(plan)
+        plan = _multiprocess().same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
     least = least_seconds(plan, before.state.step if before else 0)
@@ -309,7 +309,7 @@ def _warn(run: Run, options: RunOptions) -> None:
         warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
 
 
-def _together() -> Any:
+def _multiprocess() -> Any:
     """What several processes must do alike, and checkpoints: imported when a run has either."""
     from gyromc.engines import multiprocess
 
@@ -318,7 +318,7 @@ def _together() -> Any:
 
 def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
     """Whether each of the signals came, to any of the processes."""
-    return _together().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
+    return _multiprocess().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
 
 
 def _written(plan: Plan) -> str:

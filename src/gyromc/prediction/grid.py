@@ -316,10 +316,8 @@ class _Grid:
         """Σ_k (E h(z_k) - π(h)) over the steps that count, averaged over the starts."""
         chain, highest = self.chain, np.max(self.chain.energies(self.z))
         ratio = chain.plan.eta / chain.step_size
-        steps, burn_in = (
-            max(1, round(chain.plan.num_steps * ratio)),
-            round(chain.plan.burn_in * ratio),
-        )  # of the same time
+        # Steps of this size for the same time.
+        steps, burn_in = max(1, round(chain.plan.num_steps * ratio)), round(chain.plan.burn_in * ratio)
         starts = some_starts(chain.plan)[:, list(chain.chosen)]
         found = arrive(
             starts, lambda z: chain.energies(z) <= highest, chain.means, lambda z: values(z) - mean, steps, burn_in

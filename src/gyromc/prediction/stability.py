@@ -138,9 +138,7 @@ class Stability:
     how: Linearisation
     rate: float  # the slowest, per unit of time, of the linear dynamics
     superlinear: bool  # whether ∇U grows faster than linearly: then the chain leaves from far enough away
-    noise_limit: float = (
-        math.inf
-    )  # the largest step size at which the scheme can draw its noise: W ⪰ 0 for balanced noise
+    noise_limit: float = math.inf  # of the step size: beyond it balanced noise has no W ⪰ 0 to draw
     drawable: bool = True  # whether it can at this one
 
     @property

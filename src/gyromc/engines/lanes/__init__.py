@@ -373,10 +373,8 @@ class LanesSession:
         generator = np.zeros((R, 6), np.uint32)
         generator[:, :4] = self._to_rows(c.generator)
         generator[:, 4 : 4 + spare.shape[1]] = spare
-        clock, failed_at = (
-            (self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0),
-            self._to_rows(c.failed_at)[:, 0],
-        )
+        clock = self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0
+        failed_at = self._to_rows(c.failed_at)[:, 0]
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
 
 

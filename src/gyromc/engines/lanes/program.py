@@ -41,9 +41,8 @@ KNOWN = {
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
-WORTH = (
-    48  # columns of rows that are computed in pairs: with fewer there is little to gain, and one loop more to compile
-)
+# With fewer columns there is little to gain from rows in pairs, and one loop more to compile.
+FEWEST_PAIRED = 48
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MANY = 16  # logistic observables from which on they are computed for several steps together
 MOST_KEPT, KEPT_BYTES = 8, 16384  # of these steps: how many, and the memory of their θ, half of a small cache
@@ -222,7 +221,7 @@ def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.n
     stored, pair, i = matrix != 0, np.zeros(len(matrix), np.int64), 0
     while IN_PAIRS and i + 1 < len(matrix):
         either = stored[i] | stored[i + 1]
-        if either.sum() >= WORTH and 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
+        if either.sum() >= FEWEST_PAIRED and 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
             stored[i : i + 2], pair[i] = either, 1
             i += 1
         i += 1

@@ -45,10 +45,7 @@ FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few c
 MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9, but with little friction
 MORE_MOMENTUM = 4  # degrees at a time, where it leaves more
 LITTLE = 1e-6  # of V: fewer functions of the momentum that change so much are followed by more
-RATIOS = (
-    0.5,
-    0.95,
-)  # of successive changes: less is not counted on, so that the error is at least the latest; more is taken as this
+RATIOS = (0.5, 0.95)  # of successive changes: a smaller one is counted as the first, a larger one as the second
 GRIDS = 8  # with random shifts
 COVERAGE = 0.975
 SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
