@@ -17,12 +17,46 @@ import scipy
 from gyromc.checks import coverage
 from gyromc.records import Forwarded
 
-LUGSAIL_RATIO = 3  # the long batch against the short one
-FEWEST_BLOCKS = 24  # fewer are too few for both long and short batches
-RELAXATIONS = 20  # the shortest batch, in relaxation times
-LONGEST_BATCH = 1 / 8  # of the chain: beyond it the estimate has too few degrees of freedom
-SHORTEST_BATCH = 1 / 16
-HALF = 10  # relaxation times in half a chain: shorter chains are called slow
+
+@dataclasses.dataclass(frozen=True)
+class ErrorSettings:
+    """The numbers behind the errors of means: conventions, and limits measured by benchmarks/interval_coverage.py."""
+
+    lugsail_ratio: int = 3
+    """The long batch against the short one."""
+    fewest_blocks: int = 24
+    """Fewer are too few for both long and short batches."""
+    relaxations: int = 20
+    """The shortest batch, in relaxation times."""
+    longest_batch: float = 1 / 8
+    """Of the chain: beyond it the estimate has too few degrees of freedom."""
+    shortest_batch: float = 1 / 16
+    """Of the chain."""
+    half: int = 10
+    """Relaxation times in half a chain: shorter chains are called slow."""
+    many_chains: int = 20
+    """From here on the variance between chains is known well enough by itself."""
+    short: int = 80
+    """Relaxation times: shorter chains have no batches that are both long and many."""
+    short_alone: int = 120
+    """For one chain, whose length is less well known: with less, intervals for squares cover less than 93 %."""
+    heavy: float = 1.2
+    """Tail index of blocks: larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃."""
+    uneven: float = 0.04
+    """Share of one block in the fluctuations of all."""
+    many_blocks: int = 2000
+    """Fewer do not tell heavy tails from light ones."""
+    chance: float = 1e-3
+    """Chains that disagree more than this probability allows have not mixed."""
+    alike: float = 0.3
+    """Correlation between the halves of chains: larger where a chain has less than about five relaxation times."""
+    slow: float = 1.2
+    """R-hat of chains of about ten relaxation times."""
+    unmixed: float = 1.5
+    """R-hat that two chains of 20 relaxation times exceed in 0.2 % of runs, more chains never."""
+
+
+SETTINGS = ErrorSettings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,27 +82,29 @@ def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> VarianceEs
     multiple of 3, left out: `lugsail_batch`. NaN when there are too few blocks.
     """
     count = blocks.shape[1]
-    if count < FEWEST_BLOCKS or blocks.shape[0] == 0:
+    if count < SETTINGS.fewest_blocks or blocks.shape[0] == 0:
         return VarianceEstimate(math.nan, 0)
     batch = lugsail_batch(count, relaxation_blocks(blocks)) if batch is None else batch
     long, short, dof = _forms(count, batch)
     plain, smaller = (float(np.sum((blocks @ form) * blocks)) / len(blocks) for form in (long, short))
-    c = 1 / LUGSAIL_RATIO
+    c = 1 / SETTINGS.lugsail_ratio
     lugsail = (plain - c * smaller) / (1 - c)  # T3
     return VarianceEstimate(max(lugsail, 0.5 * plain), len(blocks) * dof)
 
 
 def lugsail_batch(num_blocks: int, relaxation: float) -> int:
     """The batch in blocks: 20 relaxation times (given in blocks), within the limits, a multiple of 3."""
-    wanted = np.clip(RELAXATIONS * relaxation, SHORTEST_BATCH * num_blocks, LONGEST_BATCH * num_blocks)  # T3
-    return LUGSAIL_RATIO * max(1, round(float(wanted) / LUGSAIL_RATIO))
+    wanted = np.clip(
+        SETTINGS.relaxations * relaxation, SETTINGS.shortest_batch * num_blocks, SETTINGS.longest_batch * num_blocks
+    )  # T3
+    return SETTINGS.lugsail_ratio * max(1, round(float(wanted) / SETTINGS.lugsail_ratio))
 
 
 @functools.lru_cache(maxsize=256)
 def _forms(count: int, batch: int) -> tuple[np.ndarray, np.ndarray, float]:
     """The two quadratic forms of overlapping batch means, and the degrees of freedom of their combination."""
-    long, short = _batch_means_form(count, batch), _batch_means_form(count, batch // LUGSAIL_RATIO)
-    both = long - short / LUGSAIL_RATIO
+    long, short = _batch_means_form(count, batch), _batch_means_form(count, batch // SETTINGS.lugsail_ratio)
+    both = long - short / SETTINGS.lugsail_ratio
     return long, short, float(np.trace(both) ** 2 / np.sum(both * both))  # Satterthwaite, for independent blocks
 
 
@@ -186,9 +222,9 @@ def slowness(blocks: np.ndarray) -> float:
     n, within = halves.shape[1], float(np.mean(np.var(halves, axis=1, ddof=1))) if halves.shape[1] > 1 else 0.0
     if not within > 0:
         return math.nan
-    long, short = (2 * (x - 1 + math.exp(-x)) / x**2 for x in (HALF, HALF / n))
+    long, short = (2 * (x - 1 + math.exp(-x)) / x**2 for x in (SETTINGS.half, SETTINGS.half / n))
     ratio = float(np.var(halves.mean(axis=1), ddof=1)) / within * n / (n - 1) * (short - long) / long
-    return float(scipy.special.fdtrc(len(halves) - 1, len(halves) * min(n - 1, HALF), ratio))
+    return float(scipy.special.fdtrc(len(halves) - 1, len(halves) * min(n - 1, SETTINGS.half), ratio))
 
 
 def tail(blocks: np.ndarray) -> tuple[float, float]:
@@ -205,20 +241,6 @@ def tail(blocks: np.ndarray) -> tuple[float, float]:
 def _halves(blocks: np.ndarray) -> np.ndarray:
     half = blocks.shape[1] // 2
     return np.concatenate([blocks[:, :half], blocks[:, blocks.shape[1] - half :]])
-
-
-MANY_CHAINS = 20  # from here on the spread between chains is known well enough by itself
-SHORT = 80  # relaxation times: shorter chains have no batches that are both long and many
-SHORT_ALONE = (
-    120  # for one chain, whose length is less well known: with less, intervals for squares cover less than 93 %
-)
-HEAVY = 1.2  # tail index of blocks: larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃
-UNEVEN = 0.04  # share of one block in the fluctuations of all
-MANY_BLOCKS = 2000  # fewer do not tell heavy tails from light ones
-CHANCE = 1e-3  # chains that disagree more than this probability allows have not mixed
-ALIKE = 0.3  # correlation between the halves of chains: larger where a chain has less than about five relaxation times
-SLOW = 1.2  # R-hat of chains of about ten relaxation times
-UNMIXED = 1.5  # R-hat that two chains of 20 relaxation times exceed in 0.2 % of runs, more chains never
 
 
 class ErrorMethod(enum.StrEnum):
@@ -300,7 +322,7 @@ class ChainAverages(WithError):
     @property
     def enough_blocks(self) -> bool:
         """Whether lugsail batch means can be formed: blocks of equal time, and enough of them."""
-        return self.durations is None and self.blocks.shape[1] >= FEWEST_BLOCKS
+        return self.durations is None and self.blocks.shape[1] >= SETTINGS.fewest_blocks
 
     @functools.cached_property
     def length(self) -> float:
@@ -317,20 +339,20 @@ class ChainAverages(WithError):
         if not half or self.durations is not None:
             return math.nan, math.nan
         by_chain = self.blocks[:, :half].mean(axis=1) - self.blocks[:, -half:].mean(axis=1)
-        if len(by_chain) >= MANY_CHAINS:
+        if len(by_chain) >= SETTINGS.many_chains:
             return float(by_chain.mean()), float(by_chain.std(ddof=1)) / math.sqrt(len(by_chain))
         return float(by_chain.mean()), 2 * self.std_error if self.enough_blocks else math.nan
 
     @functools.cached_property
     def tail(self) -> tuple[float, float]:
         """The tail index of the blocks, and the share of the largest in their fluctuations; NaN with too few blocks."""
-        return tail(self.blocks) if self.blocks.size >= MANY_BLOCKS else (math.nan, math.nan)
+        return tail(self.blocks) if self.blocks.size >= SETTINGS.many_blocks else (math.nan, math.nan)
 
     @property
     def uneven(self) -> bool:
         """Whether few blocks make up most of the fluctuations: heavy tails, or a rare event."""
         index, share = self.tail
-        return index < HEAVY and share > UNEVEN
+        return index < SETTINGS.heavy and share > SETTINGS.uneven
 
     @functools.cached_property
     def disagree(self) -> bool:
@@ -340,15 +362,15 @@ class ChainAverages(WithError):
         the chains differ by more than the fluctuations within them explain (few chains; with many, halves must be alike too).
         """
         correlation, chance = halves_correlation(self.blocks)
-        alike = correlation > ALIKE
-        if alike and chance < CHANCE:
+        alike = correlation > SETTINGS.alike
+        if alike and chance < SETTINGS.chance:
             return True
-        if self.r_hat > SLOW and slowness(self.blocks) < CHANCE:
+        if self.r_hat > SETTINGS.slow and slowness(self.blocks) < SETTINGS.chance:
             return True
         if not self.enough_blocks or len(self.good) < 2:
             return False
-        testable = alike or len(self.good) < MANY_CHAINS
-        return self.r_hat > UNMIXED or (testable and disagreement(self.blocks) < CHANCE)
+        testable = alike or len(self.good) < SETTINGS.many_chains
+        return self.r_hat > SETTINGS.unmixed or (testable and disagreement(self.blocks) < SETTINGS.chance)
 
 
 def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
@@ -358,14 +380,14 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
     batch means. The plug-in is never chosen here: it needs draws, and `estimate(run, method="plug-in")` asks for it.
     """
     chains = len(averages.good)
-    if chains >= MANY_CHAINS:
+    if chains >= SETTINGS.many_chains:
         return ErrorMethod.REPLICATE, f"{chains} independent chains"
     if not averages.enough_blocks:
         few = "too few steps for lugsail batch means" if averages.durations is None else "the step size is a schedule"
         return (ErrorMethod.REPLICATE, few) if chains > 1 else (ErrorMethod.BATCH_MEANS, f"one chain; {few}")
     if chains <= 1:
         return ErrorMethod.LUGSAIL, "one chain"
-    if averages.length < SHORT:
+    if averages.length < SETTINGS.short:
         return (
             ErrorMethod.REPLICATE,
             f"a chain lasts only {averages.length:.0f} relaxation times, too short for batch means",

@@ -7,7 +7,7 @@ import pytest
 from scipy import signal
 
 from gyromc import statistics
-from gyromc.statistics import SHORT, ChainAverages, ErrorMethod, choose, monte_carlo_error
+from gyromc.statistics import SETTINGS, ChainAverages, ErrorMethod, choose, monte_carlo_error
 
 
 def damped(rate, turn, time, num_blocks, chains, seed, per_block=12):
@@ -194,8 +194,8 @@ def test_one_short_chain_is_found_short():
     """One chain of 20 relaxation times: always on x, mostly on x², which relaxes twice as fast."""
     rng = np.random.default_rng(14)
     chains = [relaxing(1, 20.0, 128, rng) for _ in range(200)]
-    assert np.mean([averaged(x, 128).length < SHORT for x in chains]) > 0.98
-    assert np.mean([averaged(x**2, 128).length < SHORT for x in chains]) > 0.75
+    assert np.mean([averaged(x, 128).length < SETTINGS.short for x in chains]) > 0.98
+    assert np.mean([averaged(x**2, 128).length < SETTINGS.short for x in chains]) > 0.75
 
 
 def student_squares(dof, chains, steps, rng, eta=0.05):

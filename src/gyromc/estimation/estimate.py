@@ -6,6 +6,7 @@ means regressed on zero-mean functions stand beside. Warnings are sentences with
 themselves, the curvature of the target where the chains have been, and the target's tails. Hints say what was not looked at.
 """
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,12 +39,33 @@ HEAVY = (
     "that grows more slowly, such as a probability or a quantile."
 )
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
-START_SHOWS = 3.5  # standard errors between the first and the second half of the chains
-VAGUE = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
-MOST_CHECKED, LEAST_CHECKED = 4096, 8  # draws whose gradients are tested: of all chains, and of each
-CHECKED_CHAINS = 20  # with fewer, pieces of one chain, which depend on each other, would be taken for independent
-MOST_TOUCHED = 2e9  # numbers of the data that this may read
-SEEN = 0.01  # share of the fluctuations of h from which a direction counts
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateSettings:
+    """When a run's means are doubted, and what may be spent on looking."""
+
+    start_shows: float = 3.5
+    """Standard errors between the first and the second half of the chains."""
+    vague: float = 3.0
+    """Standard errors of the mean, from which the error of a bias rules the interval."""
+    most_checked: int = 4096
+    """Draws of all chains whose gradients are computed."""
+    least_checked: int = 8
+    """Of each chain."""
+    checked_chains: int = 20
+    """With fewer, pieces of one chain, which depend on each other, would be taken for independent."""
+    most_touched: int = 2e9
+    """Numbers of the data that the gradients at kept draws may read."""
+    seen: float = 0.01
+    """Share of the fluctuations of h from which a direction counts."""
+    most_draws: int = 20_000
+    """For the plug-in."""
+    floor_draws: int = 200
+    """For the oracle's part of the error, which is small."""
+
+
+SETTINGS = EstimateSettings()
 
 
 def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] = ()) -> Iterator[str]:
@@ -80,7 +102,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
             "The intervals are for the mean of the chain's stationary law."
         )
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
-    vague = [row.name for row in predicted if row.bias_error > VAGUE * row.std_error]
+    vague = [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]
     if vague:
         yield (
             f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
@@ -100,13 +122,13 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
         )
     if row.method is ErrorMethod.LUGSAIL:
         yield from _shortness(row, slowest)
-    elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < statistics.FEWEST_BLOCKS:
+    elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < statistics.SETTINGS.fewest_blocks:
         yield (
             f"{name}: one chain of so few steps does not show its correlation time, and its error may be far too small. "
             "Run longer, or several chains."
         )
     drift, error = average.drift
-    if abs(drift) > START_SHOWS * error and not row.discretisation.start:
+    if abs(drift) > SETTINGS.start_shows * error and not row.discretisation.start:
         yield (
             f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: "
             "the chains have not forgotten their start. Pass `burn_in`, or a start closer to the mode."
@@ -116,11 +138,11 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
 def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
     """Whether batch means within chains have too few relaxation times, as blocks show them or as the curvature implies."""
     average, alone = row.average, len(row.average.good) == 1
-    enough = statistics.SHORT_ALONE if alone else statistics.SHORT
+    enough = statistics.SETTINGS.short_alone if alone else statistics.SETTINGS.short
     length, known = average.length, average.time / slowest if slowest > 0 else math.inf
-    if length >= enough and known >= statistics.SHORT:
+    if length >= enough and known >= statistics.SETTINGS.short:
         return
-    shown = min(length, known) if known < statistics.SHORT else length
+    shown = min(length, known) if known < statistics.SETTINGS.short else length
     yield (
         f"{row.name}: a chain lasts only {shown:.0f} relaxation times, so its error is too small. Run "
         f'{max(1.1, enough / shown):.1f} times longer, run several chains, or keep draws and pass `method="plug-in"`.'
@@ -130,18 +152,18 @@ def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
 def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
     """The kept draws regressed on functions whose mean under the target is known to be zero, and what these say is wrong.
 
-    Returns sharpened means by observable and warnings. Both are empty without draws, with fewer than `CHECKED_CHAINS` chains, and
-    where the target has no finite gradient at a draw; with more than `MOST_PARAMETERS` parameters draws are only checked.
+    Returns sharpened means by observable and warnings. Both are empty without draws, with too few chains, and where the
+    target has no finite gradient at a draw; with more than `MOST_PARAMETERS` parameters draws are only checked.
     """
     plan, good = run.plan, ~run.diverged
     chains = int(good.sum())
-    if run.draws is None or chains < CHECKED_CHAINS:
+    if run.draws is None or chains < SETTINGS.checked_chains:
         return {}, []
     rows_of_data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
     theta = flat_draws(run.draws, good).reshape(chains, -1, plan.dim)
-    most = min(MOST_CHECKED, MOST_TOUCHED / (rows_of_data * plan.dim)) / chains
+    most = min(SETTINGS.most_checked, SETTINGS.most_touched / (rows_of_data * plan.dim)) / chains
     theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
-    if theta.shape[1] < LEAST_CHECKED:
+    if theta.shape[1] < SETTINGS.least_checked:
         return {}, []
     try:
         if plan.dim > MOST_PARAMETERS:
@@ -178,7 +200,7 @@ def relaxation_times(run: Run, names: list[str]) -> dict[str, float]:
     """By observable, the slowest relaxation time that it sees, from the curvature at the chains' last states; 0 where unknown.
 
     The chain is linearised, dz = -A z dt + noise, A = (D+Q)P. The autocovariance of h then is a sum over the eigenvalues λ of A
-    with weights from the gradient of h, and each relaxes in 1/Re λ; those with a share of `SEEN` in ∫ autocovariance count. The
+    with weights from the gradient of h, and each relaxes in 1/Re λ; those seen in ∫ autocovariance count. The
     curvature is that of all states for Gaussian targets, and nearly so for regressions; others are not looked at.
     """
     plan, target = run.plan, run.plan.flat_target
@@ -198,7 +220,7 @@ def relaxation_times(run: Run, names: list[str]) -> dict[str, float]:
         slopes = h.direction[None] if isinstance(h, Ridge) else plan.model.value_gradients(h, last)
         g = np.pad(slopes, ((0, 0), (0, plan.dynamics.size - plan.dim)))
         shares = np.abs((g @ V) * (g @ into.T)).mean(axis=0) / np.abs(values)
-        seen = shares > SEEN * shares.sum()
+        seen = shares > SETTINGS.seen * shares.sum()
         found[name] = float(np.max(1 / rates[seen])) if np.any(seen) else 0.0
     return found
 
@@ -240,9 +262,6 @@ def _directions(plan: Plan, center: np.ndarray, scale: float) -> np.ndarray:
 
 
 __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
-
-MOST_DRAWS = 20_000  # for the plug-in
-FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 
 
 def estimate(
@@ -335,7 +354,7 @@ def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
         'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
     )
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
-    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), MOST_DRAWS)
+    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws)
     values = plan.model.values(plan.observables[average.name], rows)
     worth = min(len(rows), _worth(average, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
@@ -353,7 +372,7 @@ def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     """What the oracle's noise adds to N·Var, averaged over some of the draws."""
     if isinstance(plan.oracle, Exact):
         return 0.0
-    z = with_momenta(plan, spaced(rows, FLOOR_DRAWS), np.random.default_rng(0))
+    z = with_momenta(plan, spaced(rows, SETTINGS.floor_draws), np.random.default_rng(0))
     return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 
