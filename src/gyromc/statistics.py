@@ -94,9 +94,8 @@ def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> VarianceEs
 
 def lugsail_batch(num_blocks: int, relaxation: float) -> int:
     """The batch in blocks: 20 relaxation times (given in blocks), within the limits, a multiple of 3."""
-    wanted = np.clip(
-        SETTINGS.relaxations * relaxation, SETTINGS.shortest_batch * num_blocks, SETTINGS.longest_batch * num_blocks
-    )  # T3
+    shortest, longest = SETTINGS.shortest_batch * num_blocks, SETTINGS.longest_batch * num_blocks
+    wanted = np.clip(SETTINGS.relaxations * relaxation, shortest, longest)  # T3
     return SETTINGS.lugsail_ratio * max(1, round(float(wanted) / SETTINGS.lugsail_ratio))
 
 

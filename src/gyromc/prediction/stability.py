@@ -118,7 +118,7 @@ class Linearisation(enum.StrEnum):
     WITHOUT_NOISE = "for exact gradients: the oracle's noise is not counted"
     AT_MODE = "linearised at the mode"
     AT_MODE_WITH_NOISE = "linearised at the mode, with oracle noise"
-    SETTINGS.far = "linearised far from the mode"
+    FAR = "linearised far from the mode"
     AT_EDGE = "linearised where a long chain gets to, ∇U growing faster than linearly"
     AT_START = "linearised at the start"
 

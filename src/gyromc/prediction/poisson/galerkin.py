@@ -354,9 +354,8 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     """Coefficients of h - center and its second moment, once for every grid with its own random shift."""
     size = math.prod(len(axis.weights) for axis in used)
     on_lines = all(len(axis.coordinates) == 1 for axis in used)
-    grids = (
-        int(np.clip(MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
-    )  # the basis of a plane takes long
+    # The basis of a plane takes long.
+    grids = int(np.clip(MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
     denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
     rng, parts, seconds = np.random.default_rng(0), [], []
     strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
