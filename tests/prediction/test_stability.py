@@ -149,7 +149,7 @@ def counts(size):
 
 def limit_at_mode(plan):
     """Where E[(I - ηK̂)⊗(I - ηK̂)] has radius 1, K̂ = prior + (N/b)Σ wᵢxᵢxᵢᵀ over a batch drawn with replacement, at the mode."""
-    target, mode, b = plan.target, plan.model.laplace.mode, plan.oracle.size
+    target, mode, b = plan.target, plan.model.mode, plan.oracle.size
     X, _ = target.design
     N, d = X.shape
     terms = N * np.einsum("s,si,sj->sij", np.exp(X @ mode), X, X)

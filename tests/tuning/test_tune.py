@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.approx.sample import expectation
 from gyromc.datasets import heart_split
 from gyromc.martingale import martingale
-from gyromc.shape.importance import expectation
 from gyromc.tuning.trials import Trial
 from gyromc.tuning.tune import _base
 from support import recursion

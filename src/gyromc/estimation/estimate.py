@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gyromc import statistics
+from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.checks import flag, one_of, require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
@@ -27,8 +28,6 @@ from gyromc.posterior import PosteriorMean
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
-from gyromc.shape.importance import Sample
-from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError, VarianceEstimate, lugsail_variance
 from gyromc.targets import SumOverData

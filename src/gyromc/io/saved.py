@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gyromc.checks import flag, require
-from gyromc.data.prints import FilePrint
+from gyromc.data.source import FilePrint
 from gyromc.errors import GyromcWarning
 from gyromc.extras import function_above
 from gyromc.io.archive import Archive, read_archive, write_archive

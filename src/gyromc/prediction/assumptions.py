@@ -73,7 +73,7 @@ def _sampled(plan: Plan, points: int = 64) -> Bounds | None:
     rng = np.random.default_rng(0)
     spread = np.linalg.inv(np.linalg.cholesky(center.precision)).T
     scale = rng.choice([0.5, 1.0, 3.0, 10.0], (points, 1))
-    rows = center.mode + scale * rng.standard_normal((points, plan.dim)) @ spread.T
+    rows = center.mean + scale * rng.standard_normal((points, plan.dim)) @ spread.T
     spectra = np.linalg.eigvalsh(plan.flat_target.hessians(rows))
     finite = spectra[np.all(np.isfinite(spectra), axis=1)]
     directions = rng.standard_normal((points, plan.dim))

@@ -19,6 +19,7 @@ import math
 
 import numpy as np
 
+from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
@@ -30,7 +31,6 @@ from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import no_first_order, not_gaussian
-from gyromc.shape.importance import Sample
 
 OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most

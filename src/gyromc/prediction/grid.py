@@ -87,11 +87,11 @@ class _Reduced:
 
     @functools.cached_property
     def mode(self) -> np.ndarray:
-        return np.array([self.plan.model.laplace.mode[i] if i < self.plan.dim else 0.0 for i in self.chosen])
+        return np.array([self.plan.model.mode[i] if i < self.plan.dim else 0.0 for i in self.chosen])
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         """Rows of θ with the chosen coordinates of z; the others at the mode."""
-        rows = np.repeat(self.plan.model.laplace.mode[None], len(z), axis=0)
+        rows = np.repeat(self.plan.model.mode[None], len(z), axis=0)
         rows[:, self.kept] = z[:, self.inside]
         return rows
 

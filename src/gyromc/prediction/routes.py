@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
@@ -29,8 +30,6 @@ from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects, gaussian_variance
-from gyromc.shape.importance import Sample
-from gyromc.shape.trust import MOST_PARAMETERS
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
@@ -304,8 +303,8 @@ def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
     center = plan.model.laplace
     x = np.random.default_rng(0).standard_normal((draws, plan.dim))
     away = np.linalg.solve(np.linalg.cholesky(center.precision).T, x.T).T
-    values = plan.model.values(h, center.mode + away)
-    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mode[None])[0]))
+    values = plan.model.values(h, center.mean + away)
+    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mean[None])[0]))
     if not missed <= (1 - EXPLAINED) * float(np.var(values)):
         raise InvalidInput("the observable is far from linear around the mode: pass `sample`")
 
@@ -314,7 +313,7 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
     D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(center.precision, plan.augmented)
-    u = lift(plan.model.value_gradients(h, center.mode[None])[0], len(D))
+    u = lift(plan.model.value_gradients(h, center.mean[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
@@ -22,7 +23,6 @@ from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import Noise, batch_factor, oracle_noise, why_not_linear
 from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
 from gyromc.prediction.step_effects import noise_limit
-from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets import GeneralizedLinear, SumOverData, Target
 
 
@@ -59,9 +59,9 @@ class Growth:
     faster: bool
 
 
-def growth(target: Target, center: Laplace) -> Growth:
+def growth(target: Target, center: GaussianApproximation) -> Growth:
     """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
-    d = len(center.mode)
+    d = len(center.mean)
     stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : SETTINGS.rays // 4].T
     drawn = np.random.default_rng(0).standard_normal((SETTINGS.rays // 4, d)) @ inverse_root(center.precision).T
     v = np.concatenate([stiff, drawn])
@@ -73,11 +73,11 @@ def growth(target: Target, center: Laplace) -> Growth:
     return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
 
 
-def _edges(target: Target, center: Laplace, v: np.ndarray) -> np.ndarray:
+def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
     """How far along each ray U is `SETTINGS.edge` above the mode, one column, by bisection."""
-    bottom = target.potentials(center.mode[None])[0]
+    bottom = target.potentials(center.mean[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: _above(target.potentials(center.mode + r[:, None] * v) - bottom)
+    rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
     for _ in range(60):
         inside = rise(high) < SETTINGS.edge
         if not np.any(inside):
@@ -94,10 +94,10 @@ def _above(energy: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(energy), energy, np.inf)
 
 
-def _secants(target: Target, center: Laplace, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
+def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
     """Curvature along each s, and the Hessian at the mode with the least change (of rank one) that has K̄s = ∇U(m+s)."""
     with np.errstate(all="ignore"):
-        g = target.gradients(center.mode + s)
+        g = target.gradients(center.mean + s)
         found = []
         for step, slope in zip(s, g, strict=True):
             missing = slope - center.precision @ step
@@ -275,7 +275,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     if not np.all(np.isfinite(center.precision)):
         return None
     away = growth(plan.flat_target, center)
-    noise, where = _noise_at(plan, center.mode), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    noise, where = _noise_at(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, away.faster)
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]

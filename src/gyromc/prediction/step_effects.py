@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
+from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
@@ -29,7 +30,6 @@ from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments
-from gyromc.shape.importance import Sample
 
 MOST_DENSE = 512  # parameters
 NOTHING = 1e-9  # share of the noise that is rounding

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.approx.modes import descend
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
-from gyromc.shape.modes import descend
 from gyromc.solve.chains import ChainSettings, Round
 from gyromc.solve.metric import DenseMetric
 from gyromc.targets import StreamedRegression, SumOverData

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import engines
+from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
@@ -28,7 +29,6 @@ from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
-from gyromc.shape.gaussian import GaussianFit
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
 from gyromc.solve.expect import Limits, Solver
@@ -177,7 +177,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     noise = np.zeros_like(S)
     if dense:
         noise = _noise(plan, draws[: SETTINGS.noise_points])
-        fit = GaussianFit(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
+        fit = GaussianApproximation(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
         plan.model.remember(fit, plan.oracle, GradientMoments(S, noise, "the solver's chains"))
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
             plan = plan.replace(dtype="float64")

@@ -205,7 +205,7 @@ def guessed_scales(plan: Plan) -> list[tuple[float, float]]:
     if plan.flat_target.separable() is not None and plan.flat_target.gaussian() is None:
         return [(0.0, 1.0)] * plan.dim
     center = plan.model.laplace
-    return [(float(m), float(p) ** -0.5) for m, p in zip(center.mode, np.diag(center.precision), strict=True)]
+    return [(float(m), float(p) ** -0.5) for m, p in zip(center.mean, np.diag(center.precision), strict=True)]
 
 
 def values_along(plan: Plan, h: Observable, k: int, t: np.ndarray) -> np.ndarray:
@@ -230,7 +230,7 @@ def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
     """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
     center = plan.model.laplace
     root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: plan.flat_target.potentials(center.mode + x @ root.T)
+    energy_of = lambda x: plan.flat_target.potentials(center.mean + x @ root.T)
     for reach in 2.0 ** np.arange(3, 8):
         coarse = 65 if reach < 16 else 257
         energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
@@ -250,7 +250,7 @@ def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
             np.sum(np.exp(np.minimum(np.min(energy) - part, 700.0))) for part in (energy, energy_of(x[near] + step / 2))
         ]
         if near.sum() > 4 * (degree + 1) ** 2 and abs(masses[0] - masses[1]) < 1e-9 * masses[0]:
-            return plane((0, 1), center.mode + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
+            return plane((0, 1), center.mean + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
         if near.sum() > MOST_PLANE_NODES:
             break
     raise TooLarge("The target is far narrower than its curvature at the mode says: no grid resolves it.")
