@@ -54,7 +54,7 @@ class EstimateSettings:
     """Of each chain."""
     checked_chains: int = 20
     """With fewer, pieces of one chain, which depend on each other, would be taken for independent."""
-    most_touched: int = 2e9
+    most_touched: float = 2e9
     """Numbers of the data that the gradients at kept draws may read."""
     seen: float = 0.01
     """Share of the fluctuations of h from which a direction counts."""

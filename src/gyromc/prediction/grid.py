@@ -35,7 +35,7 @@ class GridSettings:
     """Smallest variance of what a scheme draws, against its largest."""
     depth: float = 24.0
     """H above its minimum at which the grid ends, at first."""
-    edge: tuple[int, ...] = (1e-7, 1e-4)
+    edge: tuple[float, float] = (1e-7, 1e-4)
     """Stationary mass near the border below which the grid is large enough; at most, where it cannot grow."""
     visited: float = 1e-6
     """Stationary mass of a node from which the width of its steps counts."""

@@ -42,7 +42,7 @@ class StabilitySettings:
     """Numbers of a state whose matrices are formed."""
     rounding: float = 1e-12
     """Of the step size against its limit."""
-    most_products: int = 1e8
+    most_products: float = 1e8
     """N d² for noise that grows with the state: seconds."""
     smaller: float = 1 - 1e-3
     """A limit away from the mode counts below this share of the limit at the mode."""

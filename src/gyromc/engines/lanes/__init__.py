@@ -26,6 +26,7 @@ from numba import njit
 from gyromc.checks import cause
 from gyromc.engines import base as protocol
 from gyromc.engines.base import initial_state as shared_state
+from gyromc.engines.lanes import functions, gradients, program
 from gyromc.engines.lanes.functions import sin
 from gyromc.engines.lanes.gradients import (
     BATCH,

@@ -58,7 +58,7 @@ class GalerkinSettings:
     """Degrees at a time, where it leaves more."""
     little: float = 1e-6
     """Of V: fewer functions of the momentum that change so much are followed by more."""
-    ratios: tuple[float, ...] = (0.5, 0.95)
+    ratios: tuple[float, float] = (0.5, 0.95)
     """Of successive changes: a smaller one is counted as the first, a larger one as the second."""
     grids: int = 8
     """With random shifts."""
