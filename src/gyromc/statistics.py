@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from gyromc.checks import coverage
-from gyromc.records import Forwarded
+from gyromc.show.records import Forwarded
 
 
 @dataclasses.dataclass(frozen=True)

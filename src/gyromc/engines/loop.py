@@ -25,7 +25,7 @@ from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
-from gyromc.memory import free_memory, require_memory
+from gyromc.machine import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
 from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried

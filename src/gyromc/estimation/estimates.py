@@ -10,8 +10,8 @@ from typing import Any
 
 from gyromc.estimation.bias import Bias
 from gyromc.posterior import PosteriorMean
-from gyromc.records import Column, Forwarded, Records, plain_attributes
 from gyromc.results import Average, Run
+from gyromc.show.records import Column, Forwarded, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 

@@ -67,7 +67,7 @@ from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.meshes import sliced
 from gyromc.errors import GyromcWarning
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 from gyromc.show.files import private_folder
