@@ -148,8 +148,6 @@ def test_step_sizes_is_the_old_name_of_a_second_step_size(banana, monkeypatch):
     with pytest.warns(DeprecationWarning, match="second_step_size=True"):
         old = gm.estimate(banana, bias="step sizes")
     assert old["x"].bias == gm.estimate(banana, bias="predict", second_step_size=True)["x"].bias
-    with pytest.warns(DeprecationWarning, match="`notes` is now called `warnings`"):
-        assert old.notes == []
 
 
 COUNTS = (1, 2, 5, 19, 20, 64, 65)
