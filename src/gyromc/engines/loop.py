@@ -266,6 +266,8 @@ def _execute(
         if before is not None:
             check_state(before.state, ENGINES[options.engine], plan)
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
+        if options.engine == "scan" and processes.count() == 1:
+            plan.model.check_gradient(plan.dtype)
         loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))

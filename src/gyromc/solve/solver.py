@@ -162,6 +162,7 @@ class Solver:
 
     def _solve(self) -> None:
         self.shown.describe("finding where the posterior is")
+        self.question.model.check_gradient()
         self.chains.begin(self.question.start)
         if isinstance(self.coordinates, Coordinates) and isinstance(self.chains, LangevinChains):
             self.chains.move_to(self.coordinates)
