@@ -36,7 +36,7 @@ from gyromc.targets import CosinePerturbed, Quadratic, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["Model"]
+__all__ = ["Model", "check_gradient"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,33 +139,6 @@ class Model:
     def flat_target(self) -> Target:
         """The target as a function of the vector θ."""
         return flatten(self.target, self.unravel, self.dim)
-
-    def check_gradient(self, dtype: str = "float64") -> None:
-        """Raise `InvalidInput` where ∇U compiled for many rows differs from ∇U of single rows: the compiler is wrong there.
-
-        JAX 0.11.2 compiled `vmap(grad(cumsum))` wrongly on CUDA. It is done once for a model, and on processors for users'
-        functions alone; streams of rows are computed outside JAX.
-        """
-        key, target = ("checked gradient", dtype), self.flat_target
-        known = isinstance(self.target, FORMULAS) and jax.default_backend() == "cpu"
-        if key in self._kept or known or why_not_in_jax(target) is not None:
-            return
-        self._kept[key] = True
-        start = np.zeros(self.dim) if self.start is None else np.asarray(self.start, float)
-        away = np.random.default_rng(0).standard_normal((SETTINGS.compared, self.dim))
-        rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
-        with jax.enable_x64(dtype == "float64"):
-            pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
-            many, single = map(np.asarray, _both_ways(pieces, jnp.asarray(rows, dtype)))
-        scale = np.max(np.abs(single), axis=1, keepdims=True)
-        bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
-        if bad.any():
-            row, entry = (int(i) for i in np.argwhere(bad)[0])
-            raise InvalidInput(
-                f"The gradient is compiled wrongly for many chains on this device: at θ = {np.round(rows[row][:4], 4).tolist()} "
-                f"its entry {entry} is {many[row, entry]:.6g}, and {single[row, entry]:.6g} where that row is computed alone. "
-                "Write the density with other functions, or run it on a processor (JAX_PLATFORMS=cpu)."
-            )
 
     def values(self, h: Observable, rows: np.ndarray) -> np.ndarray:
         """h at every row of θ."""
@@ -327,6 +300,34 @@ class Model:
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
         return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws", self.flat_target)
+
+
+def check_gradient(model: Model, dtype: str = "float64") -> None:
+    """Raise `InvalidInput` where ∇U compiled for many rows differs from ∇U of single rows: the compiler is wrong there.
+
+    JAX 0.11.2 compiled `vmap(grad(cumsum))` wrongly on CUDA. It is done once for a model, and on processors for users'
+    functions alone; streams of rows are computed outside JAX.
+    """
+    target = model.flat_target
+    known = isinstance(model.target, FORMULAS) and jax.default_backend() == "cpu"
+    if known or why_not_in_jax(target) is not None or model.computed.find(f"gradient in {dtype}", ()):
+        return
+    model.computed.keep(f"gradient in {dtype}", (), True)
+    start = np.zeros(model.dim) if model.start is None else np.asarray(model.start, float)
+    away = np.random.default_rng(0).standard_normal((SETTINGS.compared, model.dim))
+    rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
+    with jax.enable_x64(dtype == "float64"):
+        pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
+        many, single = map(np.asarray, _both_ways(pieces, jnp.asarray(rows, dtype)))
+    scale = np.max(np.abs(single), axis=1, keepdims=True)
+    bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
+    if bad.any():
+        row, entry = (int(i) for i in np.argwhere(bad)[0])
+        raise InvalidInput(
+            f"The gradient is compiled wrongly for many chains on this device: at θ = {np.round(rows[row][:4], 4).tolist()} "
+            f"its entry {entry} is {many[row, entry]:.6g}, and {single[row, entry]:.6g} where that row is computed alone. "
+            "Write the density with other functions, or run it on a processor (JAX_PLATFORMS=cpu)."
+        )
 
 
 @compiled

@@ -41,7 +41,7 @@ def test_right_gradients_pass_and_are_compared_once(dtype, monkeypatch):
     model, count = plan().model, []
     both = models._both_ways
     monkeypatch.setattr(models, "_both_ways", lambda *given: count.append(1) or both(*given))
-    model.check_gradient(dtype)
-    model.check_gradient(dtype)
-    gm.Model(gm.targets.Quadratic(np.ones(2))).check_gradient(dtype)
+    models.check_gradient(model, dtype)
+    models.check_gradient(model, dtype)
+    models.check_gradient(gm.Model(gm.targets.Quadratic(np.ones(2))), dtype)
     assert len(count) == 1
