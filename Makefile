@@ -48,7 +48,7 @@ lint: $(READY)  ## ruff and pyright (Node, which pyright needs, comes from PyPI 
 
 bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs the extra `bench`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/gyromc bench --out results/bench
+	$(BIN)/gyromc bench speed --out results/bench
 
 accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

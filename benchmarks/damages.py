@@ -234,7 +234,7 @@ def empty_caches(folder: Path) -> Iterator[list[Path]]:
     """Let Numba and JAX store what they compile in new folders, and forget the loops that were compiled; returns the folders."""
     from gyromc.engines.lanes import compiled  # a machine with a GPU may have no Numba
 
-    forget = (compiled.private_folder.cache_clear, compiled.loop_for.cache_clear, compilation_cache.reset_cache)
+    forget = (compiled.kernel_folder.cache_clear, compiled.loop_for.cache_clear, compilation_cache.reset_cache)
     before, jax_before = compiled.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     shutil.rmtree(folder, ignore_errors=True)
     made = [folder / "numba", folder / "jax"]
@@ -266,7 +266,7 @@ def caches(files: Files, rng: np.random.Generator) -> bool:
     with empty_caches(files.folder / "caches") as folders, without_rights(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kind != "at the start":
-            compiled.private_folder()
+            compiled.kernel_folder()
         if kind == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(rng.integers(1, 1000)), hard))
         else:

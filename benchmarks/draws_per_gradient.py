@@ -24,8 +24,8 @@ import gyromc as gm
 from accuracy.peers import nuts
 from accuracy.problems import problem, regression_observables
 from gyromc import datasets
-from gyromc.prediction.exact.mehler import ridge_moments
-from gyromc.shape.importance import expectation
+from gyromc.approx.sample import expectation
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from pages import replace_between, write_measured
 
 ROOT = Path(__file__).parent.parent

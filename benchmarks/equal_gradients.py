@@ -20,9 +20,9 @@ from numpyro import distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 import gyromc as gm
+from gyromc.approx.sample import expectation
 from gyromc.evaluation import doubled
 from gyromc.interop import numpyro as gnp
-from gyromc.shape.importance import expectation
 from gyromc.targets import LogisticRegression
 from pages import study_of_models
 

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import special
 
 import gyromc as gm
+from gyromc.approx.sample import expectation
 from gyromc.datasets import heart_split
-from gyromc.shape.importance import expectation
 from pages import markdown, replace_between, write_measured
 
 GRADIENTS = 20_000

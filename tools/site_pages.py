@@ -53,7 +53,7 @@ MEASURED = {
         "The paper's twelve experiments",
         "gyromc reproduce --profile paper",
     ),
-    "measured/cpu-2-cores.json": ("engines.md", "Speed of the engines", "gyromc bench"),
+    "measured/cpu-2-cores.json": ("engines.md", "Speed of the engines", "gyromc bench speed"),
     "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
     "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
     "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),

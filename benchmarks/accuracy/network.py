@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import gyromc as gm
+from gyromc.approx.modes import descend
 from gyromc.observables import Observable
-from gyromc.shape.modes import descend
 
 __all__ = ["DIM", "network_kinds", "network_starts", "network_target"]
 

@@ -20,11 +20,11 @@ from scipy import special
 
 import gyromc as gm
 from accuracy.problems import Problem
+from gyromc.approx.gaussian import inverse_root
 from gyromc.evaluation import doubled, metered
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
-from gyromc.prediction.exact.mehler import ridge_moments
-from gyromc.shape.laplace import inverse_root
+from gyromc.prediction.exact.closed_forms import ridge_moments
 
 __all__ = [
     "GRID",
@@ -263,11 +263,11 @@ def _gaussian_means(problem: Problem) -> np.ndarray:
     """The expectations of the observables under the Laplace approximation."""
     center = problem.model.laplace
     away = np.random.default_rng(0).standard_normal((GAUSSIAN_DRAWS // 2, problem.dim))
-    theta = center.mode + np.concatenate([away, -away]) @ inverse_root(center.precision).T
+    theta = center.mean + np.concatenate([away, -away]) @ inverse_root(center.precision).T
     found = []
     for h in problem.observables.values():
         if isinstance(h, Ridge):
-            found.append(ridge_moments(h, center.precision, center.mode)[0])
+            found.append(ridge_moments(h, center.precision, center.mean)[0])
         else:
             found.append(float(np.mean(problem.model.values(h, theta))))
     return np.array(found)
@@ -286,7 +286,7 @@ def importance(problem: Problem, budget: int, repetitions: int, seed: int) -> li
     known = isinstance(problem.target, gm.targets.Quadratic)
     for k in range(repetitions):
         xi = np.random.default_rng([seed, k]).standard_normal((draws, problem.dim))
-        theta = center.mode + xi @ root.T
+        theta = center.mean + xi @ root.T
         began = time.perf_counter()
         potentials = 0.5 * np.sum(xi**2, axis=1) if known else problem.model.flat_target.potentials(theta)
         weights = special.softmax(0.5 * np.sum(xi**2, axis=1) - potentials)

@@ -18,12 +18,12 @@ import numpy as np
 import gyromc as gm
 from accuracy import hierarchies, network
 from accuracy.models import regressions, shapes
+from gyromc.approx.gaussian import inverse_root
 from gyromc.checks import require
 from gyromc.datasets import heart_split
 from gyromc.evaluation import doubled
 from gyromc.observables import PROFILES, Observable, Ridge
-from gyromc.prediction.exact.mehler import ridge_moments
-from gyromc.shape.laplace import inverse_root
+from gyromc.prediction.exact.closed_forms import ridge_moments
 
 __all__ = ["KINDS", "PROBLEMS", "REFERENCES", "Draft", "Problem", "draft", "problem", "regression_observables"]
 
@@ -96,7 +96,7 @@ class Problem(Draft):
             return self.near(count, seed)
         center = self.model.laplace
         noise = np.random.default_rng([seed, 77]).standard_normal((count, self.dim))
-        return center.mode + noise @ inverse_root(center.precision).T
+        return center.mean + noise @ inverse_root(center.precision).T
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """All observables at rows of θ: rows × observables, in float64."""

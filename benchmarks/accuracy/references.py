@@ -19,9 +19,9 @@ import numpy as np
 
 from accuracy.peers import LEAVES, MANY_ROWS, nuts
 from accuracy.problems import PROBLEMS, REFERENCES, Draft, Problem, Rows, draft
-from gyromc.prediction.exact.mehler import ridge_moments
-from gyromc.shape.importance import expectation
-from gyromc.shape.laplace import inverse_root
+from gyromc.approx.gaussian import inverse_root
+from gyromc.approx.sample import expectation
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.show.files import json_text, write_atomically
 
 DRAWS = 2**20
@@ -46,13 +46,13 @@ def by_weights(problem: Draft, draws: int = WEIGHTED) -> tuple[Rows, str]:
     center = model.laplace
     half = np.random.default_rng(0).standard_normal((draws // 2, problem.dim))
     away = np.concatenate([half, -half]) @ inverse_root(center.precision).T
-    theta = center.mode + away
+    theta = center.mean + away
     logs = 0.5 * np.sum((away @ center.precision) * away, axis=1) - _potentials(problem, theta)
     weights = np.exp(logs - logs.mean())
     weights /= weights.mean()
     rows: Rows = {}
     for name, h in problem.observables.items():
-        mean, variance = ridge_moments(h, center.precision, center.mode)  # type: ignore[arg-type]  # all are ridge functions
+        mean, variance = ridge_moments(h, center.precision, center.mean)  # type: ignore[arg-type]  # all are ridge functions
         terms = (weights - 1) * (model.values(h, theta) - mean)
         pairs = (terms[: draws // 2] + terms[draws // 2 :]) / 2
         rows[name] = mean + float(terms.mean()), variance, float(pairs.std(ddof=1) / math.sqrt(draws // 2))

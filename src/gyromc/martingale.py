@@ -13,12 +13,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
+from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.checks import require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
-from gyromc.shape.gaussian import GaussianFit
 
 __all__ = ["HELPS", "Martingale", "martingale"]
 
@@ -95,7 +95,7 @@ def martingale(plan: Plan) -> Martingale:
     )
 
 
-def _projections(plan: Plan, fit: GaussianFit) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+def _projections(plan: Plan, fit: GaussianApproximation) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """u of every observable as rows, and H by number where it is not 0; both are 0, with a warning, where ∇h is not finite."""
     slopes, forms, without = np.zeros((len(plan.observables), plan.dim)), {}, []
     for j, (name, h) in enumerate(plan.observables.items()):
@@ -163,7 +163,7 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
     )
 
 
-def projection(plan: Plan, h: Observable, fit: GaussianFit) -> tuple[np.ndarray, np.ndarray | None] | None:
+def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[np.ndarray, np.ndarray | None] | None:
     """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0.
 
     None where the gradient of h is not finite at one of the points that a general h is averaged over.

@@ -103,7 +103,8 @@ class Plan:
         dtype: str | None = None,
         martingale: bool = False,
     ):
-        def set_(**values: Any) -> None:  # frozen for everybody else
+        # Frozen for everybody else.
+        def set_(**values: Any) -> None:
             for name, value in values.items():
                 object.__setattr__(self, name, value)
 
@@ -130,6 +131,7 @@ class Plan:
             starts.r is None or self.augmented,
             f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
         )
+        starts.check_precision(self.dtype)
         set_(observables=_observables(observables), martingale=flag(martingale, "martingale"))
         _check_scheme(self)
         _check_functions(self, template)
@@ -185,7 +187,8 @@ class Plan:
         )
         changed = Plan(**{**kept, **changes})
         if "target" not in changes and "start" not in changes and changed.dim == self.dim:
-            object.__setattr__(changed, "model", self.model)  # what is known of it stays known
+            # What is known of it stays known.
+            object.__setattr__(changed, "model", self.model)
         return changed
 
     def knowing(self, model: Model) -> "Plan":
@@ -302,9 +305,11 @@ def _check_size(num_chains: int, state_size: int) -> None:
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        settings: Any = jax.config  # JAX adds its settings at run time
+        # JAX adds its settings at run time.
+        settings: Any = jax.config
         return "float64" if settings.jax_enable_x64 else "float32"
-    with contextlib.suppress(Exception):  # np.float64, jnp.float32 and their dtypes
+    # `np.float64`, `jnp.float32` and their dtypes.
+    with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
 
@@ -348,12 +353,17 @@ def _check_functions(plan: Plan, template) -> None:
                 f"{'' if shape is not None else ': use `function(f)`'}.",
             )
             continue
-        value = _shape_of(f"Observable {name!r}", h, params)
+        value = shape_of(f"Observable {name!r}", h, params)
         require(
             getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.number),
             f"Observable {name!r} must return a single number: it returns {value}.",
         )
-    gradient = _shape_of("The target's gradient", plan.target.gradient, params)
+        require(
+            not jnp.issubdtype(value.dtype, jnp.complexfloating),
+            f"Observable {name!r} must return a real number: it returns {value.dtype}. Make two observables, of its real and "
+            "its imaginary part.",
+        )
+    gradient = shape_of("The target's gradient", plan.target.gradient, params)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(params), strict=True):
         require(
             a.shape == b.shape,
@@ -361,7 +371,7 @@ def _check_functions(plan: Plan, template) -> None:
         )
 
 
-def _shape_of(what: str, function: Callable, params):
+def shape_of(what: str, function: Callable, params):
     """The shape of `function(params)`; errors inside the user's function name it and keep the original cause."""
     try:
         return eqx.filter_eval_shape(function, params)
@@ -421,6 +431,10 @@ def check_schedule(schedule: Callable, total: int) -> None:
     require(
         getattr(value, "shape", None) == (),
         f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
+    )
+    require(
+        not jnp.issubdtype(value.dtype, jnp.complexfloating),
+        f"A schedule must return a real number for a step: it returns {value.dtype}.",
     )
     steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
     with jax.enable_x64(True):

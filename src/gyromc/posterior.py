@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, require
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
@@ -179,8 +180,7 @@ class Posterior(Records[PosteriorMean], Shown):
         """Draws with equal weights, for packages that know no weights."""
         rng = np.random.default_rng(seed)
         flat = self.draws.reshape(-1, self.draws.shape[-1])
-        ticks = (np.arange(count) + rng.random()) / count
-        return flat[rng.permutation(np.searchsorted(np.cumsum(self.weights.ravel()), ticks).clip(max=len(flat) - 1))]
+        return flat[rng.permutation(systematic(self.weights.ravel(), count, rng))]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the draws as plain values, for JSON."""

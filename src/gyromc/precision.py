@@ -19,9 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from gyromc.compilation import keep_compiled
+
 __all__ = ["fresh", "owned", "private"]
 
 JITTED = type(jax.jit(lambda: None))
+# Every part that compiles imports this one: here is the first moment at which JAX is there, and nothing is compiled yet.
+keep_compiled()
 _MADE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -51,12 +55,14 @@ def private(function: Callable) -> Callable:
         return function
     try:
         made = _MADE.setdefault(function, {})
-    except TypeError:  # not hashable, or no weak references: made anew for each trace
+    # Not hashable, or no weak references: made anew for each trace.
+    except TypeError:
         made = {}
     x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds its settings at run time
     seen, found = made.get(x64, ((), None))
     if found is None or not _same(seen, arrays):
-        found = _Renewal(names).of(function)  # the first time, or a name refers to another array by now
+        # The first time, or a name refers to another array by now.
+        found = _Renewal(names).of(function)
         made[x64] = arrays, found
     return found
 
@@ -95,7 +101,8 @@ def owned(function: Callable) -> Callable:
     """
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial | JITTED):
         return function
-    if jax.tree.leaves(function) != [function]:  # a pytree: its arrays are known to JAX
+    # A pytree: its arrays are known to JAX.
+    if jax.tree.leaves(function) != [function]:
         return function
     names = getattr(_unwrapped(function), "__globals__", {})
     arrays = tuple(_arrays(function, names, set()))

@@ -143,7 +143,7 @@ ARGUMENTS = {
         "`num_classes`|classes would take .* GiB",
         ("none",),
     ),
-    "Gaussian tau": (O.Gaussian, "`tau`", tuple(set(REAL) - {"negative"})),
+    "Gaussian tau": (O.Gaussian, "`tau`", tuple(set(REAL) - {"negative", "1e308"})),
     "Minibatch size": (O.Minibatch, "`size`", ()),
     "Minibatch replace": (lambda v: O.Minibatch(1, v), "`replace`", ("true",)),
     "ControlVariate size": (O.ControlVariate, "`size`", ()),

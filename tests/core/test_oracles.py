@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.shape.modes import find_mode
+from gyromc.approx.modes import find_mode
 from support.values import SUMS as TARGETS
 from support.values import THETA, logistic, spd
 from support.zscores import largest, mean_score, proportion_score, second_moment_scores

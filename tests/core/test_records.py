@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.prediction.methods import Kind, Method
+from gyromc.prediction.answers import Kind, Method
 from gyromc.records import Column, Records
 
 

@@ -140,13 +140,13 @@ def test_engines_run_where_nothing_can_be_written(tmp_path):
 def base(tmp_path, monkeypatch):
     """A fresh place for the cache."""
     monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path / "base"))
-    compiled.private_folder.cache_clear()
+    compiled.kernel_folder.cache_clear()
     yield tmp_path / "base"
-    compiled.private_folder.cache_clear()
+    compiled.kernel_folder.cache_clear()
 
 
 def test_kernels_are_stored_in_a_folder_of_the_user_alone(base):
-    folder = compiled.private_folder()
+    folder = compiled.kernel_folder()
     assert folder is not None
     assert Path(folder).parent == base
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
@@ -172,7 +172,7 @@ def test_kernels_are_not_stored_where_others_can_write(base, fault, monkeypatch)
     if fault == "foreign":
         monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     with pytest.warns(gm.GyromcWarning, match="others can write"):
-        assert compiled.private_folder() is None
+        assert compiled.kernel_folder() is None
     assert compiled.stored(lambda x: x + 1)(1) == 2
     assert not list(base.rglob("*.nbi"))
 

@@ -9,8 +9,7 @@ from scipy import linalg
 import gyromc as gm
 from gyromc.errors import InvalidInput
 from gyromc.prediction.exact import closed_forms as cf
-from gyromc.prediction.exact.closed_forms import fluctuation_constant
-from gyromc.prediction.exact.mehler import ridge_constants
+from gyromc.prediction.exact.closed_forms import fluctuation_constant, ridge_constants
 from support.values import J1, U, skew, wishart
 
 seeds = st.integers(0, 2**32 - 1)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.prediction.poisson.panels import refined
-from gyromc.shape.importance import Sample
+from gyromc.approx.sample import Sample
+from gyromc.prediction.poisson.quadrature import refined
 from gyromc.show.tables import Table
 from support import rough
 

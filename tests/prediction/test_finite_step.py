@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.approx.sample import Sample
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.grid import grid_chain
 from gyromc.prediction.poisson.plug_in import plug_in
 from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
-from gyromc.shape.importance import Sample
 from support.exact import line_average
 from support.values import on_cosine, on_normal, skew
 

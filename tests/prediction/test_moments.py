@@ -7,10 +7,8 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
-from gyromc.prediction.exact import lifted
 from gyromc.prediction.exact.chain import lift, linear_chain
-from gyromc.prediction.exact.law import ridge_mean
-from gyromc.prediction.exact.moments import exact_moments, why_not_exact
+from gyromc.prediction.exact.moments import exact_moments, ridge_mean, second_moments, why_not_exact
 from support import exact
 from support.values import J1, U, skew, wishart
 from support.zscores import largest, z_scores
@@ -181,7 +179,7 @@ def test_variance_approaches_v_over_eta_plus_floor():
         chain = linear_chain(plan)
         w = np.linalg.solve((np.eye(chain.size) - chain.M).T / 0.004, lift(u, chain.size))
         V = 2 * w @ dynamics.D @ w
-        stationary = lifted.second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
+        stationary = second_moments(chain, 2**20)[np.ix_([0, 1, 2, -1], [0, 1, 2, -1])]
         noise = np.einsum("iajb,ab->ij", chain.noise.tensor, stationary)
         s = np.linalg.solve(K, u) @ noise @ np.linalg.solve(K, u)
         # What is left of the start is O(1/(Nη)) of the whole.

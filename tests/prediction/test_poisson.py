@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.approx.sample import Sample
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import linear_chain
-from gyromc.prediction.exact.mehler import ridge_constants
+from gyromc.prediction.exact.closed_forms import ridge_constants
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import plug_in
-from gyromc.shape.importance import Sample
 from support.values import J1, U, skew, wishart
 from support.zscores import largest, score
 

@@ -8,16 +8,16 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 import gyromc as gm
-from gyromc.prediction.exact import lifted
+from gyromc.prediction.answers import Kind
+from gyromc.prediction.exact import moments
 from gyromc.prediction.exact.chain import linear_chain
 from gyromc.prediction.exact.moments import exact_moments
+from gyromc.prediction.finite_step import Residuals
 from gyromc.prediction.grid import grid_chain
-from gyromc.prediction.methods import Kind
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import Fitted
-from gyromc.prediction.residuals import Residuals
-from gyromc.prediction.scheme_effects import gaussian_variance
 from gyromc.prediction.stability import advice, stability
+from gyromc.prediction.step_effects import gaussian_variance
 from support.values import logistic, skew, wishart
 
 BETA = 1.2
@@ -283,8 +283,8 @@ def test_mini_batches_lower_the_limit_of_every_scheme():
     assert found.largest_step_size < stability(plan.replace(oracle=gm.oracles.Exact())).largest_step_size
     for share, stable in ((0.99, True), (1.01, False)):
         chain = linear_chain(plan.replace(step_size=share * found.largest_step_size))
-        moments = lifted._phi(chain)  # of (y, 1): the entry of 1 has the eigenvalue 1
-        radius = np.sort(np.abs(np.linalg.eigvals(moments)))[::-1]
+        squares = moments._phi(chain)  # of (y, 1): the entry of 1 has the eigenvalue 1
+        radius = np.sort(np.abs(np.linalg.eigvals(squares)))[::-1]
         assert (radius[0] < 1 + 1e-9) == stable
 
 

@@ -11,9 +11,7 @@ import gyromc as gm
 from gyromc.martingale import martingale
 from gyromc.observables import Ridge
 from gyromc.prediction.exact.chain import lift, linear_chain
-from gyromc.prediction.exact.increments import linear_change
-from gyromc.prediction.exact.law import ridge_mean
-from gyromc.prediction.exact.moments import exact_moments
+from gyromc.prediction.exact.moments import exact_moments, linear_change, ridge_mean
 from gyromc.schemes import integrators
 from support import exact
 from support.values import skew, wishart

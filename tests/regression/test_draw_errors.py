@@ -51,6 +51,6 @@ def test_a_fit_states_them():
 
 def test_draws_that_were_picked_from_few_have_larger_errors():
     posterior = type("Posterior", (), {"count": 2000})()
-    make = lambda worth: Sampled(posterior, "", np.zeros(1), np.zeros(1), np.zeros(1), effective=worth).scarcity
+    make = lambda worth: Sampled(posterior, "", *np.zeros((4, 1)), effective=worth).scarcity
     assert make(500.0) == 2
     assert make(4000.0) == make(None) == 1

@@ -7,11 +7,11 @@ import pytest
 from scipy import special
 
 import gyromc as gm
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.datasets import heart
 from gyromc.regression import sampling
 from gyromc.regression.fit import fit
 from gyromc.regression.standardised import Units
-from gyromc.shape.laplace import Laplace, inverse_root
 from gyromc.targets.likelihoods import contrasts
 
 
@@ -27,8 +27,8 @@ def quadrature(target, width=9.0, points=401):
     center = gm.Model(target).laplace
     root = np.linalg.cholesky(np.linalg.inv(center.precision))
     axis = np.linspace(-width, width, points)
-    theta = center.mode + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ root.T
-    w = np.exp(-target.potentials(theta) + target.potentials(center.mode[None]))
+    theta = center.mean + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ root.T
+    w = np.exp(-target.potentials(theta) + target.potentials(center.mean[None]))
     w /= w.sum()
     mean = w @ theta
     return mean, np.sqrt(w @ (theta - mean) ** 2), theta, w
@@ -38,7 +38,7 @@ def weighted(target, center, draws):
     """Draws around a Gaussian with importance weights, and the function of (T, t₀) that gives mean, sd and error of Tθ + t₀."""
     half = np.random.default_rng(0).standard_normal((draws // 2, target.dim))
     x = np.concatenate([half, -half])
-    theta = center.mode + 1.05 * x @ inverse_root(center.precision).T
+    theta = center.mean + 1.05 * x @ inverse_root(center.precision).T
     log_w = 0.5 * np.sum(x**2, axis=1) - target.potentials(theta)
     w = np.exp(log_w - log_w.max())
     w /= w.sum()
@@ -222,7 +222,7 @@ def test_the_heart_data_against_importance_sampling():
     X, y = table.predictors, table.disease
     found = fit(X, y, "logistic", prior_scale=1.0, effort=0.01, num_draws=2**14)
     target, shape = found.target, gm.Model(found.target).gaussian_fit
-    moments, theta, w = weighted(target, Laplace(shape.mean, shape.precision), 100_000)
+    moments, theta, w = weighted(target, GaussianApproximation(shape.mean, shape.precision, "the fit"), 100_000)
     assert 1 / np.sum(w**2) > 20_000
     mean, sd, error = moments(*found.posterior.units.coefficients(np.eye(1)))
     stated = np.array([c.error for c in found.coefficients])

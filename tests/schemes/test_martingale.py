@@ -13,7 +13,7 @@ from gyromc import martingale as module
 from gyromc.dynamics import augment
 from gyromc.engines import limits
 from gyromc.martingale import martingale
-from gyromc.prediction.shared import Answer
+from gyromc.prediction.answers import Answer
 from gyromc.statistics.errors import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
 from support.values import in_chunks

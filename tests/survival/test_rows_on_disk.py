@@ -12,7 +12,7 @@ import pytest
 import gyromc as gm
 from damages import digest
 from gyromc.data import Batches, Mapped, Parquet, Sequenced
-from gyromc.data.prints import BLOCK, BLOCKS
+from gyromc.data.source import PRINT_BLOCKS, PRINT_BYTES
 from gyromc.engines import loop
 from gyromc.engines.scan.feeding import is_fed
 from gyromc.targets import streamed
@@ -172,7 +172,7 @@ def test_a_file_that_was_changed_is_refused_with_the_difference(name, saved, tmp
 
 def test_which_changes_a_fingerprint_notices(tmp_path):
     """The first byte of the numbers, the last one and one in the middle block, not one between two blocks."""
-    rows = np.zeros((BLOCK * BLOCKS, 2), np.float32)
+    rows = np.zeros((PRINT_BYTES * PRINT_BLOCKS, 2), np.float32)
     print_of = lambda: written(tmp_path, rows, rows[:, 0]).to_archive()["X"].sha256
     before = print_of()
     found = {}
@@ -180,8 +180,8 @@ def test_which_changes_a_fingerprint_notices(tmp_path):
     for name, byte in {
         "first": 128,
         "last": size - 4,
-        "block": 31 * (size - BLOCK) // 63,
-        "between": 2 * BLOCK,
+        "block": 31 * (size - PRINT_BYTES) // 63,
+        "between": 2 * PRINT_BYTES,
     }.items():
         rows.flat[(byte - 128 + 3) // 4] = 1.0
         found[name] = print_of() != before

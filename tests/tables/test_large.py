@@ -39,7 +39,7 @@ def written(folder, family, **more):
 
 
 def test_one_pass_learns_the_columns(monkeypatch):
-    monkeypatch.setattr("gyromc.data.passes.BLOCK_NUMBERS", 333)
+    monkeypatch.setattr("gyromc.data.source.BLOCK_NUMBERS", 333)
     found = learn(Batches([(X[:1700], Y["linear"][:1700]), (X[1700:], Y["linear"][1700:])], N), sample=50)
     every = np.concatenate([X, Y["linear"][:, None]], axis=1)
     assert np.allclose(found.mean, every.mean(axis=0), rtol=1e-12)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.approx.modes import ModeSettings
 from gyromc.data import Batches, Mapped, Sequenced
 from gyromc.evaluation import doubled
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
@@ -39,7 +40,7 @@ def pair(family, kind=Counted):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sums_are_those_in_memory(family, monkeypatch):
-    monkeypatch.setattr("gyromc.data.passes.BLOCK_NUMBERS", 100)  # 19 blocks
+    monkeypatch.setattr("gyromc.data.source.BLOCK_NUMBERS", 100)  # 19 blocks
     streamed, memory = pair(family)
     for rows in (ROWS, ROWS[:1]):
         assert np.allclose(streamed.potentials(rows), memory.potentials(rows), rtol=1e-12)
@@ -53,8 +54,7 @@ def test_sums_are_those_in_memory(family, monkeypatch):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_mode_anchor_and_curvature_take_few_passes(order, monkeypatch):
-    monkeypatch.setattr("gyromc.shape.modes.ENOUGH", 200)
-    monkeypatch.setattr("gyromc.shape.modes.PER_PARAMETER", 10)
+    monkeypatch.setattr("gyromc.approx.modes.SETTINGS", ModeSettings(enough=200, per_parameter=10))
     streamed, memory = pair("logistic")
     streamed.source.passes = 0
     model = gm.Model(streamed)

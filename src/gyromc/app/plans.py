@@ -1,21 +1,30 @@
-"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`."""
+"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`.
+
+`run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
+"""
 
 import difflib
+import io
+import os
+import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gyromc.app.distributed import Coordinator, Distributed, Processes, ProcessId, Wait, is_first, join, wait_for_first
 from gyromc.app.output import Json, answer, print_json
+from gyromc.errors import GyromcWarning
 
 if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.results import Run
+    from gyromc.tuning.tuned import Tuned
 
 __all__ = ["find", "register"]
 
-INTERRUPTED = 130  # the status after Ctrl-C
+INTERRUPTED = 130
+"""The status after Ctrl-C."""
 
 What = Annotated[
     str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
@@ -25,6 +34,39 @@ AllowImport = Annotated[
     typer.Option("--allow-import", help="Import the modules of functions named in the file, which runs their code."),
 ]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
+
+PANEL = "Several processes"
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed",
+        help="Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand.",
+        rich_help_panel=PANEL,
+    ),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        help="HOST:PORT of process 0; left out: GYROMC_COORDINATOR, or what the launcher says.", rich_help_panel=PANEL
+    ),
+]
+ProcessId = Annotated[
+    int | None,
+    typer.Option(
+        help="Which process this is, from 0; left out: GYROMC_PROCESS_ID, or what the launcher says.",
+        rich_help_panel=PANEL,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        help="How many processes there are; left out: GYROMC_PROCESSES, or what the launcher says.",
+        rich_help_panel=PANEL,
+    ),
+]
+Wait = Annotated[
+    float, typer.Option(help="Seconds to wait for the other processes at the start.", rich_help_panel=PANEL)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -143,7 +185,7 @@ def continue_(
     wait: Wait = 300,
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
-    from gyromc.checks import require
+    from gyromc.checks import require, whole
     from gyromc.io.saved import load
     from gyromc.results import Run
     from gyromc.show.files import require_output
@@ -154,6 +196,8 @@ def continue_(
     require(
         isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
     )
+    require(steps is not None or run.partial, "This run is complete: say with `--steps` how many more steps to make.")
+    steps = None if steps is None else whole(steps, "--steps", least=1)
     _finish(run.continue_(steps), save, json)
 
 
@@ -162,12 +206,14 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
     from gyromc.show.interruption import unhurried
     from gyromc.show.progress import say
 
-    with unhurried():  # after Ctrl-C too, the steps that were made are not lost
+    # After Ctrl-C too, the steps that were made are not lost.
+    with unhurried():
         try:
             if save is not None and is_first():
                 result.save(save)
                 say(f"wrote {save}")
-        finally:  # what was computed is printed where it cannot be written, too
+        # What was computed is printed where it cannot be written, too.
+        finally:
             if is_first():
                 answer(json, result.to_dict(), result)
         wait_for_first()
@@ -195,7 +241,6 @@ def tune(
     json: Json = False,
 ) -> None:
     """Choose the sampler and step size with the smallest error for a budget: the plan's own when none is given."""
-    from gyromc.app.accounts import page
     from gyromc.checks import require
     from gyromc.extras import require_extra
     from gyromc.io.planfiles import text_of
@@ -218,6 +263,60 @@ def tune(
         write_atomically(save, text_of(tuned.plan, Path(what), save))
         say(f"wrote {save}")
     if html is not None:
-        write_atomically(html, page(tuned, what))
+        write_atomically(html, _account(tuned, what))
         say(f"wrote {html}")
     answer(json, tuned.to_dict(), tuned)
+
+
+def _account(tuned: "Tuned", what: str) -> str:
+    """The account of a tuning as a page; `what` is the plan file or experiment that was tuned."""
+    from gyromc import __version__
+    from gyromc.show.pages import environment
+
+    template = environment("gyromc.app").get_template("tune.html.j2")
+    return template.render(what=what, account=tuned._repr_html_(), version=__version__)
+
+
+def join(
+    distributed: bool, coordinator: str | None, process_id: int | None, processes: int | None, wait: float
+) -> bool | None:
+    """Connect to the other processes where that is asked for; returns `progress` for `run`: False where nothing is shown."""
+    if not distributed and (coordinator, process_id, processes) == (None, None, None):
+        return None
+    from gyromc.processes import start
+
+    _keep_output()
+    start(coordinator, processes, process_id, timeout=wait)
+    if is_first():
+        return None
+    # Process 0 has the same ones.
+    warnings.simplefilter("ignore", GyromcWarning)
+    return False
+
+
+def is_first() -> bool:
+    """Whether this process prints and writes: the only one, or process 0."""
+    from gyromc.processes import index
+
+    return index() == 0
+
+
+def wait_for_first() -> None:
+    """Wait until process 0 has written its files: it loses the run where another process ends before that."""
+    from gyromc.processes import agree
+
+    agree(None)
+
+
+def _keep_output() -> None:
+    """Send what libraries write to standard output to standard error, so that output has the answer alone.
+
+    Gloo, through which processors exchange arrays, writes a line there when processes connect.
+    """
+    try:
+        kept = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Streams of a test, which no library writes to.
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return
+    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115  # for the whole process

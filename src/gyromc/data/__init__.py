@@ -7,11 +7,9 @@ takes. Every source can be read from beginning to end, block after block, while 
 """
 
 from gyromc.data.batches import Batches, Sequenced
-from gyromc.data.mapped import Mapped
+from gyromc.data.mapped import Mapped, random_access, store
 from gyromc.data.parquet import Parquet
-from gyromc.data.passes import over_blocks, prefetched
-from gyromc.data.source import RowSource
-from gyromc.data.storing import random_access, store
+from gyromc.data.source import RowSource, over_blocks, prefetched
 
 __all__ = [
     "Batches",

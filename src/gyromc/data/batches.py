@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import cause, require, shown, whole
 from gyromc.data.source import RowSource, as_block
+from gyromc.errors import InvalidInput
 
 __all__ = ["Batches", "Sequenced"]
 
@@ -34,6 +35,10 @@ class Sequenced(RowSource):
         self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"
     ):
         self.records, self.pair, self.name = records, pair or (lambda record: record), name
+        require(
+            hasattr(records, "__len__") and hasattr(records, "__getitem__"),
+            f"`records` must be a sequence, with `len(records)` and `records[i]`: got {shown(records)}.",
+        )
         self.num_rows = len(records)
         require(self.num_rows > 0, f"{name} are empty: one at least is needed.")
         self.num_columns = self._rows(range(1), None)[0].shape[1]
@@ -48,8 +53,11 @@ class Sequenced(RowSource):
         return X.reshape(*index.shape, -1), y.reshape(index.shape)
 
     def _rows(self, numbers: Iterable[int], columns: int | None):
-        pairs = [self.pair(self.records[i]) for i in numbers]
-        X, y = np.asarray([np.asarray(x) for x, _ in pairs]), np.asarray([np.asarray(y) for _, y in pairs])
+        try:
+            pairs = [self.pair(self.records[i]) for i in numbers]
+            X, y = np.asarray([np.asarray(x) for x, _ in pairs]), np.asarray([np.asarray(y) for _, y in pairs])
+        except (TypeError, ValueError, LookupError) as error:
+            raise InvalidInput(f"A record of {self.name} cannot be read as a pair (x, y): {cause(error)}.") from error
         return as_block(X, y, self.name, next(iter(numbers)), columns)
 
 
@@ -75,6 +83,10 @@ class Batches(RowSource):
     """
 
     def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
+        require(
+            callable(batches) or isinstance(batches, Iterable),
+            f"`batches` must yield pairs (X, y), or be a function that returns what does: got {shown(batches)}.",
+        )
         again = batches if callable(batches) else lambda: iter(batches)
         self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
         require(
@@ -82,7 +94,11 @@ class Batches(RowSource):
             f"{name} can be iterated once only. Pass what makes the iterator, such as the DataLoader itself or a function.",
         )
         self._again: Callable[[], Iterable] = again
-        first = next(iter(again()), None)
+        made = again()
+        require(
+            isinstance(made, Iterable), f"`batches` must return what yields pairs (X, y): it returned {shown(made)}."
+        )
+        first = next(iter(made), None)
         require(first is not None, f"{name} yield nothing.")
         X, _ = self._pair(first, 0, None)
         self.num_columns = X.shape[1]

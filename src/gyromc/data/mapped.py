@@ -2,33 +2,40 @@
 
 Passes over all rows read blocks into buffers. Single rows come from a memory map where many are read, else from reads of one row
 each: a page of a file that was touched through a map counts as resident memory of the process, although the system takes it back
-when it needs it, and one row can make two megabytes resident. `release` gives all pages back.
+when it needs it, and one row can make two megabytes resident. `release` gives all pages back. `store` writes any other source as
+such files, in one pass.
 """
 
 import concurrent.futures
 import functools
 import mmap
 import os
+import shutil
+import tempfile
 import threading
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, whole
-from gyromc.data.passes import num_threads
-from gyromc.data.prints import FilePrint, file_print
-from gyromc.data.source import RowSource
+from gyromc.checks import cause, one_of, read_path, require, whole
+from gyromc.data.source import FilePrint, RowSource, block_rows, file_print, most_threads, prefetched
 from gyromc.errors import InvalidInput
+from gyromc.show.files import require_writable
+from gyromc.show.progress import say
 
-__all__ = ["Mapped"]
+__all__ = ["Mapped", "random_access", "store"]
 
-AROUND = (
-    2**21
-)  # bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole
+AROUND = 2**21
+"""Bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole."""
 RESIDENT = 2**28  # bytes
-KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept,
-SMALL = 64  # and with more rows than this in a batch, whose reading would take most of a step
-LEAST_AT_ONCE = 2**11  # rows that a thread reads at once
+KEEP = 1.0
+"""With more single rows to read than this times N, all pages are kept."""
+SMALL = 64
+"""So they are with more rows in a batch than this: to read them one by one would take most of a step."""
+LEAST_AT_ONCE = 2**11
+"""Rows that a thread reads at once."""
 
 
 class Mapped(RowSource):
@@ -72,7 +79,8 @@ class Mapped(RowSource):
         self.num_rows, self.num_columns = self._X.shape
         self.resident = None if resident is None else whole(resident, "resident", least=AROUND)
 
-    NOT_COMPARED = ("resident",)  # by what way rows are read changes no number
+    # By what way rows are read changes no number.
+    NOT_COMPARED = ("resident",)
 
     def to_archive(self):
         return {"X": self._X.fingerprint(), "y": self._y.fingerprint(), "resident": self.resident}
@@ -132,7 +140,7 @@ class Mapped(RowSource):
         if not (keep or self.resident is None) and self.descriptor >= 0:
             return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
         X, y = out or self.buffer(len(flat))
-        at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * num_threads())))
+        at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * most_threads())))
 
         def part(i: int) -> None:
             np.take(self.X, flat[i : i + at_once], axis=0, out=X[i : i + at_once], mode="clip")
@@ -161,22 +169,22 @@ class Mapped(RowSource):
 @functools.cache
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
     """The threads that read single rows."""
-    return concurrent.futures.ThreadPoolExecutor(num_threads(), thread_name_prefix="rows")
+    return concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows")
 
 
 class _File:
     """One .npy file: read in blocks, or mapped."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         self.file = self.path.open("rb")
         try:
             version = np.lib.format.read_magic(self.file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, fortran, self.dtype = read(self.file)
-        except ValueError as error:
-            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {error}") from None
+        except Exception as error:  # NumPy reads a header as Python code: it may raise anything
+            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
         require(
             (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
             f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
@@ -232,7 +240,8 @@ class _File:
 
     def map(self) -> np.ndarray:
         if self.mapped is None:
-            with self.lock:  # of the open file: another one may have its name by now
+            # Of the open file: another one may have its name by now.
+            with self.lock:
                 self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]  # NumPy takes open files too
         return self.mapped.view(np.ndarray)
 
@@ -240,3 +249,67 @@ class _File:
         own = getattr(self.mapped, "_mmap", None)
         if own is not None and hasattr(own, "madvise"):
             own.madvise(mmap.MADV_DONTNEED)
+
+
+def store(source: RowSource, folder: str | Path, dtype: str = "float32", resident: int | None = RESIDENT) -> Mapped:
+    """Write all rows to `folder`/X.npy and y.npy, and return them as a source; one pass, nothing is held in memory.
+
+    **Arguments:**
+
+    - `source`: the rows.
+    - `folder`: where to; it is made if it does not exist, and files of these names in it are replaced when all is written.
+    - `dtype`: `"float32"` or `"float64"`, of X and y.
+    - `resident`: as for `Mapped`.
+
+    ```python
+    import tempfile
+    import numpy as np
+    import gyromc as gm
+    with tempfile.TemporaryDirectory() as folder:
+        kept = gm.data.store(gm.data.Batches([(np.eye(2), [1, 0])], num_rows=2), folder)
+        assert kept.num_rows == 2 and kept.read(np.array([0]))[1].tolist() == [1.0]
+    ```
+    """
+    folder, kind = read_path(folder), np.dtype(one_of(dtype, ("float32", "float64"), "dtype"))
+    require(isinstance(source, RowSource), f"`source` must be one of `gyromc.data`: got {type(source).__name__}.")
+    require_writable(folder)
+    N, d = source.num_rows, source.num_columns
+    needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
+    require(
+        needed < free,
+        f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.",
+    )
+    unfinished = folder / "X.npy.part", folder / "y.npy.part"
+    with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
+        _header(x_file, (N, d), kind)
+        _header(y_file, (N,), kind)
+        for X, y in prefetched(source.blocks(block_rows(d))):
+            x_file.write(np.ascontiguousarray(X, kind).data)
+            y_file.write(np.ascontiguousarray(y, kind).data)
+    for part in unfinished:
+        part.replace(part.with_suffix(""))
+    return Mapped(folder / "X.npy", folder / "y.npy", resident)
+
+
+def random_access(source: RowSource) -> RowSource:
+    """The source itself where it reads single rows; otherwise a copy in a temporary folder, deleted when it is no longer used.
+
+    The folder is made where `tempfile` makes them: the environment variable `TMPDIR` says where.
+    """
+    if source.reads_rows:
+        return source
+    folder = tempfile.mkdtemp(prefix="gyromc-rows-")
+    size = source.num_rows * (source.num_columns + 1) * 4
+    say(f"writing {source.name} to {folder}, {size / 1e9:.2g} GB, since mini-batches read single rows")
+    try:
+        kept = store(source, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
+    return kept
+
+
+def _header(file: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, described)

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
-from gyromc.data.prints import FilePrint, file_print
-from gyromc.data.source import RowSource
+from gyromc.checks import read_path, require
+from gyromc.data.source import FilePrint, RowSource, file_print
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 
 __all__ = ["Parquet"]
 
-BUFFER = 2**20  # bytes of a column that are read at once; else a whole group of rows would be
+BUFFER = 2**20
+"""Bytes of a column that are read at once; else a whole group of rows would be."""
 
 
 class Parquet(RowSource):
@@ -43,7 +43,7 @@ class Parquet(RowSource):
 
     def __init__(self, path: str | Path, response: str, columns: Sequence[str] | None = None):
         arrow = pyarrow()
-        self.name, self.path = str(path), Path(path)
+        self.name, self.path = str(path), read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         try:
             file = arrow.parquet.ParquetFile(self.path)
@@ -96,7 +96,8 @@ class Parquet(RowSource):
                 yield X, columns[self.response]
                 first += batch.num_rows
                 del batch, columns, X
-        arrow.default_memory_pool().release_unused()  # it keeps as much as a group of rows takes
+        # It keeps as much as a group of rows takes.
+        arrow.default_memory_pool().release_unused()
 
     def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
         if column.null_count:

@@ -112,6 +112,10 @@ def run(
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
     limits.check_length(plan)
+    require(
+        checkpoint is not None or (every, keep) == ("60s", 3),
+        "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
+    )
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
     if processes.count() > 1:
         _together().require_same(plan, options)

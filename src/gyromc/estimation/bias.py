@@ -11,18 +11,17 @@ import math
 
 import numpy as np
 
+from gyromc.approx.pareto import HEAVY
+from gyromc.approx.sample import DRAWS, MOST_PARAMETERS
 from gyromc.checks import require
 from gyromc.engines import run as run_plan
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
-from gyromc.prediction.methods import UNKNOWN, Kind
+from gyromc.prediction.answers import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
-from gyromc.shape.importance import DRAWS
-from gyromc.shape.pareto import HEAVY
-from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gyromc.approx.sample import MOST_PARAMETERS
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.estimation.bias import order_of_bias
@@ -17,7 +18,6 @@ from gyromc.estimation.estimates import Estimate
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.results import Run, flat_draws
-from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.solve.draws import check
 from gyromc.statistics import errors, variances
 from gyromc.statistics.errors import ErrorMethod

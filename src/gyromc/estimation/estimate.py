@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gyromc.approx.sample import Sample
 from gyromc.checks import flag, one_of, require
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
@@ -22,7 +23,6 @@ from gyromc.plan import Plan
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
-from gyromc.shape.importance import Sample
 from gyromc.statistics import errors
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError
 from gyromc.statistics.variances import Spread, lugsail_variance

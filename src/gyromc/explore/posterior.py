@@ -45,7 +45,7 @@ def content() -> dict:
         "source": "Statlog (Heart), UCI Machine Learning Repository, doi:10.24432/C57303, CC BY 4.0",
         "columns": list(COLUMNS),
         "rows": [[float(a), float(b), int(n), int(k)] for (a, b), n, k in zip(rows, count, ones, strict=True)],
-        "mode": laplace.mode.tolist(),
+        "mode": laplace.mean.tolist(),
         "scale": np.sqrt(np.diag(np.linalg.inv(laplace.precision))).tolist(),
     }
 

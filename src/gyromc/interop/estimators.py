@@ -70,9 +70,7 @@ class BayesianEstimator(BaseEstimator):
         found = sample(standard, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
         self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, list(found.warnings)
         self.n_iter_ = 1 if found.account is None else found.account.gradients // found.account.chains
-        sd = found.sd if found.sd is not None else found.posterior.sd()
-        sd = sd if found.exact is None else found.exact.moments()[1]
-        columns = {"": found.mean, "sd_": sd, "std_error_": found.std_error, "bias_": found.bias}
+        columns = {"": found.mean, "sd_": found.sd, "std_error_": found.std_error, "bias_": found.bias}
         for name, values in columns.items():
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number

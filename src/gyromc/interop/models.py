@@ -17,10 +17,12 @@ from gyromc.checks import require
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-__all__ = ["ModelPosterior", "Sites", "differences", "unraveler_of"]
+__all__ = ["ModelPosterior", "Sites", "differences", "element_name", "unraveler_of"]
 
-DIFFERENCE = np.finfo(float).eps ** (1 / 3)  # the step of a central difference that balances rounding and curvature
-LARGEST_REPORTED = 10_000  # numbers of a derived value that is reported without being asked for
+DIFFERENCE = np.finfo(float).eps ** (1 / 3)
+"""The step of a central difference that balances rounding and curvature."""
+LARGEST_REPORTED = 10_000
+"""Numbers of a derived value that is reported without being asked for."""
 
 
 def unraveler_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Callable, int]:
@@ -86,9 +88,8 @@ class ModelPosterior(Target):
     @property
     def coordinate_names(self) -> tuple[str, ...]:
         """The names of the entries of the vector of parameters: `mu`, `theta_decentered[3]`."""
-        element = lambda name, index: f"{name}[{', '.join(map(str, index))}]" if index else name
         shapes = sorted(self.parameters.items())
-        return tuple(element(name, index) for name, shape in shapes for index in np.ndindex(shape))
+        return tuple(element_name(name, index) for name, shape in shapes for index in np.ndindex(shape))
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -148,6 +149,11 @@ class ModelPosterior(Target):
         return params
 
 
+def element_name(site: str, index: tuple[int, ...]) -> str:
+    """An element of an array by name: `tau`, `beta[0]`, `W[1, 2]`, as `gyromc.expect` names them."""
+    return f"{site}[{', '.join(map(str, index))}]" if index else site
+
+
 class Sites(eqx.Module):
     """The function from unconstrained parameters to {site: value}; a pytree, with the model's data in it."""
 
@@ -160,13 +166,15 @@ class Sites(eqx.Module):
     def __call__(self, params):
         """The values at parameters by name, or at a vector."""
         found = self.target.values(self.target.by_site(params), self.names)
-        return OrderedDict((name, found[name]) for name in self.names)  # a pytree in the model's order
+        # A pytree in the model's order.
+        return OrderedDict((name, found[name]) for name in self.names)
 
 
 def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:
     """The derivative of gradients (rows in, rows out) by central differences, made symmetric."""
     steps = DIFFERENCE * np.maximum(1.0, np.abs(theta))
     either = gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
-    with np.errstate(invalid="ignore"):  # not finite where U is not
+    # Not finite where U is not.
+    with np.errstate(invalid="ignore"):
         K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
     return (K + K.T) / 2

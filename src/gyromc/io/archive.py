@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from gyromc import __version__
-from gyromc.checks import cause, require, shown
+from gyromc.checks import cause, read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.io.codec import NUMBERS, Codec
 from gyromc.memory import require_memory
@@ -66,7 +65,7 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
 
     It replaces an archive, and nothing else but in a folder of gyromc's own. Returns the SHA-256 of every member.
     """
-    path = _path(path)
+    path = read_path(path)
     if not own_folder:
         _refuse_others(path)
     packed = codec.pack(value)
@@ -91,7 +90,7 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
 
 def read_archive(path: str | Path) -> Archive:
     """Read a file and check its format, version and checksums."""
-    path = _path(path)
+    path = read_path(path)
     require(path.exists(), f"There is no file {path}.")
     require(not path.is_dir(), f"{path} is a directory: name a file that gyromc saved.")
     require(path.is_file(), f"{path} is a device or a pipe: name a file that gyromc saved.")
@@ -115,14 +114,6 @@ def read_archive(path: str | Path) -> Archive:
             f"{path} is damaged or no file that gyromc saved ({why}). Copy it again, or save it anew."
         ) from None
     return Archive(path, header["kind"], header["written_by"], content, arrays)
-
-
-def _path(given: Any) -> Path:
-    require(isinstance(given, str | os.PathLike), f"The path of a file is needed: got {shown(given)}.")
-    require(
-        "\0" not in os.fspath(given), f"{shown(given)} cannot be a file: its name has a zero byte. Pass another one."
-    )
-    return Path(given)
 
 
 def _refuse_others(path: Path) -> None:

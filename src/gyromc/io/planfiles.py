@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, shown
+from gyromc.checks import read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
@@ -47,7 +47,7 @@ STATEMENT = re.compile(rf"\s*(?:(\[\[?\s*{KEY}(?:\s*\.\s*{KEY})*\s*\]\]?)|({KEY}
 
 def load(path: str | Path, allow_import: bool = False) -> Plan:
     """Read the plan in a TOML file; paths of data files in it are relative to its folder."""
-    path = Path(path)
+    path = read_path(path)
     require(is_file(path), f"There is no plan file {shown(str(path))}.")
     try:
         text = path.read_text(encoding="utf-8-sig")

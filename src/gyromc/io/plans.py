@@ -19,7 +19,7 @@ import numpy as np
 
 from gyromc import __version__
 from gyromc.data import RowSource
-from gyromc.data.prints import FilePrint
+from gyromc.data.source import FilePrint
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import shaped

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.checks import numbers, require, shown
+from gyromc.checks import EXTREME, numbers, require, shown
 from gyromc.targets import SumOverData, Target
 
 
@@ -85,6 +85,7 @@ class Gaussian(Oracle):
     def __init__(self, tau: float):
         self.tau = numbers(tau, "tau")
         require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {shown(tau)}.")
+        require(self.tau < EXTREME, f"`tau` must be below {EXTREME:g}, so that float64 holds τ²: got {shown(tau)}.")
 
     def draw(self, key, target, num_chains, dim, dtype):
         return jax.random.normal(key, (num_chains, dim), dtype)

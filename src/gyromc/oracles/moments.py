@@ -2,7 +2,7 @@
 
 Input: a target over vectors, an oracle prepared for it, and rows of θ. Output: arrays with one entry per row, or the mean of the
 covariance over the rows. For mini-batches they are averages over the data, at most `MOST_DATA` of them for each row. Where the
-noise is quadratic in θ, `prediction.exact.noise` knows more.
+noise is quadratic in θ, `prediction.exact.chain` knows more.
 """
 
 import equinox as eqx

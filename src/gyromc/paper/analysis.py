@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from gyromc.approx.sample import Expectation, expectation
 from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.cache import Piece
 from gyromc.paper.catalogue import Experiment, PaperProblem, Profile, with_choices
 from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse, rmse_ratio
-from gyromc.shape.importance import Expectation, expectation
 from gyromc.targets import LogisticRegression
 
 
@@ -278,7 +278,8 @@ ABOUT = {
 }
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-Ratios = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, and the ends of their intervals
+Ratios = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Values, and the ends of their intervals."""
 
 
 def variants(experiment: Experiment) -> list[Experiment]:

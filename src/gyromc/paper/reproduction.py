@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyromc.approx.sample import Expectation
 from gyromc.checks import require
 from gyromc.paper.analysis import Measured, Varied, analyse, predictive_reference
 from gyromc.paper.cache import Cache
@@ -19,7 +20,6 @@ from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, 
 from gyromc.paper.claims import Bootstrap
 from gyromc.paper.computation import Computation, Outcome, forecast
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
-from gyromc.shape.importance import Expectation
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress

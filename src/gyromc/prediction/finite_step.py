@@ -1,22 +1,36 @@
-"""Moments of one chain's average at the plan's own step size, for targets that are not Gaussian.
+"""Moments of one chain's average at the plan's own step size, for targets that are not Gaussian; what a martingale leaves.
 
 Input: V, μ(h), the first effects of the step size, the stability. Output: an `Averaged`. Up to two coupled coordinates the
 chain's own stationary law is computed on a grid, or on grids at larger steps from which terms of second order follow. Otherwise
 bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian
 (for balanced noise, which has none there: times how far the target is from a Gaussian).
+
+`Residuals` takes a plan with `martingale=True` and a weighted sample of the posterior, and returns N·Var of the corrected
+average. With φ the control variate's function, y⁺ = Ay + B(∇H + δ) + Cξ and ȳ⁺ = Ay + B∇H,
+    h(y_k) - ψ_k = const + φ(y_k) - φ(y_{k+1}) + ρ(y_k) + χ_k,
+ρ = h - φ(y) + φ(ȳ⁺) the residual of the Poisson equation (0 on a Gaussian), χ the part of φ's increment that δ makes. The first
+difference leaves a boundary, ρ has the variance of an average of its own, and χ has no correlation in time.
 """
 
 import contextlib
 import dataclasses
+import functools
 import math
 
+import numpy as np
+
+from gyromc.approx.sample import Sample
+from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
+from gyromc.martingale import Martingale, doubled_sum, martingale
 from gyromc.observables import Observable
+from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
+from gyromc.prediction.answers import UNKNOWN, Kind, Method, Number
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
-from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
-from gyromc.prediction.scheme_effects import no_first_order, not_gaussian
+from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.stability import Stability
+from gyromc.prediction.step_effects import no_first_order, not_gaussian
 
 OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
@@ -162,3 +176,96 @@ def _smallest(asked: Asked, grids: Grids) -> tuple[float, GridChain]:
         except InvalidInput:
             at *= 2
     raise InvalidInput("no step size below the stability limit has a grid")
+
+
+POINTS = 500  # at which the oracle's covariance is evaluated
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Left:
+    """What is left of N·Var."""
+
+    residual: float  # what is not Gaussian
+    oracle: float  # the noise of gradients
+    boundary: float  # both ends of a chain
+
+    @property
+    def total(self) -> float:
+        """N·Var of the corrected average."""
+        return self.residual + self.oracle + self.boundary
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Residuals:
+    """The parts that all observables of one plan share."""
+
+    plan: Plan
+    sample: Sample
+
+    @functools.cached_property
+    def _martingale(self) -> Martingale:
+        return martingale(self.plan)
+
+    @functools.cached_property
+    def _states(self) -> tuple[np.ndarray, np.ndarray]:
+        """y and ȳ⁺ at the sample's points, centred; a memory is drawn from its law given z on the nearest Gaussian."""
+        plan, step = self.plan, self.plan.step_matrices
+        fit, rng, d, n = plan.model.gaussian_fit, np.random.default_rng(0), plan.dim, plan.dynamics.size
+        theta = self.sample.theta
+        r = rng.standard_normal((len(theta), n - d))
+        z = np.concatenate([theta - fit.mean, r], axis=1)
+        y = z
+        if plan.state_size > n:
+            M = step.transition(augment(fit.precision, plan.augmented))
+            X = doubled_sum(M, step.C @ step.C.T)
+            onto = np.linalg.solve(X[:n, :n], X[:n, n:])
+            rest = X[n:, n:] - X[n:, :n] @ onto
+            values, basis = np.linalg.eigh((rest + rest.T) / 2)
+            drawn = rng.standard_normal((len(z), len(rest))) * np.sqrt(np.maximum(values, 0.0))
+            y = np.concatenate([z, z @ onto + drawn @ basis.T], axis=1)
+        forces = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+        return y, y @ step.A.T + forces @ step.B.T
+
+    @functools.cached_property
+    def _oracle(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the sample, drawn by weight, and the oracle's covariance at each."""
+        rows = np.random.default_rng(0).choice(len(self.sample.theta), POINTS, p=self.sample.weights)
+        reason = why_no_moments(self.plan.prepared_oracle)
+        if reason is not None:
+            raise InvalidInput(reason)
+        return rows, oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.sample.theta[rows])
+
+    def left(self, name: str, values: np.ndarray, fitted: Fitted) -> Left:
+        """What is left for one observable, given at the sample's points; `fitted` is the plug-in on the same sample."""
+        j = list(self.plan.observables).index(name)
+        found, w = self._martingale, self.sample.weights
+        v, own = found.slope[j], found.owner == j
+        p, weight = found.direction[own], found.weight[own]
+        y, after = self._states
+        phi = y @ v + (y @ p.T) ** 2 @ weight
+        rho = values - phi + after @ v + (after @ p.T) ** 2 @ weight  # T9: 0 on a Gaussian, up to a constant
+        boundary = (2 if self.plan.burn_in else 1) * _variance(w, phi) / self.plan.num_steps
+        return Left(self._residual(rho, fitted), self._noise(v, p, weight), boundary)
+
+    def _residual(self, rho: np.ndarray, fitted: Fitted) -> float:
+        """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), V/η for small η and Var ρ for large."""
+        variance, eta = _variance(self.sample.weights, rho), self.plan.eta
+        V = max(fitted.solve(rho).variance, 0.0)
+        if variance == 0 or V == 0:
+            return variance
+        return variance / math.tanh(eta * variance / V)
+
+    def _noise(self, v: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
+        """E[χ²]: δ with its own covariance at every point, its fourth moments as of a Gaussian."""
+        rows, Sigma = self._oracle
+        if not np.any(Sigma):
+            return 0.0
+        B, after = self.plan.step_matrices.B[:, : self.plan.dim], self._states[1][rows]
+        slope = (v + 2 * ((after @ p.T) * weight) @ p) @ B
+        bend = Sigma.mean(axis=0) @ ((B.T @ p.T) * weight) @ (p @ B)
+        return float(np.mean(np.einsum("si,sij,sj->s", slope, Sigma, slope, optimize=True)) + 2 * np.sum(bend * bend.T))
+
+
+def _variance(weights: np.ndarray, values: np.ndarray) -> float:
+    mean = float(weights @ values)
+    return float(weights @ (values - mean) ** 2)

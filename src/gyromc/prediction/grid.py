@@ -20,9 +20,8 @@ from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import arrive, some_starts
-from gyromc.prediction.methods import Number
-from gyromc.prediction.scheme_effects import brought
+from gyromc.prediction.answers import Number
+from gyromc.prediction.step_effects import arrive, brought, some_starts
 from gyromc.schemes import Balanced
 
 MOST_NODES = 1600
@@ -72,11 +71,11 @@ class _Reduced:
 
     @functools.cached_property
     def mode(self) -> np.ndarray:
-        return np.array([self.plan.model.laplace.mode[i] if i < self.plan.dim else 0.0 for i in self.chosen])
+        return np.array([self.plan.model.mode[i] if i < self.plan.dim else 0.0 for i in self.chosen])
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         """Rows of θ with the chosen coordinates of z; the others at the mode."""
-        rows = np.repeat(self.plan.model.laplace.mode[None], len(z), axis=0)
+        rows = np.repeat(self.plan.model.mode[None], len(z), axis=0)
         rows[:, self.kept] = z[:, self.inside]
         return rows
 

@@ -14,13 +14,11 @@ from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.memory import require_memory
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import leaves
+from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
-from gyromc.prediction.methods import UNKNOWN, Kind, Method, Number
-from gyromc.prediction.reduction import Reduction
-from gyromc.prediction.routes import answer
-from gyromc.prediction.shared import Answer, Shared
+from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
+from gyromc.prediction.step_effects import leaves
 from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
 from gyromc.show.tables import Shown, Table

@@ -6,10 +6,12 @@ behind each. A route that cannot answer raises `InvalidInput` with the reason or
 
 import contextlib
 import dataclasses
+import functools
 import math
 
 import numpy as np
 
+from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
@@ -17,24 +19,72 @@ from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import why_no_moments
 from gyromc.plan import Plan
-from gyromc.prediction.exact import closed_forms, mehler
+from gyromc.prediction.answers import Answer, Kind, Method, Number, Reduction, reduction
+from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
-from gyromc.prediction.exact.law import MOST_STATE, ridge_mean
-from gyromc.prediction.exact.moments import Moments, why_not_exact
-from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, averaged, leading
-from gyromc.prediction.methods import Kind, Method, Number
+from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
+from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, Residuals, averaged, leading
+from gyromc.prediction.grid import Grids
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.reduction import Reduction, reduction, sampled_integral
-from gyromc.prediction.scheme_effects import gaussian_variance
-from gyromc.prediction.shared import Answer, Shared
-from gyromc.shape.trust import MOST_PARAMETERS
+from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.stability import Stability
+from gyromc.prediction.step_effects import StepEffects, gaussian_variance
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
 SHORT = 5.0  # relaxation times V/(2 Var h)
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shared:
+    """What several observables of one plan share, computed when first asked for."""
+
+    plan: Plan
+    sample: Sample | None  # the user's
+    digits: int
+    steady: Stability | None = None
+    _fitted: dict = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def effects(self) -> StepEffects:
+        """First effects of the step size, from the pilot sample."""
+        return StepEffects(self.plan, self.pilot)
+
+    @functools.cached_property
+    def grids(self) -> Grids:
+        """The chain on grids."""
+        return Grids(self.plan)
+
+    def fitted(self, degree: int | None = None) -> plugin.Fitted:
+        """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
+        if degree not in self._fitted:
+            self._fitted[degree] = plugin.Fitted(self.pilot, self.plan.dynamics.D, self.plan.dynamics.Q, degree)
+        return self._fitted[degree]
+
+    @functools.cached_property
+    def pilot(self) -> Sample:
+        """The user's sample, or one drawn around the mode; `InvalidInput` where neither can be trusted."""
+        if self.sample is not None:
+            return self.sample
+        drawn = self.plan.model.trusted_sample_of()
+        if drawn is None:
+            raise InvalidInput(
+                f"no draws around the mode can be trusted: {self.plan.model.why_not_trusted()}; pass `sample`"
+            )
+        return drawn
+
+    @functools.cached_property
+    def residuals(self) -> Residuals:
+        """What martingales leave, over the pilot sample."""
+        return Residuals(self.plan, self.pilot)
+
+    @functools.cached_property
+    def exact(self) -> dict[str, Moments]:
+        """Exact finite-step moments, where there are any."""
+        return exact_moments(self.plan)
 
 
 def answer(shared: Shared, name: str) -> Answer:
@@ -101,7 +151,7 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     base = dataclasses.replace(base, **errors)
     if name in shared.exact:
         return _with_moments(base, shared.exact[name])
-    found = _with_law(plan, _asymptotic(shared, base, h, math.sqrt(mehler.ridge_moments(h, *gaussian)[1])), h)
+    found = _with_law(plan, _asymptotic(shared, base, h, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -122,7 +172,7 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     if why_not_linear(plan) is not None:
         return found
     chain = linear_chain(plan)
-    if not chain.additive and chain.size > MOST_STATE:
+    if not chain.additive and chain.size > MOST_FOLLOWED:
         return found
     assert found.expectation is not None
     mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
@@ -136,8 +186,8 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
 
 def _by_mehler(h: Ridge, u: np.ndarray, shift: float, D, Q, P) -> tuple[Number, Number, Number]:
     """μ, V and V_0 of ρ(uᵀz)."""
-    mu = mehler.ridge_expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
-    return mu, *mehler.ridge_constants(D, Q, P, u, h.rho, shift)
+    mu = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
+    return mu, *closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
 
 
 def _known(found: Number) -> Number:
@@ -253,8 +303,8 @@ def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
     center = plan.model.laplace
     x = np.random.default_rng(0).standard_normal((draws, plan.dim))
     away = np.linalg.solve(np.linalg.cholesky(center.precision).T, x.T).T
-    values = plan.model.values(h, center.mode + away)
-    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mode[None])[0]))
+    values = plan.model.values(h, center.mean + away)
+    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mean[None])[0]))
     if not missed <= (1 - EXPLAINED) * float(np.var(values)):
         raise InvalidInput("the observable is far from linear around the mode: pass `sample`")
 
@@ -263,7 +313,7 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     """V, V_0 and the strictness integral for the Laplace approximation of the target, h linearised at the mode."""
     center = plan.model.laplace
     D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(center.precision, plan.augmented)
-    u = lift(plan.model.value_gradients(h, center.mode[None])[0], len(D))
+    u = lift(plan.model.value_gradients(h, center.mean[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 
@@ -301,3 +351,10 @@ def _floor(plan: Plan, h: Observable, V: float) -> float | None:
     except InvalidInput:  # no Gaussian, or a step size beyond its limit
         return None
     return None if found is None else found.floor(V, plan.eta)
+
+
+def sampled_integral(draws: tuple[np.ndarray, np.ndarray], Q: np.ndarray, poisson: Polynomial) -> tuple[float, float]:
+    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over draws of z with ∇H at each, and its standard error."""
+    z, forces = draws
+    terms = np.sum(poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
+    return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

@@ -1,7 +1,9 @@
 """Stability of a step size: y ← My must contract, for Euler M = I - ηA, A = (D+Q)P, and so must the second moments of y.
 
 Input: a plan. Output: a `Stability` with the contraction factor and the largest stable step size, from the scheme's own M; for
-balanced noise also the step size up to which there is noise left to draw. `advice` returns a sentence.
+balanced noise also the step size up to which there is noise left to draw. A target that is not Gaussian is linearised at its mode
+and away from it: with mean Hessians K̄ along rays from the mode, ∇U(m+s) = K̄s. Where ∇U grows linearly those far out decide; where
+it grows faster, no step size is stable from everywhere, and those at the edge of what a long chain visits are used.
 """
 
 import dataclasses
@@ -13,16 +15,77 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import why_not_linear
+from gyromc.prediction.exact.chain import Noise, batch_factor, oracle_noise, why_not_linear
 from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
-from gyromc.prediction.exact.noise import Noise, batch_factor, oracle_noise
-from gyromc.prediction.growth import growth
-from gyromc.prediction.scheme_effects import noise_limit
-from gyromc.targets import GeneralizedLinear, SumOverData
+from gyromc.prediction.step_effects import noise_limit
+from gyromc.targets import GeneralizedLinear, SumOverData, Target
+
+RAYS = 16
+EDGE = 20.0  # U above its minimum: a chain goes beyond with a probability of about e⁻²⁰
+FAR = (30.0, 100.0)  # radii against that edge
+LINEAR = 1.5  # by which curvature along a ray may rise between them
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Growth:
+    """Mean Hessians away from the mode, and whether ∇U grows faster than linearly."""
+
+    hessians: list[np.ndarray]
+    faster: bool
+
+
+def growth(target: Target, center: GaussianApproximation) -> Growth:
+    """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
+    d = len(center.mean)
+    stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : RAYS // 4].T
+    drawn = np.random.default_rng(0).standard_normal((RAYS // 4, d)) @ inverse_root(center.precision).T
+    v = np.concatenate([stiff, drawn])
+    v = np.concatenate([v, -v]) / np.linalg.norm(np.concatenate([v, v]), axis=1, keepdims=True)
+    edge = _edges(target, center, v)
+    near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *FAR))
+    rises = [b > LINEAR * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
+    chosen = near if any(rises) else far[-1]
+    return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
+
+
+def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
+    """How far along each ray U is `EDGE` above the mode, one column, by bisection."""
+    bottom = target.potentials(center.mean[None])[0]
+    low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
+    rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
+    for _ in range(60):
+        inside = rise(high) < EDGE
+        if not np.any(inside):
+            break
+        low, high = np.where(inside, high, low), np.where(inside, 2 * high, high)
+    for _ in range(20):
+        middle = (low + high) / 2
+        inside = rise(middle) < EDGE
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return low[:, None]
+
+
+def _above(energy: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(energy), energy, np.inf)
+
+
+def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
+    """Curvature along each s, and the Hessian at the mode with the least change (of rank one) that has K̄s = ∇U(m+s)."""
+    with np.errstate(all="ignore"):
+        g = target.gradients(center.mean + s)
+        found = []
+        for step, slope in zip(s, g, strict=True):
+            missing = slope - center.precision @ step
+            along = float(missing @ step)
+            K = center.precision + (np.outer(missing, missing) / along if along else 0.0)
+            found.append((float(slope @ step / (step @ step)), K))
+    return found
+
 
 MAX_DENSE = 1000
 ROUNDING = 1e-12
@@ -198,7 +261,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     if not np.all(np.isfinite(center.precision)):
         return None
     away = growth(plan.flat_target, center)
-    noise, where = _noise_at(plan, center.mode), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    noise, where = _noise_at(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, away.faster)
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]

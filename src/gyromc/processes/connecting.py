@@ -16,12 +16,16 @@ from typing import Any
 from gyromc import __version__
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import listed
 
 __all__ = ["Link", "meet", "wait_for_server"]
 
-PAUSE = 0.2  # seconds between two attempts to connect
-HELLO = 5.0  # seconds in which a connection must say who it is
-LONGEST = 2**16  # bytes of a line
+PAUSE = 0.2
+"""Seconds between two attempts to connect."""
+HELLO = 5.0
+"""Seconds in which a connection must say who it is."""
+LONGEST = 2**16
+"""Bytes of a line."""
 
 
 class Link:
@@ -30,7 +34,8 @@ class Link:
     def __init__(self, connection: socket.socket, index: int = 0, place: str = ""):
         self.connection, self.index, self.place = connection, index, place
         self.buffer = b""
-        self.left: int | None = None  # the status with which the other one said that it ends
+        # The status with which the other one said that it ends.
+        self.left: int | None = None
         self.heard = time.monotonic()
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -152,9 +157,9 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            missing = [i for i in range(1, own["of"]) if i not in found]
+            missing = [str(i) for i in range(1, own["of"]) if i not in found]
             return (
-                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {_listed(missing)}. Look "
+                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {listed(missing, 8)}. Look "
                 "at their messages, and whether they reach this machine; where they need longer, wait longer."
             )
         link = Link(connection)
@@ -164,7 +169,8 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
             continue
         link.index, link.place = hello["index"], hello["place"]
         wrong = _wrong(hello, own, found)
-        found[link.index if link.index not in found else -1] = link  # those who must hear of it too
+        # Those who must hear of it too.
+        found[link.index if link.index not in found else -1] = link
         if wrong:
             return wrong
     return None
@@ -181,7 +187,8 @@ def _wrong(hello: dict[str, Any], own: dict[str, Any], found: dict[int, Link]) -
     known = found.get(hello["index"])
     if known is not None and known.alive():
         before = known.place
-    elif known is not None:  # it ended and was started again
+    # It ended and was started again.
+    elif known is not None:
         del found[hello["index"]]
     if before is not None:
         return f"Two processes have the number {hello['index']}: {before} and {hello['place']}. Give each its own."
@@ -222,8 +229,3 @@ def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> Link
 
 def _version() -> str:
     return __version__
-
-
-def _listed(numbers: list[int], most: int = 8) -> str:
-    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more

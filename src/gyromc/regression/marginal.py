@@ -10,28 +10,45 @@ import dataclasses
 import functools
 
 import numpy as np
-from scipy import linalg, optimize, special
+from scipy import optimize, special
 
+from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.sample import SETTINGS as SAMPLES
+from gyromc.approx.sample import effective_size, systematic, t_proposal
 from gyromc.targets.mixed import MixedRegression
 
-FREEDOM, WIDER = 5.0, 1.1  # of the t-distributions that φ is proposed from, and their scale
-ROUNDS = (300, 600, 3000)  # draws of φ; the last are kept
-STEP = 1e-2  # of difference quotients of log p(φ | y)
-LEAST_CURVATURE = 0.2  # of -log p(φ | y), whose prior has 1
-HEALTHY = 0.1  # share of the draws that their weights must leave
-AT_ONCE = 1_000_000  # entries of matrices held at a time
-MOST_SIZE = 600  # coefficients and deviations, beyond which a Cholesky factor for every φ takes too long
+
+@dataclasses.dataclass(frozen=True)
+class MarginalSettings:
+    """The numbers of the importance sample of φ.
+
+    - `rounds`: draws of φ; the last are kept.
+    - `step`: of difference quotients of log p(φ | y); `least_curvature`: of -log p(φ | y), whose prior has 1.
+    - `at_once`: entries of matrices held at a time.
+    - `most_numbers`: of φ that importance sampling takes; `most_size`: coefficients and deviations, beyond which a Cholesky
+      factor for every φ takes too long.
+    """
+
+    rounds: tuple[int, ...] = (300, 600, 3000)
+    step: float = 1e-2
+    least_curvature: float = 0.2
+    at_once: int = 1_000_000
+    most_numbers: int = 12
+    most_size: int = 600
+
+
+SETTINGS = MarginalSettings()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Weighted:
+class MarginalDraws:
     """What weighted draws of φ say.
 
     **Attributes:**
 
     - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means.
     - `phi`, `v`: draws of equal weight of φ and of coefficients and deviations, φ by systematic resampling.
-    - `worth`: the share of the weighted draws that their weights leave.
+    - `effective`: how many equally weighted draws of φ the weighted ones are worth; `share`: of their number.
     """
 
     mean: np.ndarray
@@ -39,12 +56,19 @@ class Weighted:
     std_error: np.ndarray
     phi: np.ndarray
     v: np.ndarray
-    worth: float
+    effective: float
 
     @property
-    def trusted(self) -> bool:
-        """Whether the weights are even enough."""
-        return self.worth >= HEALTHY
+    def share(self) -> float:
+        """The effective size over the number of draws."""
+        return self.effective / SETTINGS.rounds[-1]
+
+    @property
+    def why_not_trusted(self) -> str | None:
+        """Why the weights are too uneven, or None."""
+        if self.share >= SAMPLES.even_share:
+            return None
+        return f"the effective sample size of {SETTINGS.rounds[-1]} draws of the variances is {self.effective:.0f}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,7 +142,7 @@ class Marginal:
         return sigma, roots, L, g
 
     def _parts(self, phi: np.ndarray) -> list[np.ndarray]:
-        at_once = max(1, AT_ONCE // self.size**2)
+        at_once = max(1, SETTINGS.at_once // self.size**2)
         return [phi[first : first + at_once] for first in range(0, len(phi), at_once)]
 
     def log_densities(self, phi: np.ndarray) -> np.ndarray:
@@ -141,12 +165,11 @@ class Marginal:
         )  # R times
         return back[..., -1], back[..., :-1]
 
-    def sample(self, T: np.ndarray, count: int, seed: int = 0) -> Weighted:
+    def sample(self, T: np.ndarray, count: int, seed: int = 0) -> MarginalDraws:
         """The coefficients Tβ and so many draws."""
         rng, p = np.random.default_rng(seed), T.shape[1]
         phi, weights = self._weighted(rng)
-        ends = np.cumsum(weights)
-        picked = np.minimum(np.searchsorted(ends, (np.arange(count) + rng.random()) / count), len(ends) - 1)
+        picked = systematic(weights, count, rng)
         order, times = rng.permutation(count), np.bincount(picked, minlength=len(phi))
         means, inside, v, done, seen = [], [], np.empty((count, self.size)), 0, 0
         for part in self._parts(phi):
@@ -162,41 +185,34 @@ class Marginal:
         sd, error = np.sqrt(weights @ (np.concatenate(inside) + away**2)), np.sqrt(weights**2 @ away**2)
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]
-        return Weighted(mean, sd, error, drawn, v, float(1 / np.sum(weights**2) / ROUNDS[-1]))
+        return MarginalDraws(mean, sd, error, drawn, v, effective_size(weights))
 
     def _weighted(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws of φ with weights that sum to one, proposed from what the round before has found."""
-        center, precision = self._approximation()
+        center = self._approximation()
         phi, weights = np.zeros((0, self.dim)), np.zeros(0)
-        for count in ROUNDS:
-            phi, log_proposal = proposed(center, precision, count, rng)
+        for count in SETTINGS.rounds:
+            phi, log_proposal = t_proposal(center, count, rng)
             weights = special.softmax(self.log_densities(phi) - log_proposal)
-            center = weights @ phi
-            away, effective = phi - center, 1 / np.sum(weights**2)
-            covariance = (away.T * weights) @ away
-            mixed = (effective * covariance + self.dim * np.linalg.inv(precision)) / (effective + self.dim)
-            precision = np.linalg.inv(mixed)
+            mean, size = weights @ phi, effective_size(weights)
+            covariance = ((phi - mean).T * weights) @ (phi - mean)
+            # The covariance before counts for as many draws as φ has numbers.
+            mixed = (size * covariance + self.dim * np.linalg.inv(center.precision)) / (size + self.dim)
+            center = GaussianApproximation(mean, np.linalg.inv(mixed), "the round before")
         kept = weights > 1e-6 / len(weights)
         return phi[kept], weights[kept] / weights[kept].sum()
 
-    def _approximation(self) -> tuple[np.ndarray, np.ndarray]:
+    def _approximation(self) -> GaussianApproximation:
         """The mode of p(φ | y) and minus the second derivatives of its logarithm there."""
-        steps = STEP * np.eye(self.dim)
+        steps = SETTINGS.step * np.eye(self.dim)
 
         def value_and_slope(x):
             values = -self.log_densities(np.concatenate([x[None], x + steps, x - steps]))
-            return values[0], (values[1 : self.dim + 1] - values[self.dim + 1 :]) / (2 * STEP)
+            return values[0], (values[1 : self.dim + 1] - values[self.dim + 1 :]) / (2 * SETTINGS.step)
 
         mode = optimize.minimize(value_and_slope, np.zeros(self.dim), jac=True, method="BFGS", options={"gtol": 1e-3}).x
         slopes = [value_and_slope(mode + step)[1] - value_and_slope(mode - step)[1] for step in steps]
-        H = np.array(slopes) / (2 * STEP)
+        H = np.array(slopes) / (2 * SETTINGS.step)
         values, basis = np.linalg.eigh((H + H.T) / 2)
-        return mode, (basis * np.maximum(values, LEAST_CURVATURE)) @ basis.T
-
-
-def proposed(center: np.ndarray, precision: np.ndarray, count: int, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of a t-distribution, and its log density there up to a constant."""
-    d = len(center)
-    x = WIDER * rng.standard_normal((count, d)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (count, 1)))
-    phi = center + linalg.solve_triangular(np.linalg.cholesky(precision).T, x.T, lower=False).T
-    return phi, -(FREEDOM + d) / 2 * np.log1p(np.sum(x**2, axis=1) / WIDER**2 / FREEDOM)
+        precision = (basis * np.maximum(values, SETTINGS.least_curvature)) @ basis.T
+        return GaussianApproximation(mode, precision, "the curvature at the mode")

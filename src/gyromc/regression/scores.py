@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from gyromc.approx.pareto import HEAVY, smoothed
 from gyromc.checks import require
-from gyromc.shape.pareto import HEAVY, smoothed
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST_ROWS = 10

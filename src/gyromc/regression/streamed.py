@@ -16,7 +16,7 @@ from scipy import special
 
 from gyromc.checks import one_of, positive, require
 from gyromc.data import RowSource, over_blocks, prefetched, store
-from gyromc.data.passes import block_rows
+from gyromc.data.source import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
 from gyromc.model import Model

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import scipy
 
+from gyromc.approx.sample import MOST_PARAMETERS, Sample
+from gyromc.approx.secondmoments import MatrixEstimate, over_blocks
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning
 from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import mean_covariance
 from gyromc.schemes.pilot import ENOUGH, pilot
-from gyromc.shape.importance import Sample
-from gyromc.shape.secondmoments import MatrixEstimate, over_blocks
-from gyromc.shape.trust import MOST_PARAMETERS
 from gyromc.targets import Target
 from gyromc.targets.regressions import KnownLikelihood
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.approx import secondmoments
+from gyromc.approx.sample import MOST_PARAMETERS
+from gyromc.approx.secondmoments import BlockSums, MatrixEstimate
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.oracles import Exact
-from gyromc.shape import secondmoments
-from gyromc.shape.secondmoments import BlockSums, MatrixEstimate
-from gyromc.shape.trust import MOST_PARAMETERS
 
 __all__ = ["ENOUGH", "MOST_DENSE", "Found", "pilot"]
 

@@ -12,12 +12,13 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import require, shown
+from gyromc.checks import read_path, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
@@ -26,6 +27,7 @@ __all__ = [
     "ResultsFile",
     "csv_text",
     "json_text",
+    "private_folder",
     "require_output",
     "require_writable",
     "results_folder",
@@ -33,7 +35,8 @@ __all__ = [
 ]
 
 UNFINISHED = ".unfinished-"
-NEW = 60  # seconds in which a folder of another process is left alone, locked or not
+NEW = 60
+"""Seconds in which a folder of another process is left alone, locked or not."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -43,7 +46,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
     A symbolic link stays, and the file that it names is written. The file gets the permissions of the one that it replaces, or
     those of the umask. `content` may be a function that writes to an open binary file.
     """
-    place, temporary = Path(os.path.realpath(path)), None
+    place, temporary = Path(os.path.realpath(read_path(path))), None
     try:
         require(
             place.is_file() or not place.exists(), f"Cannot write {path}: a device, a pipe or a directory is there."
@@ -100,7 +103,8 @@ def _refuse_files(directory: Path) -> None:
     for path in (directory, *directory.parents):
         try:
             good = not path.exists() or path.is_dir()
-        except OSError as error:  # such as a name that is too long
+        # Such as a name that is too long.
+        except OSError as error:
             raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
         require(good, f"{path} is a file: pass a directory.")
 
@@ -141,10 +145,12 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
     with locked(folder):
         try:
             yield folder
-            with unhurried():  # all files move, or none
+            # All files move, or none.
+            with unhurried():
                 _move_into_place(folder, path, own)
         except BaseException:
-            with unhurried():  # nothing half-written stays, however slow the disk is
+            # Nothing half-written stays, however slow the disk is.
+            with unhurried():
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
@@ -223,6 +229,30 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return buffer.getvalue()
 
 
+def private_folder(name: str, base: str | None = None) -> Path | str:
+    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence.
+
+    It lies in `base`, or in the user's folder for caches. Nobody else may write to it, or put another in its place.
+    """
+    base = base or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.path.abspath(os.path.expanduser(base)), name)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f"probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+        own, above = folder.lstat(), [parent.stat().st_mode for parent in folder.parents]
+    except OSError as error:
+        return f"{folder}: it cannot be written ({error.strerror})"
+    # Windows: folders of a user are private.
+    if hasattr(os, "getuid"):
+        replaceable = any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in above)
+        mine = stat.S_ISDIR(own.st_mode) and own.st_uid == os.getuid() and not own.st_mode & 0o022
+        if replaceable or not mine:
+            return f"{folder}: it belongs to someone else, or others can write to it"
+    return folder
+
+
 def json_text(content: Any, indent: int | None = None) -> str:
     """Return JSON with letters as they are; NaN and infinity raise `ValueError`."""
     return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
@@ -247,7 +277,7 @@ class ResultsFile:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""
         path = Path(directory) / self.name
         command = self.command.format(directory=directory)
-        require(path.exists(), f"There is no {path}. Run `{command}` first.")
+        require(path.is_file(), f"There is no {path}. Run `{command}` first.")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

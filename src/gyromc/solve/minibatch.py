@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.approx.modes import descend
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
-from gyromc.shape.modes import descend
 from gyromc.solve.chains import ChainSettings, Round
 from gyromc.solve.metric import DenseMetric
 from gyromc.targets import StreamedRegression, SumOverData
@@ -40,6 +40,8 @@ class MinibatchSettings:
       it is the relative error of a plain variance.
     - `most_share`: of the rows that a batch may have; beyond, all rows are read.
     - `fewest`: warm-up rounds: chains start from the Gaussian at the mode.
+    - `first_look`: sampling rounds before the first estimate: the law is near Gaussian, and a million rows were known to 0.0001
+      standard deviations after 60.
     """
 
     least_work: float = 4e5
@@ -50,6 +52,7 @@ class MinibatchSettings:
     noise: float = 0.02
     most_share: float = 0.02
     fewest: int = 4
+    first_look: int = 20
 
 
 SETTINGS = MinibatchSettings()
@@ -65,15 +68,9 @@ class _Moving(NamedTuple):
 
 
 @eqx.filter_jit
-def _noise(target, oracle, theta, keys):
-    """Half the squared difference of two gradients with their own batches, at every point: points × d."""
-    draws = [oracle.draw(key, target, len(theta), theta.shape[1], theta.dtype) for key in keys]
-    first, second = (jax.vmap(lambda t, z: oracle.gradient(target, t, z))(theta, zeta) for zeta in draws)
-    return first - second
+def _round(target, oracle, state, metric, eta, key_data, steps: int):
+    """Steps of all chains, with the states and the gradients that moved them; the key comes as two whole numbers."""
 
-
-@eqx.filter_jit
-def _round(target, oracle, state, metric, eta, key, steps: int):
     def step(carry, key):
         theta, noise = carry
         batch_key, noise_key = jax.random.split(key)
@@ -83,7 +80,7 @@ def _round(target, oracle, state, metric, eta, key, steps: int):
         move = -eta * metric.pull(g) + jnp.sqrt(2 * eta) * 0.5 * (noise + fresh)
         return _Moving(theta + metric.push(move), fresh), (theta, g)
 
-    return jax.lax.scan(step, state, jax.random.split(key, steps))
+    return jax.lax.scan(step, state, jax.random.split(jax.random.wrap_key_data(key_data, impl="threefry2x32"), steps))
 
 
 def serves_minibatches(target: Any, dim: int) -> bool:
@@ -101,9 +98,7 @@ class MinibatchChains:
         self.settings = settings or ChainSettings()
         self.model, self.dim = model, model.dim
         self.rng = np.random.default_rng(seed)
-        with jax.enable_x64(True):
-            self.key = jax.random.key(seed)
-        self.gradients, self.step_size = 0, SETTINGS.step
+        self.gradients, self.step_size, self._rows = 0, SETTINGS.step, 0
         self.warm: list[Round] = []
 
     def begin(self, start: np.ndarray) -> None:
@@ -120,25 +115,30 @@ class MinibatchChains:
         self.gradients += 30 + self.dim
         theta = mode + self.rng.standard_normal((self.settings.chains, self.dim)) @ root.T
         with jax.enable_x64(True):
-            self.target, self.metric = doubled(target), DenseMetric(root)
-            oracle = doubled(oracle)
-            self.key, *keys = jax.random.split(self.key, 3)
-            apart = np.asarray(_noise(self.target, oracle, jnp.asarray(theta), keys)) @ root
-            size = math.ceil(SETTINGS.first_size * max(1.0, float(np.mean(apart**2) / 2) / SETTINGS.noise))
-            if not np.isfinite(apart).all() or size > SETTINGS.most_share * target.num_data:
-                raise NoServiceError(f"{size} rows a step would be needed")
-            self.oracle = eqx.tree_at(lambda o: o.size, oracle, size) if size != oracle.size else oracle
-            noise = self.rng.standard_normal(theta.shape)
-            self.state = _Moving(jnp.asarray(theta), jnp.asarray(noise))
+            self.target, self.metric, self.oracle = doubled(target), DenseMetric(root), doubled(oracle)
+            self.state = _Moving(jnp.asarray(theta), jnp.asarray(self.rng.standard_normal(theta.shape)))
+        # steps of length zero: the gradients at the same points differ by their batches alone
+        gradient = self._moved(0.0)[1] @ root
+        noise = float(np.mean(gradient.var(axis=0, ddof=1)))
+        size = math.ceil(SETTINGS.first_size * max(1.0, noise / SETTINGS.noise)) if math.isfinite(noise) else math.inf
+        if size > SETTINGS.most_share * target.num_data:
+            raise NoServiceError(f"{size} rows a step would be needed")
+        if size != self.oracle.size:
+            self.oracle = eqx.tree_at(lambda o: o.size, self.oracle, size)
+
+    def _moved(self, eta: float) -> tuple[np.ndarray, np.ndarray]:
+        """A round of steps of length η: states and gradients, steps × chains × d."""
+        key = self.rng.integers(2**32, size=2, dtype=np.uint32)
+        with jax.enable_x64(True):
+            self.state, found = _round(
+                self.target, self.oracle, self.state, self.metric, np.float64(eta), key, self.settings.steps
+            )
+            theta, gradient = (np.asarray(x) for x in found)
+        return theta, gradient
 
     def _advance(self) -> Round:
-        with jax.enable_x64(True):
-            self.key, key = jax.random.split(self.key)
-            self.state, (theta, gradient) = _round(
-                self.target, self.oracle, self.state, self.metric, jnp.asarray(SETTINGS.step), key, self.settings.steps
-            )
-            theta, gradient = np.asarray(theta), np.asarray(gradient)
-        self._rows = getattr(self, "_rows", 0) + self.settings.steps * self.settings.chains * 2 * self.oracle.size
+        theta, gradient = self._moved(SETTINGS.step)
+        self._rows += self.settings.steps * self.settings.chains * 2 * self.oracle.size
         self.gradients = 30 + self.dim + math.ceil(self._rows / self.target.num_data)
         if not np.isfinite(theta).all():
             raise NoServiceError("chains with mini-batches diverged")
@@ -151,6 +151,7 @@ class MinibatchChains:
         return self.warm[-1]
 
     sample = _advance
+    first_look = SETTINGS.first_look
 
     @property
     def settled(self) -> bool:
@@ -170,6 +171,6 @@ def _inverse_root(target: SumOverData, oracle: ControlVariate, mode: np.ndarray)
     """B with B Bᵀ = K⁻¹, K = ∇²U at the mode: the data's part from the oracle, the prior's by differentiation."""
     assert oracle.operator is not None
     with jax.enable_x64(True):
-        prior = np.asarray(jax.jacfwd(doubled(target).prior_gradient)(jnp.asarray(mode)))
+        prior = np.asarray(eqx.filter_jit(lambda t, x: jax.jacfwd(t.prior_gradient)(x))(doubled(target), mode))
     K = oracle.operator.dense() + prior
     return np.linalg.inv(np.linalg.cholesky((K + K.T) / 2)).T

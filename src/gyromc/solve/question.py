@@ -18,9 +18,10 @@ import numpy as np
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
+from gyromc.flat import is_array
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
-from gyromc.plan import Plan
+from gyromc.plan import Plan, shape_of
 from gyromc.precision import owned, private
 from gyromc.targets import Target
 
@@ -167,8 +168,10 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         begin = numbers(start, "start")
         require(begin.shape == (target.dim,), f"`start` must hold {target.dim} numbers: got shape {begin.shape}.")
         return Model(target, start=begin), begin, observables
-    template = jax.tree.map(lambda x: numbers(x, "start"), start)
+    # A list of numbers is a vector, as it is for a plan.
+    template = jax.tree.map(lambda x: numbers(x, "start"), numbers(start, "start") if is_array(start) else start)
     begin = np.concatenate([np.ravel(x) for x in jax.tree.leaves(template)])
+    shape_of("The target's gradient", target.gradient, template)
     return Model(target, template, begin), begin, observables
 
 

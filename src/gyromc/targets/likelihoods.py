@@ -18,7 +18,17 @@ import scipy
 
 from gyromc.errors import InvalidInput
 
-__all__ = ["Canonical", "Likelihood", "LinkFunction", "ResponseKind", "Wording", "contrasts", "library"]
+__all__ = [
+    "Canonical",
+    "Dispersed",
+    "Likelihood",
+    "LinkFunction",
+    "LogLink",
+    "ResponseKind",
+    "Wording",
+    "contrasts",
+    "library",
+]
 
 Values = Any  # a NumPy or a JAX array
 LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
@@ -126,7 +136,7 @@ class Likelihood(abc.ABC):
       `remedy`: what to do where it does not.
     - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
     - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
-    - `known`: names of what is given for every row, before the further parameters.
+    - `known`: names of what is given for every row; `auxiliary`: of the further parameters, which are `given` after these.
     - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
     - `wider`: the family to take where y varies more than this one allows, or None.
     - `rank`: place among all families, the simplest first.
@@ -146,6 +156,7 @@ class Likelihood(abc.ABC):
     cutpoints: ClassVar[bool] = False
     noise_from_mean: ClassVar[bool] = False
     known: ClassVar[tuple[str, ...]] = ()
+    auxiliary: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def made(cls, num_classes: int) -> "Likelihood":
@@ -175,11 +186,6 @@ class Likelihood(abc.ABC):
     def basis(self) -> np.ndarray:
         """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
-
-    @property
-    def auxiliary(self) -> tuple[str, ...]:
-        """Names of further parameters, in the order in which they are `given`."""
-        return ()
 
     def natural(self, u: Values) -> tuple[Values, ...]:
         """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
@@ -245,6 +251,27 @@ class Canonical(Likelihood):
     @abc.abstractmethod
     def curvature(self, t: Values) -> Values:
         """∂² loss/∂t², independent of y in these models: of t's shape, or … × rows × q × q."""
+
+
+class LogLink(Likelihood):
+    """A model of a positive mean μ = eᵗ."""
+
+    link = LinkFunction.LOG
+
+    def mean(self, t, *given):
+        return library(t).exp(t)
+
+    def start(self, y):
+        # A mean of zero counts as half an event.
+        least = 0.5 / len(y) if self.discrete else 0.0
+        return np.log(y.mean(keepdims=True) + least)
+
+
+class Dispersed(Likelihood):
+    """A model with one further parameter k, 1/√k exponential a priori."""
+
+    def natural(self, u):
+        return (dispersed(u[..., 0]),)
 
 
 def contrasts(count: int) -> np.ndarray:

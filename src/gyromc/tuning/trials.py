@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import engines
+from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
@@ -28,13 +29,13 @@ from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
-from gyromc.shape.gaussian import GaussianFit
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import Limits, Solver
+from gyromc.solve.expect import answer
 from gyromc.solve.metric import DenseMetric
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
+from gyromc.solve.solver import Limits, Solver
 from gyromc.targets import SumOverData
 
 __all__ = ["FAMILIES", "MANY", "Family", "Reference", "Trial", "cost_of_a_gradient", "refer", "try_plan"]
@@ -154,10 +155,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     )
     limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings)
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings, may_learn=False)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
-    found = solver.posterior(0.95)
+    found = answer(solver, 0.95)
     mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
@@ -177,7 +178,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     noise = np.zeros_like(S)
     if dense:
         noise = _noise(plan, draws[: SETTINGS.noise_points])
-        fit = GaussianFit(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
+        fit = GaussianApproximation(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
         plan.model.remember(fit, plan.oracle, GradientMoments(S, noise, "the solver's chains"))
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
             plan = plan.replace(dtype="float64")

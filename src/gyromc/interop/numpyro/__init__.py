@@ -10,9 +10,8 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
     import numpyro as _numpyro  # noqa: F401  # only to see whether it is installed
 
 from gyromc.interop.numpyro.planning import plan, tune
-from gyromc.interop.numpyro.posing import target
 from gyromc.interop.numpyro.posterior import NumPyroPosterior as Posterior
-from gyromc.interop.numpyro.posterior import SubsampledPosterior
+from gyromc.interop.numpyro.posterior import SubsampledPosterior, target
 from gyromc.interop.numpyro.results import Summary, draws, observables, predictive, summary
 
 __all__ = [

@@ -21,7 +21,7 @@ from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.estimation.bias import predicted_or_not
 from gyromc.estimation.estimate import Estimate, Estimates, estimate
-from gyromc.interop.models import Sites
+from gyromc.interop.models import Sites, element_name
 from gyromc.interop.numpyro.posterior import NumPyroPosterior
 from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
@@ -34,17 +34,24 @@ from gyromc.statistics.errors import ChainAverages
 
 __all__ = ["Summary", "draws", "observables", "predictive", "summary"]
 
+POWERS = {1: "", 2: "^2"}
+"""What follows the name of an element in that of its power."""
+
 
 class SiteElement(Observable):
-    """One element of a site's constrained value, or its square."""
+    """One element of a site's constrained value, or its square.
+
+    It comes from the `transform` of this site alone, or, where one is not enough, from `everything`, the function from parameters
+    to all sites. `shape`: of the unconstrained site; None for a deterministic one.
+    """
 
     site: str = eqx.field(static=True)
     index: tuple[int, ...] = eqx.field(static=True)
     power: int = eqx.field(static=True)
-    transform: Any  # of this site alone
-    everything: Callable | None  # or from the parameters to all sites, where one transform is not enough
+    transform: Any
+    everything: Callable | None
     unravel: Callable
-    shape: tuple[int, ...] | None = eqx.field(static=True)  # of the unconstrained site; None for a deterministic one
+    shape: tuple[int, ...] | None = eqx.field(static=True)
 
     def __call__(self, params):
         """The element at unconstrained parameters."""
@@ -62,7 +69,7 @@ class SiteElement(Observable):
 def observables(
     target: NumPyroPosterior, sites: Sequence[str] | None = None, *, squares: bool = False
 ) -> dict[str, Observable]:
-    """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1,2]"`.
+    """The elements of the model's sites, in constrained space, as observables by name: `"tau"`, `"beta[0]"`, `"W[1, 2]"`.
 
     **Arguments:**
 
@@ -89,21 +96,16 @@ def observables(
         isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}."
     )
     values = Sites(target, sites)
-    everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
+    # For elements that need the whole model.
+    everything = jax.jit(lambda params: values(params))
     found = {}
-    for power in (1, 2) if squares else (1,):
+    for power in POWERS if squares else (1,):
         for site in values.names:
             transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
             how = (transform, None if transform else everything, target.unravel, shape)
             for index in np.ndindex(target.shape_of(site)):
-                found[element_name(site, index, power)] = SiteElement(site, index, power, *how)
+                found[element_name(site, index) + POWERS[power]] = SiteElement(site, index, power, *how)
     return found
-
-
-def element_name(site: str, index: tuple[int, ...], power: int = 1) -> str:
-    """`beta[0]`, `W[1,2]`, `tau`, `tau^2`."""
-    place = f"[{','.join(map(str, index))}]" if index else ""
-    return f"{site}{place}{'^2' if power == 2 else ''}"
 
 
 def draws(result: Run | Found, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -270,7 +272,7 @@ def _summary_of_run(result: Run | Estimates) -> Summary:
     for name, h in run.plan.observables.items():
         if not isinstance(h, SiteElement) or h.power != 1:
             continue
-        square = element_name(h.site, h.index, 2)
+        square = element_name(h.site, h.index) + POWERS[2]
         if square in run:
             pairs[name] = square
     require(
@@ -305,7 +307,8 @@ def _row(found: Estimate, second: Average) -> Row:
     first, mean = found.average, found.mean
     variance = second.mean - mean**2
     sd = math.sqrt(variance) if variance > 0 else math.nan
-    change = ChainAverages(  # δ(E[h²] - E[h]²) to first order
+    # The change of E[h²] - E[h]² to first order.
+    change = ChainAverages(
         second.averages - 2 * mean * first.averages,
         second.blocks - 2 * mean * first.blocks,
         first.covered,

@@ -18,7 +18,7 @@ from scipy import linalg, optimize
 from scipy.sparse import linalg as sparse
 
 from gyromc.dynamics import Dynamics
-from gyromc.prediction.exact.noise import Noise
+from gyromc.prediction.exact.chain import Noise
 from gyromc.schemes import Scheme
 
 SMALL = 6  # parameters: the map is formed as a matrix

@@ -18,14 +18,13 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.arrival import NEAR, arrive, mean_step, some_starts
+from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
-from gyromc.prediction.methods import Number
-from gyromc.prediction.poisson.basis import SPACING, Axis, TooLarge
-from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
-from gyromc.prediction.poisson.explicit import solve_line
-from gyromc.prediction.poisson.grids import (
+from gyromc.prediction.poisson.basis import (
     MOST_NODES,
+    SPACING,
+    Axis,
+    TooLarge,
     axes_of,
     guessed_scales,
     momentum_axes,
@@ -34,8 +33,9 @@ from gyromc.prediction.poisson.grids import (
     slope_along,
     values_along,
 )
-from gyromc.prediction.poisson.panels import RESOLVED
-from gyromc.prediction.scheme_effects import FirstOrder, first_order, no_first_order
+from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
+from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
+from gyromc.prediction.step_effects import NEAR, FirstOrder, arrive, first_order, mean_step, no_first_order, some_starts
 
 DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
 MOST_COEFFICIENTS = 300_000

@@ -13,9 +13,9 @@ import math
 import numpy as np
 from scipy import linalg
 
+from gyromc.approx.sample import Sample
 from gyromc.checks import require
 from gyromc.prediction.poisson.hermite import Polynomial, Products, count, hermite, ladders, multi_indices
-from gyromc.shape.importance import Sample
 
 MOST_FUNCTIONS = 450
 BLOCKS = 20
@@ -58,7 +58,7 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
 
     ```python
     import numpy as np
-    from gyromc.shape.importance import Sample
+    from gyromc.approx.sample import Sample
     from gyromc.prediction.poisson.plug_in import plug_in
     theta = np.random.default_rng(0).standard_normal((20_000, 1))
     sample = Sample(theta, np.full(20_000, 1 / 20_000), 20_000.0, "an example")

@@ -185,7 +185,7 @@ class Ordinal(Likelihood):
         return cls(num_classes)
 
     @functools.cached_property
-    def auxiliary(self):
+    def auxiliary(self):  # type: ignore[override]  # as many as the classes ask for
         return tuple(f"cut {k}|{k + 1}" for k in range(self.num_classes - 1))
 
     def natural(self, u):

@@ -7,11 +7,12 @@ import scipy
 
 from gyromc.targets.likelihoods import (
     Canonical,
+    Dispersed,
     Likelihood,
     LinkFunction,
+    LogLink,
     ResponseKind,
     Wording,
-    dispersed,
     library,
     log_sigmoid,
     of_indicator,
@@ -22,17 +23,39 @@ from gyromc.targets.likelihoods import (
 
 __all__ = ["LIKELIHOODS", "BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"]
 
-COUNTS = "counts (0, 1, 2, …)"
+
+class _Counts(LogLink):
+    """Counts with the mean eᵗ."""
+
+    response, needs = ResponseKind.COUNTS, "counts (0, 1, 2, …)"
+
+    def constant(self, y, *given):
+        return scipy.special.gammaln(y + 1)
+
+
+class _OfTrials(Likelihood):
+    """Successes among n trials, whose number is given for every row, with the mean n/(1 + e⁻ᵗ)."""
+
+    response, link, needs = ResponseKind.COUNTS, LinkFunction.LOGIT, _Counts.needs
+    known = ("trials",)
+
+    def mean(self, t, *given):
+        return given[0] * sigmoid(t)
+
+    def quick_mean(self, t, *given):
+        return np.multiply(quick_sigmoid(t), given[0], out=t)
+
+    def constant(self, y, *given):
+        n = given[0]
+        return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisson(Canonical):
+class Poisson(_Counts, Canonical):
     """y ~ Poisson(eᵗ)."""
 
     name = "poisson"
-    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOG, 0
-    noise_from_mean = True
-    needs, wider = COUNTS, "negative-binomial"
+    rank, noise_from_mean, wider = 0, True, "negative-binomial"
     words = Wording(
         title="Poisson regression",
         sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
@@ -51,9 +74,6 @@ class Poisson(Canonical):
     def curvature(self, t):
         return library(t).exp(t)
 
-    def mean(self, t, *given):
-        return library(t).exp(t)
-
     def variance(self, mean, *given):
         return mean
 
@@ -63,24 +83,17 @@ class Poisson(Canonical):
     def cdf(self, y, t, *given):
         return np.where(y < 0, 0.0, scipy.special.pdtr(np.maximum(y, 0), np.exp(t)))
 
-    def constant(self, y, *given):
-        return scipy.special.gammaln(y + 1)
-
-    def start(self, y):
-        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
-
     def mean_variance(self, mean, variance, *given):
         return mean
 
 
 @dataclasses.dataclass(frozen=True)
-class NegativeBinomial(Likelihood):
+class NegativeBinomial(_Counts, Dispersed):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
     name = "negative-binomial"
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
-    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOG, 3
-    needs = COUNTS
+    rank, auxiliary = 3, ("shape",)
     words = Wording(
         title="negative binomial regression",
         sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
@@ -91,20 +104,10 @@ class NegativeBinomial(Likelihood):
         ratio="rate ratio",
     )
 
-    @property
-    def auxiliary(self):
-        return ("shape",)
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
-
     def loss(self, t, y, *given):
         (s,) = given
         numpy = library(t)
         return (y + s) * numpy.log1p(numpy.exp(t) / s) - y * t - rising(s, y)
-
-    def mean(self, t, *given):
-        return library(t).exp(t)
 
     def variance(self, mean, *given):
         return mean + mean**2 / given[0]
@@ -118,22 +121,13 @@ class NegativeBinomial(Likelihood):
 
         return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
 
-    def constant(self, y, *given):
-        return scipy.special.gammaln(y + 1)
-
-    def start(self, y):
-        return np.log(y.mean(keepdims=True) + 0.5 / len(y))
-
 
 @dataclasses.dataclass(frozen=True)
-class Binomial(Likelihood):
+class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
 
     name = "binomial"
-    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOGIT, 1
-    known = ("trials",)
-    noise_from_mean = True
-    needs, wider = COUNTS, "beta-binomial"
+    rank, noise_from_mean, wider = 1, True, "beta-binomial"
     words = Wording(
         title="binomial regression",
         sentence="{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
@@ -145,9 +139,6 @@ class Binomial(Likelihood):
 
     def loss(self, t, y, *given):
         return given[0] * library(t).logaddexp(0.0, t) - y * t
-
-    def mean(self, t, *given):
-        return given[0] * sigmoid(t)
 
     def variance(self, mean, *given):
         return mean * (1 - mean / given[0])
@@ -161,19 +152,12 @@ class Binomial(Likelihood):
         y = np.floor(np.minimum(y, n))
         return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
 
-    def constant(self, y, *given):
-        n = given[0]
-        return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
-
-    def quick_mean(self, t, *given):
-        return np.multiply(quick_sigmoid(t), given[0], out=t)
-
     def mean_variance(self, mean, variance, *given):
         return of_indicator(mean, variance, given[0])
 
 
 @dataclasses.dataclass(frozen=True)
-class BetaBinomial(Likelihood):
+class BetaBinomial(_OfTrials, Dispersed):
     """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
 
     The variance is n p (1 - p) (n + a + b)/(1 + a + b).
@@ -181,9 +165,7 @@ class BetaBinomial(Likelihood):
 
     name = "beta-binomial"
     aliases = ("betabinomial",)
-    response, link, rank = ResponseKind.COUNTS, LinkFunction.LOGIT, 4
-    known = ("trials",)
-    needs = COUNTS
+    rank, auxiliary = 4, ("concentration",)
     words = Wording(
         title="beta-binomial regression",
         sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
@@ -194,22 +176,12 @@ class BetaBinomial(Likelihood):
         ratio="odds ratio",
     )
 
-    @property
-    def auxiliary(self):
-        return ("concentration",)
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
-
     def loss(self, t, y, *given):
         n, k = given
         maximum = library(t).maximum
         a, b = maximum(k * sigmoid(t), 1e-30), maximum(k * sigmoid(-t), 1e-30)
         ratio = rising(a, y) + rising(b, n - y) - rising(k, n)
         return -ratio - y * log_sigmoid(t) - (n - y) * log_sigmoid(-t)
-
-    def mean(self, t, *given):
-        return given[0] * sigmoid(t)
 
     def variance(self, mean, *given):
         n, k = given
@@ -235,13 +207,6 @@ class BetaBinomial(Likelihood):
             term = term * left / (j + 1) * (first + j) / np.maximum(second + left - 1, 1e-300)
             total, j = total + term, j + 1
         return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
-
-    def constant(self, y, *given):
-        n = given[0]
-        return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
-
-    def quick_mean(self, t, *given):
-        return np.multiply(quick_sigmoid(t), given[0], out=t)
 
 
 LIKELIHOODS: tuple[type[Likelihood], ...] = (Poisson, NegativeBinomial, Binomial, BetaBinomial)

@@ -8,11 +8,12 @@ import scipy
 from gyromc.targets.likelihoods import (
     LARGE,
     Canonical,
+    Dispersed,
     Likelihood,
     LinkFunction,
+    LogLink,
     ResponseKind,
     Wording,
-    dispersed,
     exponential,
     library,
     log_gamma,
@@ -79,9 +80,7 @@ class Normal(Canonical):
 class NormalNoise(Normal):
     """y = t + N(0, σ²), σ unknown."""
 
-    @property
-    def auxiliary(self):
-        return ("sigma",)
+    auxiliary = ("sigma",)
 
     def natural(self, u):
         return (_noise(u[..., 0]),)
@@ -97,7 +96,7 @@ class StudentT(Likelihood):
     name = "student-t"
     aliases = ("t", "student")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 7
-    measured = True
+    measured, auxiliary = True, ("sigma", "nu")
     words = Wording(
         title="regression with Student-t noise",
         sentence="{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
@@ -105,10 +104,6 @@ class StudentT(Likelihood):
         effect="change of {name}",
         law="Student's t noise",
     )
-
-    @property
-    def auxiliary(self):
-        return "sigma", "nu"
 
     def natural(self, u):
         return _noise(u[..., 0]), LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u[..., 1])
@@ -141,11 +136,11 @@ class StudentT(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(Likelihood):
+class Gamma(LogLink, Dispersed):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOG, 6
+    response, rank, auxiliary = ResponseKind.NUMBERS, 6, ("shape",)
     needs = "positive numbers"
     remedy = "Leave these rows out, or take the family linear."
     words = Wording(
@@ -161,13 +156,6 @@ class Gamma(Likelihood):
     def allowed(cls, y):
         return y > 0
 
-    @property
-    def auxiliary(self):
-        return ("shape",)
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
-
     def loss(self, t, y, *given):
         (k,) = given
         numpy = library(t)
@@ -177,9 +165,6 @@ class Gamma(Likelihood):
         series = 0.5 * numpy.log(big) - 0.5 * np.log(2 * np.pi) - stirling(big)
         constant = numpy.where(large, series, small * numpy.log(small) - small - log_gamma(small))
         return k * (numpy.expm1(away) - away) - constant
-
-    def mean(self, t, *given):
-        return library(t).exp(t)
 
     def variance(self, mean, *given):
         return mean**2 / given[0]
@@ -192,9 +177,6 @@ class Gamma(Likelihood):
 
     def constant(self, y, *given):
         return np.log(y)
-
-    def start(self, y):
-        return np.log(y.mean(keepdims=True))
 
 
 LIKELIHOODS: tuple[type[Likelihood], ...] = (Normal, NormalNoise, StudentT, Gamma)

@@ -18,7 +18,7 @@ def squares():
 
 def test_both_signs_are_found_with_equal_mass():
     modes = squares().modes
-    assert sorted(float(center.mode[0]) for center in modes.found) == pytest.approx([-2.0, 2.0], abs=0.05)
+    assert sorted(float(center.mean[0]) for center in modes.found) == pytest.approx([-2.0, 2.0], abs=0.05)
     np.testing.assert_allclose(modes.shares, 0.5, rtol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_random_mixtures_of_one_to_three_gaussians():
             return jax.nn.logsumexp(jnp.stack(parts))
 
         model = gm.Model(gm.targets.LogDensity(density), template=np.zeros(d))
-        found = np.array([center.mode for center in model.modes.found])
+        found = np.array([center.mean for center in model.modes.found])
         missed += sum(
             np.min(np.linalg.norm(found - c, axis=1)) > 1 for c, w in zip(centres, weights, strict=True) if w > 0.01
         )

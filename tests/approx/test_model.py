@@ -7,10 +7,9 @@ import pytest
 from scipy import linalg, special
 
 import gyromc as gm
-from gyromc.shape.gaussian import mean_curvature_fit
-from gyromc.shape.importance import expectation
-from gyromc.shape.laplace import inverse_root
-from gyromc.shape.modes import find_mode, newton
+from gyromc.approx.gaussian import inverse_root, mean_curvature_fit
+from gyromc.approx.modes import find_mode, newton
+from gyromc.approx.sample import expectation
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((40, 3))

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.shape import trust
-from gyromc.shape.importance import Sample
-from gyromc.shape.secondmoments import covariance, curvature, gradient_square, sums
+from gyromc.approx import sample as samples
+from gyromc.approx.sample import Sample
+from gyromc.approx.secondmoments import covariance, curvature, gradient_square, sums
 from support.values import spd
 
 X = np.random.default_rng(3).standard_normal((60, 3))
@@ -58,7 +58,7 @@ def test_without_the_search_a_missed_mode_is_not_seen(monkeypatch):
     sample = model.importance_sample(2000)
     assert sample.effective_size > 1000
     assert "miss one of them" in model.why_not_trusted(2000)
-    monkeypatch.setattr(trust, "why_a_mode_is_missed", lambda *_: None)
+    monkeypatch.setattr(samples, "why_a_mode_is_missed", lambda *_: None)
     assert mixture(7.0).why_not_trusted(2000) is None
 
 
@@ -66,9 +66,9 @@ def test_a_narrow_mode_among_the_draws_must_have_its_share():
     """Points of the wide component only, in whose midst the narrow one lies."""
     model = mixture(1.0, width=0.02, share=0.4)
     wide = np.random.default_rng(0).standard_normal((4000, 2)) - 1
-    assert "hold" in trust.why_a_mode_is_missed(_equal(wide), model.modes)
+    assert "hold" in samples.why_a_mode_is_missed(_equal(wide), model.modes)
     narrow = 1 + 0.02 * np.random.default_rng(1).standard_normal((2667, 2))
-    assert trust.why_a_mode_is_missed(_equal(np.concatenate([wide, narrow])), model.modes) is None
+    assert samples.why_a_mode_is_missed(_equal(np.concatenate([wide, narrow])), model.modes) is None
 
 
 def trusted(model, draws):

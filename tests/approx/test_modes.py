@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.shape import modes
-from gyromc.shape.modes import find_mode
+from gyromc.approx import modes
+from gyromc.approx.modes import find_mode
 
 
 def regression(kind: str) -> gm.targets.Target:
@@ -24,8 +24,7 @@ def regression(kind: str) -> gm.targets.Target:
 def test_the_mode_is_that_of_all_rows(monkeypatch, kind):
     target = regression(kind)
     whole = find_mode(target, np.zeros(target.dim))
-    monkeypatch.setattr(modes, "MANY", 1e3)
-    monkeypatch.setattr(modes, "ENOUGH", 4000)
+    monkeypatch.setattr(modes, "SETTINGS", modes.ModeSettings(many=1e3, enough=4000))
     np.testing.assert_allclose(find_mode(target, np.zeros(target.dim)), whole, atol=1e-8)
 
 

@@ -1,0 +1,255 @@
+"""Modes of a target: the θ with ∇U(θ) = 0 that descents reach, in float64, and the mass of the law around each.
+
+A target over vectors and a start in, a minimiser of U out (`find_mode`). Regressions with a known likelihood are convex and go
+straight to Newton's method; every other target first descends by L-BFGS, from gradients alone. `find_modes` starts descents at
+dispersed points and returns a `Modes`: the heaviest first, with the share of the law that a Gaussian at each of them holds. It
+looks a few standard deviations around the first mode, dozens of them away, and around the origin, with more descents the fewer
+the parameters; a mode that no descent reaches is not found.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
+from gyromc.errors import InvalidInput
+from gyromc.evaluation import POTENTIAL, doubled, spend
+from gyromc.targets import SumOverData, Target
+from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
+
+__all__ = ["Modes", "descend", "find_mode", "find_modes", "newton", "some_rows"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModeSettings:
+    """The numbers of descents and of the search for further modes.
+
+    - `many`: rows × columns, from which on some of the rows stand for all at first; `enough`, `per_parameter`: so many rows.
+    - `most_for_newton`: parameters whose Hessian is formed; `most_steps`: of Newton's method.
+    - `farthest`: from the start, in units of its size or 1; a descent that goes further has no end.
+    - `nearer`: of the fall of U that a Newton step promised; if less is left, the Hessian is kept for the next.
+    - `most_searched`: parameters, beyond which one descent costs too much to make a dozen.
+    - `radii`: of the nearest and the farthest start, in standard deviations of the approximation at the first mode;
+      `around_origin`: standard deviation of those around the origin.
+    - `fewest`, `most`: starts with many and with few parameters, each with its mirror image; `cheap`: rows of data up to which
+      a descent costs little.
+    - `least_share`: of the law, that a mode must hold; `same`: modes closer than so many standard deviations are one.
+    """
+
+    many: float = 1e7
+    enough: int = 40_000
+    per_parameter: int = 400
+    most_for_newton: int = 500
+    most_steps: int = 200
+    farthest: float = 1e11
+    nearer: float = 1e-4
+    most_searched: int = 200
+    radii: tuple[float, float] = (2.0, 64.0)
+    around_origin: float = 2.0
+    fewest: int = 6
+    most: int = 64
+    cheap: int = 10_000
+    least_share: float = 1e-6
+    same: float = 1.0
+
+
+SETTINGS = ModeSettings()
+
+
+def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+    """A minimiser of U near `start`; `InvalidInput` where none is found."""
+    known = target.gaussian()
+    if known is not None:
+        return known[1]
+    if isinstance(target, KnownLikelihood):
+        part = some_rows(target)
+        assert isinstance(part, KnownLikelihood)
+        first = part.start_point() if part is target else find_mode(part, start)
+        # A pass over rows on disk has the Hessian anyway.
+        reuse = isinstance(target, WithLikelihood) and part is not target
+        potential = lambda x: float(target.potentials(x[None])[0])
+        gradient = lambda x: target.gradients(x[None])[0]
+        return newton(potential, gradient, lambda x: target.mean_hessian(x[None]), first, reuse)
+    return _descend(target, np.asarray(start, float), tolerance)
+
+
+@eqx.filter_jit  # compiled once for a target, whatever the number of descents
+def _value_and_gradient(target: Target, x):
+    return jax.value_and_grad(target.potential)(x)
+
+
+def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient: float = 1e-10):
+    """L-BFGS from a start, and the function of θ that returns U and ∇U: (SciPy's result, function)."""
+    pieces = doubled(target)
+
+    def at(x) -> tuple[float, np.ndarray]:
+        spend(1 + POTENTIAL)
+        with jax.enable_x64(True):
+            value, slope = _value_and_gradient(pieces, jnp.asarray(x))
+        return float(value), np.asarray(slope, float)
+
+    def end_far_away(x) -> None:
+        if np.max(np.abs(x - start)) > SETTINGS.farthest * (1 + np.max(np.abs(start))):
+            raise StopIteration
+
+    options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
+    return scipy.optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
+
+
+def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
+    """L-BFGS, then Newton's method where the Hessian is small enough to form."""
+    with jax.enable_x64(True):
+        found, at = descend(target, start)
+        first, x = float(np.abs(at(start)[1]).max()), found.x
+        if x.size <= SETTINGS.most_for_newton and np.all(np.isfinite(x)):
+            hessian = lambda x: target.hessians(x[None])[0]
+            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
+        left = float(np.abs(at(x)[1]).max())
+    if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
+        raise InvalidInput(
+            f"No mode was found: |∇U| is still {left:.3g} after {found.nit} iterations. "
+            "Pass `center`, or check that the target has a maximum."
+        )
+    return x
+
+
+def newton(
+    potential: Callable[[np.ndarray], float],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    hessian: Callable[[np.ndarray], np.ndarray],
+    theta: np.ndarray,
+    reuse: bool = False,
+) -> np.ndarray:
+    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite.
+
+    `reuse`: keep a Hessian while it serves, where computing one costs much more than a step.
+    """
+    value, factor, before = potential(theta), None, 0.0
+    for _ in range(SETTINGS.most_steps):
+        g = gradient(theta)
+        step, fall = np.zeros_like(g), math.inf
+        if factor is not None:
+            step = scipy.linalg.cho_solve(factor, g)
+            fall = float(g @ step)
+        if not (reuse and fall <= SETTINGS.nearer * before):  # else the Hessian of an earlier point does
+            try:
+                factor = scipy.linalg.cho_factor(hessian(theta))
+                step = scipy.linalg.cho_solve(factor, g)
+            except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+                return theta
+            fall = float(g @ step)
+        before = fall
+        if fall <= 1e-14 * max(1.0, abs(value)):
+            last = theta - step  # the step is known and squares what error is left
+            return last if potential(last) <= value + 1e-12 * max(1.0, abs(value)) else theta
+        length = 1.0
+        while length > 1e-12:
+            with np.errstate(over="ignore"):
+                moved = potential(theta - length * step)
+            if moved <= value - 0.25 * length * fall:
+                break
+            length /= 2
+        else:
+            return theta
+        theta, value = theta - length * step, moved
+    raise InvalidInput(
+        f"No posterior mode was found in {SETTINGS.most_steps} Newton steps (U = {value:.6g}). Take a smaller `prior_scale`, "
+        "and look for columns or responses of extreme size."
+    )
+
+
+def some_rows(target: Target) -> Target:
+    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
+
+    Rows that are not in memory are always sampled: all of them where they are few.
+    """
+    if not isinstance(target, KnownLikelihood):
+        return target
+    count = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim)
+    if isinstance(target, WithLikelihood) and (
+        target.num_data * target.dim <= SETTINGS.many or 4 * count >= target.num_data
+    ):
+        return target
+    return target.sampled(count)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Modes:
+    """The modes found and the share of the law around each; `searched` is False where only one descent was made."""
+
+    found: tuple[GaussianApproximation, ...]
+    shares: np.ndarray
+    searched: bool
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self.found) > 1
+
+    def starts(self, count: int, seed: int) -> np.ndarray:
+        """Points of θ distributed over the modes by their shares, at least one at each where `count` allows: count × dim."""
+        owed = self.shares * count
+        numbers = np.maximum(np.floor(owed).astype(int), 1)
+        while numbers.sum() > count:
+            numbers[np.argmax(numbers)] -= 1
+        for i in np.argsort(numbers - owed)[: count - numbers.sum()]:
+            numbers[i] += 1
+        rng = np.random.default_rng(seed)
+        dim = len(self.found[0].mean)
+        parts = zip(self.found, numbers, strict=True)
+        return np.concatenate([center.points(rng.standard_normal((number, dim))) for center, number in parts])
+
+
+def find_modes(target: Target, first: GaussianApproximation, seed: int = 0) -> Modes:
+    """All modes that descents from dispersed starts reach.
+
+    Gaussian targets and regressions with a known likelihood have one; above 200 parameters no search is made.
+    """
+    one = Modes((first,), np.ones(1), searched=True)
+    if target.gaussian() is not None or isinstance(target, KnownLikelihood):
+        return one
+    if len(first.mean) > SETTINGS.most_searched:
+        return dataclasses.replace(one, searched=False)
+    found = [first]
+    for start in _starts(target, first, seed):
+        rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
+        if not np.all(np.isfinite(rough)) or any(_distance(rough, known) < SETTINGS.same for known in found):
+            continue
+        try:
+            center = laplace(target, find_mode(target, rough))
+        except (InvalidInput, np.linalg.LinAlgError, FloatingPointError):
+            continue  # a descent to infinity or onto a ridge: no mode there
+        if all(_distance(center.mean, known) > SETTINGS.same for known in found):
+            found.append(center)
+    mass = np.array(
+        [-float(target.potentials(c.mean[None])[0]) - 0.5 * np.linalg.slogdet(c.precision)[1] for c in found]
+    )
+    shares = np.exp(mass - mass.max())
+    shares /= shares.sum()
+    order = [i for i in np.argsort(-shares) if shares[i] > SETTINGS.least_share]
+    return Modes(tuple(found[i] for i in order), shares[order] / shares[order].sum(), searched=True)
+
+
+def _starts(target: Target, first: GaussianApproximation, seed: int) -> np.ndarray:
+    """Points around the first mode, at distances spread evenly over their logarithms, and around the origin."""
+    rng = np.random.default_rng(seed)
+    d = len(first.mean)
+    cheap = not isinstance(target, SumOverData) or target.num_data <= SETTINGS.cheap
+    count = max(SETTINGS.fewest, SETTINGS.most // d) if cheap else SETTINGS.fewest
+    directions = rng.standard_normal((count, d))
+    directions *= np.sqrt(d) / np.linalg.norm(directions, axis=1, keepdims=True)
+    away = np.geomspace(*SETTINGS.radii, count)[:, None] * directions @ inverse_root(first.precision).T
+    half = SETTINGS.around_origin * rng.standard_normal((count // 3, d))
+    return np.concatenate([first.mean + away, first.mean - away, half, -half, -first.mean[None]])
+
+
+def _distance(theta: np.ndarray, center: GaussianApproximation) -> float:
+    """How far a point is from a mode, in standard deviations there."""
+    gap = theta - center.mean
+    return float(np.sqrt(gap @ center.precision @ gap))

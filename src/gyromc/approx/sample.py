@@ -1,0 +1,333 @@
+"""Weighted samples of a law, made around its mode without any chain, and whether they represent the law.
+
+A target over vectors and its Gaussian approximation in; out a `Sample`, weighted points whose effective size says how good the
+proposal was, or an expectation with an error from independent repetitions (`expectation`). `why_not_trusted` is the one rule of
+everything that rests on such a sample: None, or a sentence that says why it does not represent the law. Refused are samples that
+have a small effective size, whose means a few draws dominate, whose law has mass beyond all draws, or that miss a mode. The
+checks run in the order of their cost; modes are searched last, and only where all else is well.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from gyromc.approx import secondmoments
+from gyromc.approx.gaussian import GaussianApproximation, inverse_root
+from gyromc.approx.modes import Modes
+from gyromc.approx.pareto import HEAVY, generalised_pareto, tail_count
+from gyromc.approx.secondmoments import MatrixEstimate
+from gyromc.errors import InvalidInput
+from gyromc.targets import Target
+
+__all__ = [
+    "DRAWS",
+    "MOST_PARAMETERS",
+    "Expectation",
+    "Sample",
+    "effective_size",
+    "expectation",
+    "fit_draws",
+    "importance_sample",
+    "systematic",
+    "t_proposal",
+    "why_a_mode_is_missed",
+    "why_not_fitting",
+    "why_not_trusted",
+]
+
+DRAWS = 20_000  # of an importance sample
+MOST_PARAMETERS = 60  # for importance sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleSettings:
+    """The numbers of importance samples and of what makes them trusted.
+
+    - `scales`, `shares`: of the proposal, a mixture of Gaussians: standard deviations against the approximation's.
+    - `blocks`: of draws, for errors; `scramblings`, `pilot_power`: independent Sobol sequences, and log₂ of the pilot's points.
+    - `even_share`: the least effective size as a share of the draws; `per_parameter`: effective draws that a covariance needs.
+    - `fit_share`: the same share for draws of a Gaussian fit, of which only some get weights.
+    - `beyond`: share of fourth moments that may lie where nothing was drawn; lines are followed `farthest` times as far as the
+      farthest draw, with `inside` points within that draw and `outside` on either side beyond it.
+    - `noticed`: share of the law, from which a mode must have its share of the draws; `thinned`: times less of a mode than its
+      Gaussian holds.
+    """
+
+    scales: tuple[float, ...] = (1.05, 2.0)
+    shares: tuple[float, ...] = (0.75, 0.25)
+    blocks: int = 20
+    scramblings: int = 16
+    pilot_power: int = 13
+    even_share: float = 0.1
+    per_parameter: int = 20
+    fit_share: float = 0.3
+    beyond: float = 0.05
+    farthest: float = 8
+    inside: int = 49
+    outside: int = 16
+    noticed: float = 0.01
+    thinned: float = 4
+
+
+SETTINGS = SampleSettings()
+
+
+def effective_size(weights: np.ndarray) -> float:
+    """How many equally weighted draws weights that sum to one are worth."""
+    return 1 / float(np.sum(weights**2))
+
+
+def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices of so many draws of equal weight, in their order, by systematic resampling."""
+    ends = np.cumsum(weights)
+    ticks = (np.arange(count) + rng.random()) / count * ends[-1]
+    return np.searchsorted(ends, ticks).clip(max=len(ends) - 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample:
+    """Points of θ with weights that sum to one, and the size of an unweighted sample worth as much.
+
+    With a `target` it also knows the gradients at its points, computed when first asked for and kept.
+    """
+
+    theta: np.ndarray
+    weights: np.ndarray
+    effective_size: float
+    source: str
+    target: Target | None = dataclasses.field(default=None, repr=False)
+
+    @functools.cached_property
+    def gradients(self) -> np.ndarray:
+        """∇U at every point; `InvalidInput` where the sample does not know its target."""
+        if self.target is None:
+            raise InvalidInput(
+                "This sample does not know its target: make it with `Model.sample_of` to have gradients."
+            )
+        return self.target.gradients(self.theta)
+
+    def covariance(self, with_gradients: bool = False) -> MatrixEstimate:
+        """Cov(θ) and its error; with gradients, the better of two estimates, exact on a Gaussian."""
+        found = self._sums if with_gradients else self._blocks(np.zeros_like(self.theta))
+        plain = secondmoments.variances(found)
+        return secondmoments.better(plain, secondmoments.covariance(found)) if with_gradients else plain
+
+    def mean_curvature(self) -> MatrixEstimate:
+        """E[∇²U] = E[∇U∇Uᵀ] and its error, from the gradients: the better of two estimates, exact on a Gaussian."""
+        return secondmoments.better(secondmoments.gradient_square(self._sums), secondmoments.curvature(self._sums))
+
+    @functools.cached_property
+    def _sums(self) -> secondmoments.BlockSums:
+        return self._blocks(self.gradients)
+
+    def _blocks(self, gradients: np.ndarray) -> secondmoments.BlockSums:
+        """Sums over blocks of points in their order, points of weight 0 at the end of the last."""
+        missing = -len(self.theta) % SETTINGS.blocks
+        filled = lambda x: np.concatenate([x, np.zeros((missing, *x.shape[1:]))]).reshape(
+            SETTINGS.blocks, -1, *x.shape[1:]
+        )
+        away = self.theta - self.weights @ self.theta
+        return secondmoments.sums(filled(away), filled(gradients), weights=filled(self.weights))
+
+    def mean(self, values: np.ndarray) -> tuple[float, float]:
+        """The expectation of something given at the points, and its standard error."""
+        center = float(self.weights @ values)
+        terms = self.weights * (values - center)
+        blocks = np.array(
+            [part.sum() for part in np.array_split(terms, SETTINGS.blocks)]
+        )  # draws of a chain are correlated
+        return center, float(
+            np.sqrt(max(np.sum(terms**2), np.sum(blocks**2) * SETTINGS.blocks / (SETTINGS.blocks - 1)))
+        )
+
+    def largest_share(self, values: np.ndarray) -> float:
+        """The share of one draw in the squared standard error of the mean of something given at the points."""
+        terms = (self.weights * (values - self.weights @ values)) ** 2
+        return float(np.max(terms) / np.sum(terms)) if np.any(terms) else 0.0
+
+    @functools.cached_property
+    def tail_index(self) -> float:
+        """The shape k of a Pareto law fitted to the largest weights times squared distances: means are reliable below 0.7."""
+        size = np.sort(self.weights * self.square_distances(self.theta))
+        count = tail_count(len(size))
+        beyond = size[-count:] - size[-count - 1]
+        return float(generalised_pareto(beyond[None, beyond > 0])[0][0])
+
+    def square_distances(self, points: np.ndarray) -> np.ndarray:
+        """Squared distances of points from the sample's mean, in its standard deviations."""
+        mean, root = self.moments()
+        return np.sum(scipy.linalg.solve_triangular(root, (points - mean).T, lower=True) ** 2, axis=0)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and lower Cholesky factor of the covariance."""
+        mean = self.weights @ self.theta
+        away = self.theta - mean
+        return mean, scipy.linalg.cholesky((away.T * self.weights) @ away, lower=True)
+
+
+def importance_sample(target: Target, center: GaussianApproximation, draws: int = DRAWS, seed: int = 0) -> Sample:
+    """A weighted sample of a law, proposed by its Gaussian approximation, a little inflated, with wide tails."""
+    rng = np.random.default_rng(seed)
+    d = len(center.mean)
+    mean, root = center.mean, inverse_root(center.precision)
+    pilot = _around(target, mean, root, draws // 4, rng)
+    if pilot.effective_size > 20 * d:  # the mode is not the mean: propose from the pilot's own moments
+        mean, root = pilot.moments()
+    return _around(target, mean, root, draws, rng)
+
+
+def _around(target: Target, mean: np.ndarray, root: np.ndarray, draws: int, rng: np.random.Generator) -> Sample:
+    """Draws of a mixture of N(mean, s² root rootᵀ), weighted to the law."""
+    d, scales, shares = len(mean), np.array(SETTINGS.scales), np.array(SETTINGS.shares)
+    half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
+    x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
+    exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
+    return _weighted(target, mean + x @ root.T, np.asarray(scipy.special.logsumexp(exponents, axis=1, b=shares)))
+
+
+def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sample:
+    """The points with weights exp(-U)/proposal."""
+    log_weight = -target.potentials(theta) - log_proposal
+    weights = scipy.special.softmax(np.where(np.isfinite(log_weight), log_weight, -np.inf))
+    size = effective_size(weights)
+    return Sample(theta, weights, size, f"{len(theta)} draws around the mode, effective size {size:.0f}", target)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expectation:
+    """Expectations, their standard errors, and how good the proposal was (effective over drawn)."""
+
+    mean: np.ndarray
+    std_error: np.ndarray
+    num_draws: int
+    efficiency: float
+
+
+def expectation(
+    target: Target,
+    center: GaussianApproximation,
+    values: Callable[[np.ndarray], np.ndarray],
+    num_draws: int = 2**17,
+    seed: int = 0,
+    dof: float = 30.0,
+) -> Expectation:
+    """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t: a reference that shares nothing with a sampler.
+
+    The proposal sits at the mode with the curvature there, then at the mean and covariance so found; the error comes from the
+    differences between independent scramblings.
+    """
+    seeds = np.random.SeedSequence(seed).spawn(SETTINGS.scramblings + 1)
+    root = np.linalg.cholesky(np.linalg.inv(center.precision))
+    mean, root = _scrambled(target, center.mean, root, SETTINGS.pilot_power, seeds[-1], dof).moments()
+    power = max(1, math.ceil(math.log2(num_draws / SETTINGS.scramblings)))
+    means, efficiency = [], []
+    for scrambling in seeds[:-1]:
+        drawn = _scrambled(target, mean, root, power, scrambling, dof)
+        means.append(drawn.weights @ values(drawn.theta))
+        efficiency.append(drawn.effective_size / len(drawn.weights))
+    error = np.std(means, axis=0, ddof=1) / math.sqrt(SETTINGS.scramblings)
+    return Expectation(np.mean(means, axis=0), error, SETTINGS.scramblings << power, float(np.mean(efficiency)))
+
+
+def _scrambled(target: Target, mean: np.ndarray, root: np.ndarray, power: int, seed, dof: float) -> Sample:
+    """2^power Sobol points of the multivariate t, weighted to the law."""
+    from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
+
+    d = mean.size
+    u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
+    u = np.clip(u, 1e-12, 1 - 1e-12)
+    e = scipy.special.ndtri(u[:, :d]) / np.sqrt(2 * scipy.special.gammaincinv(dof / 2, u[:, d:]) / dof)
+    log_proposal = -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
+    return _weighted(target, mean + e @ root.T, log_proposal)
+
+
+def t_proposal(
+    center: GaussianApproximation, count: int, rng: np.random.Generator, dof: float = 5.0, scale: float = 1.1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of a t-distribution around an approximation, a little wider, and its log density there up to a constant."""
+    d = len(center.mean)
+    e = scale * rng.standard_normal((count, d)) * np.sqrt(dof / rng.chisquare(dof, (count, 1)))
+    log_density = -(dof + d) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
+    return center.points(e), log_density
+
+
+def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) -> str | None:
+    """Why a sample does not represent the target, or None.
+
+    ```python
+    import gyromc as gm
+    from gyromc.approx.sample import why_not_trusted
+    model = gm.Model(gm.targets.Quadratic([1.0, 4.0]))
+    assert why_not_trusted(model.flat_target, model.importance_sample(2000), lambda: model.modes) is None
+    ```
+    """
+    count, d = sample.theta.shape
+    size = f"the effective sample size of {count} draws is {sample.effective_size:.0f}"
+    if not sample.effective_size >= SETTINGS.even_share * count:
+        return size
+    if not sample.effective_size >= SETTINGS.per_parameter * d:
+        return f"{size}, and {d} parameters need {SETTINGS.per_parameter * d}"
+    if (index := sample.tail_index) > HEAVY:
+        return f"a few draws dominate, the tail index of the weights is {index:.2g}"
+    if (share := _beyond(target, sample)) > SETTINGS.beyond:
+        return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
+    return why_a_mode_is_missed(sample, modes())
+
+
+def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
+    """Which mode has too few of the draws, or None.
+
+    A mode is missed where it lies outside the draws, and where the draws near it weigh far less than its Gaussian there.
+    """
+    if not modes.several:
+        return None
+    d, count = sample.theta.shape[1], len(modes.found)
+    away = sample.square_distances(np.array([center.mean for center in modes.found]))
+    if np.max(away) > d + 4 * math.sqrt(2 * d):
+        return f"the target has {count} modes, and the draws miss one of them"
+    for center, share in zip(modes.found, modes.shares, strict=True):
+        gap = sample.theta - center.mean
+        # The squared radius of half of the mode's Gaussian: the median of χ².
+        half = 2 * scipy.special.gammaincinv(d / 2, 0.5)
+        near = np.sum((gap @ center.precision) * gap, axis=1) <= half
+        held = float(sample.weights[near].sum())
+        if share > SETTINGS.noticed and SETTINGS.thinned * held < share / 2:
+            return f"the target has {count} modes, and the draws hold {200 * held:.2g} % at one that has {100 * share:.2g} %"
+    return None
+
+
+def fit_draws(target: Target, fit: GaussianApproximation, count: int) -> Sample:
+    """Independent draws of a Gaussian fit, equally weighted."""
+    theta = fit.points(np.random.default_rng(0).standard_normal((count, len(fit.mean))))
+    return Sample(theta, np.full(count, 1 / count), float(count), "the Gaussian fit", target)
+
+
+def why_not_fitting(
+    fit: GaussianApproximation, checked: int, target: Target, sample: Sample, modes: Callable[[], Modes]
+) -> str | None:
+    """Why draws of a Gaussian fit do not represent the target, or None: `checked` of them get importance weights."""
+    away = sample.theta[:checked] - fit.mean
+    exponents = 0.5 * np.sum((away @ fit.precision) * away, axis=1)
+    weights = scipy.special.softmax(exponents - target.potentials(sample.theta[:checked]))
+    size = effective_size(weights)
+    if not size >= SETTINGS.fit_share * checked:
+        return f"the effective sample size of {checked} draws of the Gaussian fit is {size:.0f}"
+    return why_a_mode_is_missed(sample, modes())
+
+
+def _beyond(target: Target, sample: Sample) -> float:
+    """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
+    mean, root = sample.moments()
+    reach = math.sqrt(np.max(sample.square_distances(sample.theta)))
+    out = np.geomspace(1, SETTINGS.farthest, SETTINGS.outside + 1)
+    r = reach * np.concatenate([-out[:0:-1], np.linspace(-1, 1, SETTINGS.inside), out[1:]])
+    energy = target.potentials((mean + r[:, None, None] * root.T).reshape(-1, len(mean))).reshape(len(r), -1)
+    energy = np.where(np.isfinite(energy), energy, np.inf)
+    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
+    parts = (mass[1:] + mass[:-1]) / 2 * np.diff(r)[:, None]
+    beyond = np.abs(r[1:] + r[:-1]) / 2 > reach
+    return float(np.max(parts[beyond].sum(axis=0) / parts.sum(axis=0)))

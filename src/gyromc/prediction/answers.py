@@ -1,0 +1,144 @@
+"""What is predicted for one observable: numbers with their errors, the method behind each, strict reduction of V."""
+
+import dataclasses
+import enum
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Kind(enum.Enum):
+    """A way to know V, μ(h), the bias or the error; the value is its text where no numbers are added to it."""
+
+    CLOSED_FORM = "closed form"
+    MEHLER = "closed form (mehler)"
+    GALERKIN = "galerkin"
+    QUADRATURE = "quadrature"
+    PLUG_IN = "plug-in"
+    SAMPLE = "sample"
+    LAPLACE = "laplace"
+    EXACT = "exact finite-step"
+    LAW = "finite-step law"
+    GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
+    GRID = "the chain on a grid"
+    FIRST_ORDER = "first order in η"
+    SECOND_ORDER = "second order in η, not known"
+    MARTINGALE = "what the martingale leaves"
+    NO_NOISE = "unknown: the scheme cannot draw its noise for this plan"
+    ASYMPTOTIC = "asymptotic"
+    UNSTABLE = "unstable: second moments grow without bound"
+    UNKNOWN = "unknown"
+
+
+class Number(NamedTuple):
+    """A computed number and a bound on its error."""
+
+    value: float
+    error: float
+
+    @property
+    def shown(self) -> str:
+        """±, the error and its share of the number."""
+        return f"±{self.error:.1g}".replace("e-0", "e-").replace("e+0", "e+")
+
+
+class Method(str):
+    """The text of a method, with its `kind`."""
+
+    kind: Kind
+
+    def __new__(cls, kind: Kind, text: str | None = None) -> "Method":
+        """The method of that kind; its text is the kind's own unless another is given."""
+        method = super().__new__(cls, kind.value if text is None else text)
+        method.kind = kind
+        return method
+
+    def __reduce__(self) -> tuple[type["Method"], tuple[Kind, str]]:
+        return Method, (self.kind, str(self))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number has no error but rounding, at the plan's own step size and number of steps."""
+        return self.kind in (Kind.EXACT, Kind.LAW)
+
+
+UNKNOWN = Method(Kind.UNKNOWN)
+
+
+ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """Whether the rotation Q strictly lowers V, and the integral that decides it."""
+
+    strict: bool
+    integral: float
+    ratio: float  # V / V_0
+
+    def __bool__(self) -> bool:
+        return self.strict
+
+    def __str__(self) -> str:
+        found = "strict" if self.strict else "none"
+        return f"{found}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
+
+
+def reduction(integral: float, Q: np.ndarray, V: float, V_0: float, error: float = 0.0) -> Reduction:
+    """The reduction is strict when the integral exceeds rounding and three times its own error."""
+    scale = float(np.linalg.norm(Q, 2)) ** 2 * max(V_0, 0.0)
+    return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), integral, V / V_0 if V_0 > 0 else 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is predicted for one observable; what is not known is NaN or None."""
+
+    variance: float = math.nan  # V
+    reversible_variance: float = math.nan  # V_0
+    method: Method = UNKNOWN
+    variance_error: float = math.nan  # of V: 0 where it is exact to rounding
+    reversible_variance_error: float = math.nan  # of V_0
+    expectation: float | None = None  # μ(h)
+    expectation_method: Method = UNKNOWN
+    expectation_error: float = math.nan
+    bias: float | None = None  # of one chain's average
+    bias_method: Method = UNKNOWN
+    bias_error: float = 0.0  # of the bias: 0 where it is exact
+    start_counted: bool = False  # whether bias and error contain the effect of the start
+    std: float = math.nan  # of one chain's average
+    plain_std: float = math.nan  # the same without its martingale, where one is subtracted
+    rmse_method: Method = UNKNOWN
+    strict_reduction: Reduction | None = None
+    notes: tuple[str, ...] = ()
+    num_chains: int = 1  # of the plan
+
+    @property
+    def mean(self) -> float:
+        """The expected value of an average: μ(h) plus the bias; NaN where either is unknown."""
+        return math.nan if self.expectation is None or self.bias is None else self.expectation + self.bias
+
+    @property
+    def rmse(self) -> float:
+        """The root mean squared error of one chain's average about μ(h); an unknown bias counts as none."""
+        return math.hypot(self.bias or 0.0, self.std)
+
+    @property
+    def gain(self) -> float:
+        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted.
+
+        Infinite where the martingale leaves no fluctuation at all.
+        """
+        if math.isnan(self.plain_std):
+            return 1.0
+        return (self.plain_std / self.std) ** 2 if self.std > 0 else math.inf
+
+    @property
+    def std_error(self) -> float:
+        """The standard deviation of the mean over all chains of the plan."""
+        return self.std / math.sqrt(self.num_chains)
+
+    def noting(self, *notes: str) -> "Answer":
+        """The answer with more notes."""
+        return dataclasses.replace(self, notes=(*self.notes, *notes))
