@@ -106,6 +106,7 @@ def test_every_test_has_one_tier_and_every_place_named_is_there(request):
     places = [place for _, places in tiers.TIERS.values() for place in places]
     assert len(places) == len(set(places))
     assert [place for place in places if not (folder / place).exists()] == []
+    assert [name for name in compiling.QUICK if not list(folder.glob(f"**/{name}"))] == []
 
 
 @pytest.mark.parametrize(

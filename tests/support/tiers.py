@@ -15,9 +15,12 @@ STATISTICAL = frozenset(
         "solve",
         "statistics",
         "tuning",
+        "approx/test_search.py",
+        "approx/test_trust.py",
         "core/test_anchor_refresh.py",
         "core/test_control_variates.py",
         "core/test_distinct_rows.py",
+        "core/test_learned_coordinates.py",
         "core/test_oracles.py",
         "engines/test_exact_moments.py",
         "engines/test_lanes_control_variates.py",
@@ -37,8 +40,6 @@ STATISTICAL = frozenset(
         "schemes/test_diagonal_kick.py",
         "schemes/test_draws_per_gradient.py",
         "schemes/test_martingale.py",
-        "shape/test_search.py",
-        "shape/test_trust.py",
         "targets/test_separable.py",
     )
 )
