@@ -27,7 +27,7 @@ from gyromc.regression.averages import (
     in_parts,
     linear_averages,
 )
-from gyromc.regression.problem import GroupTerm
+from gyromc.regression.problem import GroupTerm, of_rows
 from gyromc.regression.standardised import Units
 from gyromc.targets import families
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
@@ -313,8 +313,8 @@ class Draws:
             "Counts of successes need `trials`, one number for each row of `X`.",
         )
         return {
-            "offset": None if offset is None else _of_rows(offset, "offset", num_rows),
-            "trials": None if trials is None else _of_rows(trials, "trials", num_rows),
+            "offset": of_rows(offset, "offset", num_rows),
+            "trials": of_rows(trials, "trials", num_rows),
             "groups": tuple(group.placed(_term_of(group, groups, num_rows)) for group in self.groups),
         }
 
@@ -346,13 +346,6 @@ class Draws:
             t += group.at(rows, dtype)
         known = () if trials is None else (trials[rows].astype(dtype, copy=False),)
         return t, (*known, *(g[..., None] for g in self.given))
-
-
-def _of_rows(values, name: str, num_rows: int) -> np.ndarray:
-    values = numbers(values, name)
-    fits = values.shape == (num_rows,)
-    require(fits, f"`{name}` must have one entry per row of `X` ({num_rows}): got shape {values.shape}.")
-    return values
 
 
 def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> GroupTerm:
@@ -429,12 +422,10 @@ class Predictive:
 
     @functools.cached_property
     def mean(self) -> np.ndarray:
-        """E[y | θ_s], or the probabilities of the classes."""
         return self.likelihood.mean(self.t, *self.given)
 
     @functools.cached_property
     def variance(self) -> np.ndarray:
-        """The variance of y given θ_s, or of each class's indicator."""
         given = self.given if self.mean.ndim == 2 else tuple(g[..., None] for g in self.given)
         return np.broadcast_to(self.likelihood.variance(self.mean, *given), self.mean.shape)
 

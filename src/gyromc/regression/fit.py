@@ -67,17 +67,14 @@ class Coefficient:
 
     @property
     def ess(self) -> float:
-        """(sd / std_error)²."""
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     @property
     def error(self) -> float:
-        """√(std_error² + bias²)."""
         return math.hypot(self.std_error, self.bias)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of the credible interval."""
         return self.low, self.high
 
     @property
@@ -137,19 +134,16 @@ class Fit(Records[Coefficient]):
 
     @property
     def noise_scale(self) -> float | None:
-        """The posterior mean of σ of a linear model, in the units of y."""
         return (
             next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.family == "linear" else None
         )
 
     @property
     def draws(self) -> np.ndarray:
-        """Kept draws as coefficients in the user's units: chains × draws × coefficients, in the table's order."""
         return self.posterior.coefficients()
 
     @property
     def groups(self) -> dict[str, GroupDraws]:
-        """The deviations of the levels, by the name of their group."""
         return {group.name: group for group in self.posterior.groups}
 
     def predict(self, X, **beside) -> Predictions:

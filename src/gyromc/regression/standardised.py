@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gyromc.regression.conjugate import noise_scale
-from gyromc.regression.problem import GroupTerm, Prior, Problem
+from gyromc.regression.problem import GroupTerm, Prior, Problem, cut
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
 from gyromc.targets.regressions import WithLikelihood, regression
@@ -109,6 +109,7 @@ def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarra
     return size * center, np.where(sd > 1e-10, size * sd, 1.0)
 
 
+MOST_SORTED = 10_000_000  # numbers of X
 GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard deviation of its column (and of y)
 
 
@@ -137,6 +138,7 @@ def standardise(problem: Problem) -> Standardised:
     assert standardise(problem).target.dim == 2
     ```
     """
+    problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
     measured = likelihood.measured
     centred = problem.intercept or likelihood.cutpoints
@@ -163,6 +165,19 @@ def standardise(problem: Problem) -> Standardised:
         groups=tuple(_group(term, problem.priors.get(term.name), units) for term in problem.groups),
     )
     return Standardised(target, units)
+
+
+def _in_order(problem: Problem) -> Problem:
+    """The same with its rows sorted: sums over rows, and so all draws, do not depend on the order in which these came.
+
+    Data so large that sorting takes seconds stay as they are.
+    """
+    if problem.X.size > MOST_SORTED:
+        return problem
+    order = np.lexsort((*problem.X.T, problem.y))
+    beside = cut({"offset": problem.offset, "weights": problem.weights, "groups": problem.groups}, order)
+    known = tuple(values[order] for values in problem.known)
+    return dataclasses.replace(problem, X=problem.X[order], y=problem.y[order], known=known, **beside)
 
 
 def _linear(problem: Problem, units: Units) -> Standardised:

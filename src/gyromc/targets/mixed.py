@@ -19,8 +19,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require
-from gyromc.evaluation import POTENTIAL, over_rows, spend
-from gyromc.targets.base import SumOverData, gradient_at, hessian_at, potential_at
+from gyromc.targets.base import SumOverData
 from gyromc.targets.likelihoods import Likelihood, exponential, library
 
 __all__ = ["Group", "MixedRegression"]
@@ -279,19 +278,6 @@ class MixedRegression(SumOverData):
         constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
         return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
 
-    def potentials(self, points):
-        spend(POTENTIAL * len(points))
-        return over_rows(potential_at, points, self, chunk=self._chunk(1))
-
-    def gradients(self, points):
-        spend(len(points))
-        return over_rows(gradient_at, points, self, chunk=self._chunk(2))
-
-    def hessians(self, points, chunk=512):
-        spend(np.size(points))
-        return over_rows(hessian_at, points, self, chunk=min(chunk, self._chunk(self.dim)))
-
-    def _chunk(self, cost: int) -> int:
-        """How many points are evaluated at once, a power of two."""
-        most = max(1, MOST_AT_ONCE // (cost * self.num_data * self.likelihood.outputs))
-        return min(2**15, 1 << (most.bit_length() - 1))
+    def points_at_once(self, products):
+        most = max(1, MOST_AT_ONCE // (products * self.num_data * self.likelihood.outputs))
+        return min(2**15, 1 << (most.bit_length() - 1))  # a power of two

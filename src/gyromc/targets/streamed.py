@@ -5,6 +5,7 @@ sums over drawn rows that a mini-batch needs. A pass at one θ computes all thre
 variate and the curvature there take one pass together.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -119,16 +120,14 @@ class StreamedRegression(KnownLikelihood):
     def start_point(self):
         return np.zeros(self.dim)
 
-    def potentials(self, points):
-        points = np.asarray(points, float)
-        return self.sums.losses(points) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
+    def loss_sums(self, points):
+        return self.sums.losses(points)
 
-    def gradients(self, points):
-        points = np.asarray(points, float)
-        return self.sums.slopes(points) + float(self.prior_precision) * points
+    def slope_sums(self, points):
+        return self.sums.slopes(points)
 
-    def mean_hessian(self, points):
-        return self.sums.mean_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(self.dim)
+    def mean_data_hessian(self, points):
+        return self.sums.mean_hessian(points)
 
     def data_products(self, theta, directions):
         return directions @ self.sums.at(np.asarray(theta, float)).hessian
@@ -159,9 +158,6 @@ class StreamedRegression(KnownLikelihood):
         X, y = self.rows(index, params.dtype)
         return self.likelihood.slope(X @ params, y) @ X
 
-    def prior_gradient(self, params):
-        return self.prior_precision * params
-
     def remainder(self, theta, center, index, order):
         X, y = self.rows(index, theta.dtype)
         t = X @ center
@@ -171,11 +167,13 @@ class StreamedRegression(KnownLikelihood):
         return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
 
 
+@dataclasses.dataclass
 class _Point:
     """Σ_i ℓ_i, its gradient and its Hessian at one θ."""
 
-    def __init__(self, loss: float, gradient: np.ndarray, hessian: np.ndarray):
-        self.loss, self.gradient, self.hessian = loss, gradient, hessian
+    loss: float
+    gradient: np.ndarray
+    hessian: np.ndarray
 
 
 class _Sums:

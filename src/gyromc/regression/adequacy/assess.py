@@ -60,7 +60,6 @@ class Adequacy:
 
     @property
     def judgement(self) -> ModelVerdict:
-        """The gravest of the checks' judgements."""
         order = list(ModelVerdict)
         return max((check.verdict for check in self.checks), key=order.index)
 
