@@ -256,15 +256,7 @@ def t_proposal(
 
 
 def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) -> str | None:
-    """Why a sample does not represent the target, or None.
-
-    ```python
-    import gyromc as gm
-    from gyromc.approx.sample import why_not_trusted
-    model = gm.Model(gm.targets.Quadratic([1.0, 4.0]))
-    assert why_not_trusted(model.flat_target, model.importance_sample(2000), lambda: model.modes) is None
-    ```
-    """
+    """Why a sample does not represent the target, or None."""
     count, d = sample.theta.shape
     size = f"the effective sample size of {count} draws is {sample.effective_size:.0f}"
     if not sample.effective_size >= SETTINGS.even_share * count:

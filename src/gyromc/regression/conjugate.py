@@ -147,16 +147,7 @@ class Integrated:
 def integrate(
     rows: np.ndarray, y: np.ndarray, prior_scale: float, T: np.ndarray, count: float | None = None
 ) -> Integrated:
-    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.conjugate import integrate
-    X = np.random.default_rng(0).standard_normal((50, 2))
-    found = integrate(X, X[:, 0], 2.5, np.eye(2))
-    assert abs(found.moments()[0][0] - 1) < 0.01 and found.draws(np.random.default_rng(1), (10,))[0].shape == (10, 2)
-    ```
-    """
+    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ."""
     return Integrated(Evidence.of(rows, y, prior_scale, count), T)
 
 

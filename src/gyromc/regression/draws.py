@@ -56,15 +56,7 @@ def _between(values: np.ndarray) -> np.ndarray:
 
 
 def sd_errors(draws: np.ndarray) -> np.ndarray:
-    """The standard error of the standard deviation of draws, chains × draws × …
-
-    ```python
-    import numpy as np
-    from gyromc.regression.draws import sd_errors
-    draws = np.random.default_rng(0).normal(size=(64, 32))
-    assert 0.5 < sd_errors(draws) * np.sqrt(2 * 64 * 32) < 2  # σ/√(2n) for independent draws of a normal law
-    ```
-    """
+    """The standard error of the standard deviation of draws, chains × draws × …"""
     squares = (draws - draws.mean(axis=(0, 1))) ** 2
     sd = np.sqrt(squares.mean(axis=(0, 1)))
     return _between(squares) / (2 * np.maximum(sd, 1e-300))  # d√v = dv/(2√v)
@@ -74,13 +66,6 @@ def quantile_errors(draws: np.ndarray, levels: Sequence[float]) -> np.ndarray:
     """The standard errors of quantiles of draws, chains × draws × numbers: levels × numbers.
 
     The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its slope.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.draws import quantile_errors
-    draws = np.random.default_rng(0).normal(size=(64, 32, 1))
-    assert 0.02 < quantile_errors(draws, [0.5])[0, 0] < 0.04  # 1.25 σ/√n for the median
-    ```
     """
     flat, found = draws.reshape(-1, draws.shape[-1]), []
     for level in levels:
@@ -222,11 +207,6 @@ class Draws:
         mean = np.mean(values, axis=(0, 1))
         by_chain = np.mean(values - mean, axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
-
-    def sd(self) -> np.ndarray:
-        """The posterior standard deviation of each coefficient."""
-        draws = self.coefficients()
-        return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
 
     def quantiles(self, levels: Sequence[float]) -> np.ndarray:
         """Quantiles of each coefficient: levels × coefficients."""

@@ -127,17 +127,7 @@ class Standardised:
 
 
 def standardise(problem: Problem) -> Standardised:
-    """Standardise a regression.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.problem import Problem
-    from gyromc.regression.standardised import standardise
-    from gyromc.targets.families import Poisson
-    problem = Problem("poisson", Poisson(), np.arange(6.0)[:, None], np.arange(6.0), ("x",), None, True, 2.5, {})
-    assert standardise(problem).target.dim == 2
-    ```
-    """
+    """Standardise a regression."""
     problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
     measured = likelihood.measured

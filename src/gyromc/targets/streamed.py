@@ -20,10 +20,9 @@ from gyromc.data import RowSource, over_blocks, random_access
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
-from gyromc.targets.regressions import BY_FAMILY as FAMILIES
-from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
+from gyromc.targets.regressions import BY_FAMILY, KnownLikelihood, WithLikelihood
 
-__all__ = ["FAMILIES", "StreamedRegression"]
+__all__ = ["StreamedRegression"]
 
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
@@ -65,10 +64,10 @@ class StreamedRegression(KnownLikelihood):
             f"`source` must be a value of `gyromc.data`, such as `gyromc.data.Mapped(X, y)`: got {type(source).__name__}. "
             "Arrays in memory go to `LogisticRegression` and its like.",
         )
-        self.source, self.family = source, one_of(family, FAMILIES, "family")
+        self.source, self.family = source, one_of(family, BY_FAMILY, "family")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        self.sums = _Sums(source, FAMILIES[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
-        _check_rows(source, FAMILIES[family])
+        self.sums = _Sums(source, BY_FAMILY[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
+        _check_rows(source, BY_FAMILY[family])
 
     def to_archive(self) -> dict[str, Any]:
         """What is stored of it with a plan: what it was made from."""
@@ -79,7 +78,7 @@ class StreamedRegression(KnownLikelihood):
         """The target of a stored plan, without a pass: its rows were checked when it was first made."""
         made = object.__new__(cls)
         fields = {"source": source, "family": family, "prior_precision": prior_precision}
-        for name, value in {**fields, "sums": _Sums(source, FAMILIES[family].likelihood)}.items():  # type: ignore[arg-type]
+        for name, value in {**fields, "sums": _Sums(source, BY_FAMILY[family].likelihood)}.items():  # type: ignore[arg-type]
             object.__setattr__(made, name, value)
         return made
 
@@ -115,7 +114,7 @@ class StreamedRegression(KnownLikelihood):
     def sampled(self, count):
         count, N = min(count, self.num_data), self.num_data
         X, y = self.sums.sampled(count)
-        return FAMILIES[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
+        return BY_FAMILY[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
 
     def start_point(self):
         return np.zeros(self.dim)
