@@ -8,7 +8,7 @@ arrays, so that they can be pickled.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,11 +216,7 @@ class Draws:
     def thinned(self, count: int) -> "Draws":
         """At most about so many draws, evenly spaced in every chain."""
         step = max(1, -(-self.count // count))
-        groups = tuple(
-            dataclasses.replace(g, deviations=g.deviations[:, ::step], root=g.root[:, ::step]) for g in self.groups
-        )
-        given = tuple(g[:, ::step] for g in self.given)
-        return dataclasses.replace(self, theta=self.theta[:, ::step], given=given, groups=groups)
+        return self._each(lambda values: values[:, ::step])
 
     def predict(self, X, **beside) -> Predictions:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
@@ -266,11 +262,15 @@ class Draws:
 
     def single(self) -> "Draws":
         """The same draws in single precision."""
+        return self._each(np.float32)
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
+        """The draws with every array of them changed, chains × draws × …."""
         groups = tuple(
-            dataclasses.replace(g, deviations=np.float32(g.deviations), root=np.float32(g.root)) for g in self.groups
+            dataclasses.replace(g, deviations=change(g.deviations), root=change(g.root)) for g in self.groups
         )
-        given = tuple(np.float32(g) for g in self.given)
-        return dataclasses.replace(self, theta=np.float32(self.theta), given=given, groups=groups)
+        given = tuple(change(values) for values in self.given)
+        return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
     def _averages(self, draws: "Draws", X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
         """Averages of some rows over these draws; over the draws in double precision where the numbers are too large."""

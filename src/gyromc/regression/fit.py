@@ -272,30 +272,16 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    level, intercept = coverage(level), flag(intercept, "intercept")
-    options = {
-        "num_chains": whole(num_chains, "num_chains", least=2),
-        "num_draws": num_draws,
-        "seed": whole(seed, "seed", least=0),
-    }
-    problem = read(
-        X,
-        y,
-        family,
-        names=names,
-        classes=classes,
-        intercept=intercept,
-        prior_scale=positive(prior_scale, "prior_scale"),
-        groups=groups,
-        offset=offset,
-        weights=weights,
-        trials=trials,
-        priors=priors,
-    )
+    level = coverage(level)
+    num_chains = whole(num_chains, "num_chains", least=2)
+    seed = whole(seed, "seed", least=0)
+    about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
+    by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials}
+    problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
     standard = standardise(problem)
-    rows = labels(problem)
-    texts = [name if output is None else f"{name} ({output})" for name, output in rows]
-    sampled = sample(standard, texts, relative_error(effort), progress, groups=problem.groups, **options)
+    texts = [name if output is None else f"{name} ({output})" for name, output in labels(problem)]
+    error = relative_error(effort)
+    sampled = sample(standard, texts, error, progress, num_chains, num_draws, seed, problem.groups)
     if sampled.warnings:
         warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
     return _fit_of(sampled, standard, problem, level)

@@ -199,21 +199,10 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     priors = read_priors(beside["priors"], columns, groups)
     located = any(prior.location for prior in priors.values())
     require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
-    return Problem(
-        family=family,
-        likelihood=likelihood,
-        X=X,
-        y=y,
-        names=columns,
-        classes=values,
-        intercept=intercept and not likelihood.cutpoints,
-        prior_scale=prior_scale,
-        priors=priors,
-        offset=offset,
-        weights=weights,
-        known=() if trials is None else (trials,),
-        groups=groups,
-    )
+    intercept = intercept and not likelihood.cutpoints
+    known = () if trials is None else (trials,)
+    model = Problem(family, likelihood, X, y, columns, values, intercept, prior_scale, priors)
+    return dataclasses.replace(model, offset=offset, weights=weights, known=known, groups=groups)
 
 
 def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
