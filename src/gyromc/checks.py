@@ -10,9 +10,11 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 
-MOST_SHOWN = 80  # letters of a value in a message
+MOST_SHOWN = 80
+"""Letters of a value in a message."""
 LARGEST = 2**63 - 1
-EXTREME = 1e150  # positive numbers beyond it, or below its inverse, have squares that float64 does not hold
+EXTREME = 1e150
+"""Positive numbers beyond it, or below its inverse, have squares that float64 does not hold."""
 
 
 def require(condition: object, message: str) -> None:
@@ -25,7 +27,8 @@ def shown(value: object) -> str:
     """A value as a message quotes it: on one line, short, whatever it is."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # too deep, too many digits, or a class whose repr raises
+    # Too deep, too many digits, or a class whose repr raises.
+    except Exception:
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({type(value).__name__})"
 
@@ -83,7 +86,8 @@ def numbers(value, name: str) -> np.ndarray:
         raise InvalidInput(f"`{name}` does not fit into memory as an array of float64.") from None
     except OverflowError:
         raise InvalidInput(f"`{name}` must be finite: it holds a number beyond 1.8e308, the largest float64.") from None
-    except Exception:  # whatever the conversion of a foreign type raises
+    # Whatever the conversion of a foreign type raises.
+    except Exception:
         raise InvalidInput(
             f"`{name}` must be numeric: got {type(value).__name__} that cannot be read as an array of numbers."
         ) from None
@@ -99,7 +103,8 @@ def number(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf
-    except Exception:  # whatever the conversion of a foreign type raises
+    # Whatever the conversion of a foreign type raises.
+    except Exception:
         return None
 
 
@@ -152,7 +157,8 @@ def leaves(tree, name: str) -> list[tuple[Any, Any]]:
 
     try:
         return jax.tree_util.tree_leaves_with_path(tree)
-    except Exception:  # JAX raises SystemError, RecursionError or ValueError
+    # JAX raises SystemError, RecursionError or ValueError.
+    except Exception:
         raise InvalidInput(
             f"`{name}` cannot be read as a pytree: it is nested too deeply, or has keys without an order."
         ) from None
@@ -163,7 +169,8 @@ def whole(value, name: str, least: int, most: int | None = None) -> int:
     try:
         given = None if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 else int(value)
         found = given if given is not None and given == value else None
-    except Exception:  # whatever the conversion of a foreign type raises
+    # Whatever the conversion of a foreign type raises.
+    except Exception:
         found = None
     if found is None or found < least or (most is not None and found > most):
         upto = f" to {most}" if most is not None else " up"

@@ -20,8 +20,10 @@ from gyromc.precision import fresh
 __all__ = ["Meter", "doubled", "indices_read", "metered", "over_rows", "spend"]
 
 CHUNK = 2**15
-LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
-POTENTIAL = 1 / 3  # of what a gradient costs
+LARGE = 2**17
+"""Numbers of an array that is put on the device once: a megabyte."""
+POTENTIAL = 1 / 3
+"""What a potential costs, in gradients."""
 
 
 class Meter:

@@ -142,7 +142,8 @@ class FlatSum(FlatTarget, SumOverData):
 
 def flatten(target: Target, unravel: Callable, dim: int) -> Target:
     """The target as a function of the vector θ."""
-    if unravel is identity or getattr(target, "unravel", None) == unravel:  # the target takes vectors itself
+    # The target takes vectors itself.
+    if unravel is identity or getattr(target, "unravel", None) == unravel:
         return target
     return (FlatSum if isinstance(target, SumOverData) else FlatTarget)(target, unravel, dim)
 
@@ -176,12 +177,14 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     if start is None:
         return _vector(dims[0]), Start(np.zeros((1, dims[0])))
     found = [leaf for _, leaf in leaves_of(start, "start")]
-    if callable(start) and len(found) == 1 and found[0] is start:  # a function, not a module that holds parameters
+    # A function, not a module that holds parameters.
+    if callable(start) and len(found) == 1 and found[0] is start:
         return _drawn(start), Start(draw=start)
     if is_array(start):
         return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
-    unraveler(template)  # says what is wrong with a leaf before it is read
+    # Says what is wrong with a leaf before it is read.
+    unraveler(template)
     for path, leaf in leaves_of(template, "start"):
         require_real(leaf, f"start{jax.tree_util.keystr(path)}")
         require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
@@ -201,7 +204,8 @@ def _drawn(start: Callable) -> Any:
 
 def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):
     """An array is a row of θ₀ or of (θ₀, r₀), or one such row per chain; a target without a shape takes any other as its own."""
-    lengths = {d: d for d in dims}  # how long a row may be, and how many of its numbers are θ₀
+    # How long a row may be, and how many of its numbers are θ₀.
+    lengths = {d: d for d in dims}
     lengths |= {2 * d: d for d in dims if 2 * d == state_size and 2 * d not in lengths}
     rows = array.reshape(1, -1) if array.ndim <= 1 else array
     one_row = array.ndim == 1 or (array.ndim == 0 and not free)

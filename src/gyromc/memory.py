@@ -53,7 +53,8 @@ def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path(
         names = GROUP_FILES[controllers]
         root, inside = (mounted / controllers, PurePosixPath(path.lstrip("/")))
         for folder in (root / inside, *(root / above for above in inside.parents)):
-            with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
+            # No such group here, or no limit ("max").
+            with contextlib.suppress(OSError, ValueError):
                 limit, used = (int((folder / name).read_text()) for name in names[:2])
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))

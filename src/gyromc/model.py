@@ -34,13 +34,30 @@ from gyromc.targets import SumOverData, Target
 
 __all__ = ["Model"]
 
-MOST_FOLLOWED = 2000  # parameters
-MOST_WORK = 4e9  # multiplications for an importance sample
-LEAST_DRAWS = 40  # of an importance sample
-ENOUGH = 5000  # independent draws, whose covariance says more than a mean Hessian
-CHECKED = 200  # draws of the Gaussian fit that get importance weights
-CURVATURES = 256  # points at which Hessians are averaged
-NUDGE = 1e-3  # standard deviation of the step off a saddle, in case the start is one
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What is computed of a model before any dynamics, by experience: seconds on one processor.
+
+    - `most_followed`: parameters up to which it is worked out which of them an observable reads.
+    - `most_work`: multiplications for an importance sample.
+    - `least_draws`: of an importance sample.
+    - `enough`: independent draws whose covariance says more than a mean Hessian.
+    - `checked`: draws of the Gaussian fit that get importance weights.
+    - `curvatures`: points at which Hessians are averaged.
+    - `nudge`: standard deviation of the step off the start, in case that is a saddle.
+    """
+
+    most_followed: int = 2000
+    most_work: float = 4e9
+    least_draws: int = 40
+    enough: int = 5000
+    checked: int = 200
+    curvatures: int = 256
+    nudge: float = 1e-3
+
+
+SETTINGS = ModelSettings()
 
 
 class Computed:
@@ -124,14 +141,14 @@ class Model:
         """The coordinates of θ that h can depend on; all of them where there are too many to follow."""
         if isinstance(h, Ridge):
             return tuple(int(i) for i in np.flatnonzero(h.direction))
-        if self.dim > MOST_FOLLOWED:
+        if self.dim > SETTINGS.most_followed:
             return tuple(range(self.dim))
         return indices_read(lambda theta: h(self.unravel(theta)), self.dim)
 
     @functools.cached_property
     def mode(self) -> np.ndarray:
         """The mode that a descent from the start reaches; `InvalidInput` where there is none."""
-        nudge = NUDGE * np.random.default_rng(0).standard_normal(self.dim)
+        nudge = SETTINGS.nudge * np.random.default_rng(0).standard_normal(self.dim)
         return find_mode(self.flat_target, self.start + nudge)
 
     @functools.cached_property
@@ -182,8 +199,8 @@ class Model:
     def _judged(self, draws: int) -> tuple[Sample | None, str | None]:
         """An importance sample that can be trusted, or the reason why not."""
         require(
-            isinstance(draws, int) and draws >= LEAST_DRAWS and draws % 2 == 0,
-            f"`draws` must be an even number of at least {LEAST_DRAWS}: got {draws!r}.",
+            isinstance(draws, int) and draws >= SETTINGS.least_draws and draws % 2 == 0,
+            f"`draws` must be an even number of at least {SETTINGS.least_draws}: got {draws!r}.",
         )
         key = "judged", draws
         if key not in self._kept:
@@ -197,7 +214,8 @@ class Model:
         try:
             sample = make()
             reason = why_not(self.flat_target, sample, lambda: self.modes)
-        except (InvalidInput, np.linalg.LinAlgError) as error:  # no mode, or draws without a covariance
+        # No mode, or draws without a covariance.
+        except (InvalidInput, np.linalg.LinAlgError) as error:
             return None, str(error).rstrip(".")
         return (sample, None) if reason is None else (None, reason)
 
@@ -206,7 +224,7 @@ class Model:
         """How many points U may be computed at within seconds."""
         target = self.flat_target
         rows = target.num_data if isinstance(target, SumOverData) else 1
-        return int(MOST_WORK / (rows * self.dim))
+        return int(SETTINGS.most_work / (rows * self.dim))
 
     @property
     def trusted_sample(self) -> Sample | None:
@@ -224,11 +242,11 @@ class Model:
 
     @functools.cached_property
     def _trusted(self) -> tuple[Sample | None, str | None]:
-        if self._affordable_draws >= ENOUGH:
+        if self._affordable_draws >= SETTINGS.enough:
             return self._judged(2 * (min(DRAWS, self._affordable_draws) // 2))
-        checked = max(50, min(CHECKED, self._affordable_draws // 4))
+        checked = max(50, min(SETTINGS.checked, self._affordable_draws // 4))
         why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
-        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, ENOUGH), why_not)
+        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)
 
     @functools.cached_property
     def gaussian_fit(self) -> GaussianApproximation:
@@ -236,13 +254,13 @@ class Model:
         known = self.flat_target.gaussian()
         if known is not None:
             return GaussianApproximation(known[1], known[0], "exact")
-        sample = self.trusted_sample if self._affordable_draws >= ENOUGH else None
-        if sample is not None and sample.effective_size >= ENOUGH:
+        sample = self.trusted_sample if self._affordable_draws >= SETTINGS.enough else None
+        if sample is not None and sample.effective_size >= SETTINGS.enough:
             mean, root = sample.moments()
             return GaussianApproximation(
                 mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample"
             )
-        points = 2 * max(8, min(CURVATURES, self._affordable_draws // 10) // 2)
+        points = 2 * max(8, min(SETTINGS.curvatures, self._affordable_draws // 10) // 2)
         return self._once(mean_curvature_fit, points)
 
     def remember(self, fit: GaussianApproximation, oracle: Any = None, moments: Any = None) -> None:

@@ -439,7 +439,8 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
     """The operator, after a check that it is symmetric (sign=1) or skew (sign=-1); rounding errors are averaged out."""
     gap, (i, j) = operator.asymmetry(sign)
     entries = [max(np.max(x), -np.min(x)) for x in jax.tree.leaves(operator) if np.size(x)]
-    if gap > 1e-6 * max(entries, default=0.0):  # float32 matrices computed by products are symmetric to about 1e-7
+    # float32 matrices computed by products are symmetric to about 1e-7.
+    if gap > 1e-6 * max(entries, default=0.0):
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
         raise InvalidInput(
             f"`{name}` must be {kind}: max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j}). "

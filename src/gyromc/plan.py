@@ -103,7 +103,8 @@ class Plan:
         dtype: str | None = None,
         martingale: bool = False,
     ):
-        def set_(**values: Any) -> None:  # frozen for everybody else
+        # Frozen for everybody else.
+        def set_(**values: Any) -> None:
             for name, value in values.items():
                 object.__setattr__(self, name, value)
 
@@ -186,7 +187,8 @@ class Plan:
         )
         changed = Plan(**{**kept, **changes})
         if "target" not in changes and "start" not in changes and changed.dim == self.dim:
-            object.__setattr__(changed, "model", self.model)  # what is known of it stays known
+            # What is known of it stays known.
+            object.__setattr__(changed, "model", self.model)
         return changed
 
     def knowing(self, model: Model) -> "Plan":
@@ -303,9 +305,11 @@ def _check_size(num_chains: int, state_size: int) -> None:
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        settings: Any = jax.config  # JAX adds its settings at run time
+        # JAX adds its settings at run time.
+        settings: Any = jax.config
         return "float64" if settings.jax_enable_x64 else "float32"
-    with contextlib.suppress(Exception):  # np.float64, jnp.float32 and their dtypes
+    # `np.float64`, `jnp.float32` and their dtypes.
+    with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
 

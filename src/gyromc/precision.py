@@ -55,12 +55,14 @@ def private(function: Callable) -> Callable:
         return function
     try:
         made = _MADE.setdefault(function, {})
-    except TypeError:  # not hashable, or no weak references: made anew for each trace
+    # Not hashable, or no weak references: made anew for each trace.
+    except TypeError:
         made = {}
     x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds its settings at run time
     seen, found = made.get(x64, ((), None))
     if found is None or not _same(seen, arrays):
-        found = _Renewal(names).of(function)  # the first time, or a name refers to another array by now
+        # The first time, or a name refers to another array by now.
+        found = _Renewal(names).of(function)
         made[x64] = arrays, found
     return found
 
@@ -99,7 +101,8 @@ def owned(function: Callable) -> Callable:
     """
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial | JITTED):
         return function
-    if jax.tree.leaves(function) != [function]:  # a pytree: its arrays are known to JAX
+    # A pytree: its arrays are known to JAX.
+    if jax.tree.leaves(function) != [function]:
         return function
     names = getattr(_unwrapped(function), "__globals__", {})
     arrays = tuple(_arrays(function, names, set()))

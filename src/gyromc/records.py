@@ -83,7 +83,8 @@ class Column(Generic[Value]):
         if instance is None:
             return self
         found = {name: getattr(row, self.name) for name, row in instance.rows.items()}
-        instance.__dict__[self.name] = found  # read instead of this descriptor from now on
+        # Read instead of this descriptor from now on.
+        instance.__dict__[self.name] = found
         return found
 
 

@@ -31,8 +31,10 @@ from gyromc.statistics.errors import ChainAverages, ErrorMethod, check_level, st
 if TYPE_CHECKING:
     from xarray import DataTree
 
-MOST_ROWS = 20_000  # for the variance of an observable over the posterior
-ENOUGH_CHAINS = 50  # whose last states are a sample of the posterior
+MOST_ROWS = 20_000
+"""Draws at most, of which the variance of an observable over the posterior is computed."""
+ENOUGH_CHAINS = 50
+"""So many chains' last states are a sample of the posterior."""
 
 
 class Cause(enum.Enum):
@@ -72,7 +74,8 @@ class RunOptions:
     on_divergence: Literal["raise", "report"]
     thin: int | None
     sane_range: float
-    mesh: Any = None  # of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices
+    # Of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices.
+    mesh: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """All but a progress function and devices, which belong to the process that passed them: a run can be pickled."""
@@ -106,13 +109,17 @@ class EngineState:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PosteriorSpread:
-    """Var_μ(h) of every observable of a plan, computed when first read."""
+class PosteriorVariances:
+    """Var_μ(h) of every observable of a plan, computed when first read.
+
+    From `draws`, kept states shaped like the parameters, or None; and from `last`, the last θ of each chain that did not fail.
+    `good`: which chains did not.
+    """
 
     plan: Plan
-    draws: Any  # kept states, shaped like the parameters, or None
-    last: np.ndarray  # the last θ of each chain that did not fail
-    good: np.ndarray  # which chains did not fail
+    draws: Any
+    last: np.ndarray
+    good: np.ndarray
 
     @functools.cached_property
     def variances(self) -> dict[str, float]:
@@ -136,9 +143,11 @@ class Average(ChainAverages):
     """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`."""
 
     name: str = ""
-    time: float = math.nan  # over which each chain was averaged
-    posterior: PosteriorSpread | None = None  # for `ess`
-    uncorrected: ChainAverages | None = None  # where the averages are less their martingale
+    # Over which each chain was averaged.
+    time: float = math.nan
+    posterior: PosteriorVariances | None = None  # for `ess`
+    # Where the averages are less their martingale.
+    uncorrected: ChainAverages | None = None
 
     @property
     def plain(self) -> ChainAverages:
@@ -195,7 +204,8 @@ class Run(Records[Average], Shown):
     draws: Any = None
     engine_reason: str = ""
     options: RunOptions | None = None
-    resume: Callable[[Plan, "Run", Any], "Run"] | None = None  # a function of a module, so that runs can be pickled
+    # A function of a module, so that runs can be pickled.
+    resume: Callable[[Plan, "Run", Any], "Run"] | None = None
 
     _result = "run"
     averages = Column[np.ndarray]("μ̂(h), one number per chain; NaN for a chain that failed.")
@@ -330,7 +340,8 @@ def _averages(run: Run) -> dict[str, Average]:
     """The rows of a run: averages per chain from the engine's sums, averages per block from its snapshots."""
     state, plan, good = run.state, run.plan, ~run.diverged
     time, by_time = sum(state.clock), plan.weighting == "step_size"
-    with np.errstate(invalid="ignore", divide="ignore"):  # with no step done, 0/0: there is no average
+    # With no step done, 0/0: there is no average.
+    with np.errstate(invalid="ignore", divide="ignore"):
         averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
     marks = sorted(state.snapshots)
     durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
@@ -341,7 +352,7 @@ def _averages(run: Run) -> dict[str, Average]:
         blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
         covered = float(durations.sum()) / time
     last = state.z[good][:, : plan.dim] if run.steps_done > 1 else np.zeros((0, plan.dim))
-    posterior = PosteriorSpread(plan, run.draws, last, good)
+    posterior = PosteriorVariances(plan, run.draws, last, good)
     scheduled = (durations, weights) if plan.scheduled else (None, None)
     found, count = {}, len(plan.observables)
     for j, name in enumerate(plan.observables):
@@ -352,7 +363,8 @@ def _averages(run: Run) -> dict[str, Average]:
             corrected = ChainAverages(*less, covered, *scheduled)
             if (
                 corrected.error.variance < HELPS * plain.error.variance
-            ):  # by the errors alone: the means are not looked at
+                # By the errors alone: the means are not looked at.
+            ):
                 used, uncorrected = corrected, plain
         parts = used.averages, used.blocks, covered, *scheduled
         found[name] = Average(*parts, name=name, time=time, posterior=posterior, uncorrected=uncorrected)

@@ -16,7 +16,8 @@ from gyromc.app.output import prepare_streams
 from gyromc.show.interruption import Interruption, interruptible
 
 COMMANDS = (plans, fit, paper, bench, explore)
-PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
+PATIENCE = 1.5
+"""Seconds that Ctrl-C may wait for the end of a step."""
 
 app = typer.Typer(
     name="gyromc",
@@ -66,7 +67,8 @@ def main() -> None:
         if isinstance(done.code, int) and "gyromc.processes" in sys.modules:
             from gyromc.processes import leave
 
-            leave(done.code)  # does not return where there are other processes, and the status is not 0
+            # Does not return where there are other processes, and the status is not 0.
+            leave(done.code)
         if isinstance(done.code, int) and done.code > 128:
             sys.stderr.flush()
             os._exit(done.code)
@@ -88,7 +90,8 @@ def command_line() -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader of a pipe has what it wants
+    # The reader of a pipe has what it wants.
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (InvalidInput, DivergenceError, OSError) as error:

@@ -48,6 +48,7 @@ def _serve(server) -> None:
     from gyromc.show.interruption import interruptible
 
     with interruptible("the server ends") as stop:
-        server.timeout = 0.2  # seconds after which Ctrl-C is looked at
+        # Seconds after which Ctrl-C is looked at.
+        server.timeout = 0.2
         while not stop:
             server.handle_request()

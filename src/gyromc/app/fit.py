@@ -48,7 +48,8 @@ def register(app: typer.Typer) -> None:
     app.command("fit", epilog=FIT_EXAMPLES, cls=_Fit)(fit)
     app.command("examples")(examples)
     app.command("apply", epilog=ROWS_EXAMPLES)(apply_model)
-    app.command("predict-rows", hidden=True)(apply_model)  # its name before 0.3
+    # Its name before 0.3.
+    app.command("predict-rows", hidden=True)(apply_model)
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -77,7 +78,8 @@ def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
     from gyromc.extras import require_extra
 
-    require_extra("fit", "`gyromc fit`")  # before the work, not at its end
+    # Before the work, not at its end.
+    require_extra("fit", "`gyromc fit`")
     from gyromc.errors import InvalidInput
     from gyromc.show.progress import say
     from gyromc.tables.large import is_large, large_study, large_tables

@@ -64,7 +64,8 @@ def reproduce(
     """Run the paper's experiments and report every claim with a verdict."""
     from gyromc.extras import require_extra
 
-    require_extra("report", "`gyromc reproduce`")  # before the work, not at its end
+    # Before the work, not at its end.
+    require_extra("report", "`gyromc reproduce`")
     from gyromc.paper.cache import Interrupted
     from gyromc.paper.reproduction import SUMS, reproduce
     from gyromc.show.progress import say

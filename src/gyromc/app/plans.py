@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "register"]
 
-INTERRUPTED = 130  # the status after Ctrl-C
+INTERRUPTED = 130
+"""The status after Ctrl-C."""
 
 What = Annotated[
     str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
@@ -203,12 +204,14 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
     from gyromc.show.interruption import unhurried
     from gyromc.show.progress import say
 
-    with unhurried():  # after Ctrl-C too, the steps that were made are not lost
+    # After Ctrl-C too, the steps that were made are not lost.
+    with unhurried():
         try:
             if save is not None and is_first():
                 result.save(save)
                 say(f"wrote {save}")
-        finally:  # what was computed is printed where it cannot be written, too
+        # What was computed is printed where it cannot be written, too.
+        finally:
             if is_first():
                 answer(json, result.to_dict(), result)
         wait_for_first()
@@ -284,7 +287,8 @@ def join(
     start(coordinator, processes, process_id, timeout=wait)
     if is_first():
         return None
-    warnings.simplefilter("ignore", GyromcWarning)  # process 0 has the same ones
+    # Process 0 has the same ones.
+    warnings.simplefilter("ignore", GyromcWarning)
     return False
 
 
@@ -310,6 +314,7 @@ def _keep_output() -> None:
     try:
         kept = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    except (OSError, ValueError, io.UnsupportedOperation):  # streams of a test, which no library writes to
+    # Streams of a test, which no library writes to.
+    except (OSError, ValueError, io.UnsupportedOperation):
         return
     sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115  # for the whole process

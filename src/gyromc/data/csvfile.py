@@ -25,7 +25,8 @@ __all__ = ["CsvFile", "read_numbers", "require_distinct"]
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 GZIP = b"\x1f\x8b"
-CHUNK = 20_000  # rows converted to numbers at a time
+CHUNK = 20_000
+"""Rows converted to numbers at a time."""
 
 
 class _Unpacked(gzip.GzipFile):
@@ -108,7 +109,8 @@ class CsvFile:
         width = len(self.names)
         for row in self._cells():
             if not any(map(str.strip, row)) and (width > 1 or not row):
-                continue  # a blank line, or nothing but separators
+                # A blank line, or nothing but separators.
+                continue
             if len(row) != width:
                 raise InvalidInput(
                     f"{self.name}, line {self._reader.line_num}: {len(row)} values, but the header names {width} columns "
@@ -202,7 +204,8 @@ def _all_numbers(file: CsvFile) -> tuple[tuple[str, ...], np.ndarray]:
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
     rows = [row for _, row in chunk]
-    if "_" not in "".join(map("".join, rows)):  # Python reads 1_0 as ten
+    # Python reads 1_0 as ten.
+    if "_" not in "".join(map("".join, rows)):
         with contextlib.suppress(ValueError):
             found = np.array(rows, dtype=float)
             if np.isfinite(found).all():

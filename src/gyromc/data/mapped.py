@@ -30,9 +30,12 @@ __all__ = ["Mapped", "random_access", "store"]
 AROUND = 2**21
 """Bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole."""
 RESIDENT = 2**28  # bytes
-KEEP = 1.0  # times N: with more single rows than this to read, all pages are kept,
-SMALL = 64  # and with more rows than this in a batch, whose reading would take most of a step
-LEAST_AT_ONCE = 2**11  # rows that a thread reads at once
+KEEP = 1.0
+"""With more single rows to read than this times N, all pages are kept."""
+SMALL = 64
+"""So they are with more rows in a batch than this: to read them one by one would take most of a step."""
+LEAST_AT_ONCE = 2**11
+"""Rows that a thread reads at once."""
 
 
 class Mapped(RowSource):
@@ -76,7 +79,8 @@ class Mapped(RowSource):
         self.num_rows, self.num_columns = self._X.shape
         self.resident = None if resident is None else whole(resident, "resident", least=AROUND)
 
-    NOT_COMPARED = ("resident",)  # by what way rows are read changes no number
+    # By what way rows are read changes no number.
+    NOT_COMPARED = ("resident",)
 
     def to_archive(self):
         return {"X": self._X.fingerprint(), "y": self._y.fingerprint(), "resident": self.resident}
@@ -236,7 +240,8 @@ class _File:
 
     def map(self) -> np.ndarray:
         if self.mapped is None:
-            with self.lock:  # of the open file: another one may have its name by now
+            # Of the open file: another one may have its name by now.
+            with self.lock:
                 self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]  # NumPy takes open files too
         return self.mapped.view(np.ndarray)
 

@@ -13,7 +13,8 @@ from gyromc.extras import needs
 
 __all__ = ["Parquet"]
 
-BUFFER = 2**20  # bytes of a column that are read at once; else a whole group of rows would be
+BUFFER = 2**20
+"""Bytes of a column that are read at once; else a whole group of rows would be."""
 
 
 class Parquet(RowSource):
@@ -95,7 +96,8 @@ class Parquet(RowSource):
                 yield X, columns[self.response]
                 first += batch.num_rows
                 del batch, columns, X
-        arrow.default_memory_pool().release_unused()  # it keeps as much as a group of rows takes
+        # It keeps as much as a group of rows takes.
+        arrow.default_memory_pool().release_unused()
 
     def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
         if column.null_count:

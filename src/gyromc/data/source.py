@@ -146,7 +146,8 @@ def prefetched(items: Iterable[T], ahead: int = AHEAD) -> Iterator[T]:
                 if not put((item, None)):
                     return
             put((_END, None))
-        except BaseException as error:  # raised again in the thread that reads
+        # Raised again in the thread that reads.
+        except BaseException as error:
             put((_END, error))
 
     thread = threading.Thread(target=work, daemon=True)
@@ -159,7 +160,8 @@ def prefetched(items: Iterable[T], ahead: int = AHEAD) -> Iterator[T]:
             if item is _END:
                 return
             yield item
-    finally:  # also where the reader stops early
+    # Also where the reader stops early.
+    finally:
         left.set()
         thread.join()
 
@@ -186,7 +188,8 @@ class FilePrint:
     dtype: str
     sha256: str
 
-    NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)  # the same file elsewhere holds the same rows
+    # The same file elsewhere holds the same rows.
+    NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)
 
     def require_there(self) -> None:
         """Raise `InvalidInput` where there is no file at the path."""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from xarray import Dataset, DataTree
 
 LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
-MOST_TERMS = 1e9  # data terms touched for the log density of every draw; with more it is left out
+MOST_TERMS = 1e9
+"""Data terms touched for the log density of every draw; with more it is left out."""
 
 
 def to_datatree(

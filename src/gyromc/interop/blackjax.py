@@ -114,7 +114,8 @@ def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=N
     ```
     """
     if _is_number(C):
-        families.gaul(as_operator(C, "C", size=1), a, gamma)  # raises now, not at the first step
+        # Raises now, not at the first step.
+        families.gaul(as_operator(C, "C", size=1), a, gamma)
         family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
         return _algorithm(grad_estimator, family, curvature=curvature)
     return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
@@ -190,10 +191,12 @@ def _algorithm(
 
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
-        z, gradient = theta, -ravel(log_gradient, theta.dtype)  # BlackJAX's gradient is that of log π = -U
+        # BlackJAX's gradient is that of log π = -U.
+        z, gradient = theta, -ravel(log_gradient, theta.dtype)
         if with_momentum:
             r = ravel(state.momentum, theta.dtype)
-            z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])  # ∇H = (∇U, r)
+            # ∇H = (∇U, r).
+            z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])
         xi = jnp.sqrt(T) * jax.random.normal(rng_key, z.shape, z.dtype)
         moved = scheme(dynamics, z, gradient, xi, eta)
         if not with_momentum:
@@ -327,7 +330,8 @@ class EstimatedTarget(SumOverData):
 
     def weighted_gradient(self, params, index, weight):
         estimate = self._estimate(params, jax.tree.map(lambda x: jnp.asarray(x)[index], self.data))
-        scale = weight * index.shape[0] / self.num_data  # 1 for the mini-batch oracle's weight N/b
+        # 1 for the mini-batch oracle's weight N/b.
+        scale = weight * index.shape[0] / self.num_data
         return jax.tree.map(lambda g: scale * g, estimate)
 
 
@@ -362,6 +366,7 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
     _require_function(grad_estimator, "grad_estimator")
     if logdensity_estimator is not None:
         _require_function(logdensity_estimator, "logdensity_estimator")
-    rows = FiniteSum(grad_estimator, grad_estimator, data).data  # runs the same checks of the data
+    # Runs the same checks of the data.
+    rows = FiniteSum(grad_estimator, grad_estimator, data).data
     density = None if logdensity_estimator is None else owned(logdensity_estimator)
     return EstimatedTarget(owned(grad_estimator), rows, density)

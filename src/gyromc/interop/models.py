@@ -19,8 +19,10 @@ from gyromc.targets import Target
 
 __all__ = ["ModelPosterior", "Sites", "differences", "element_name", "unraveler_of"]
 
-DIFFERENCE = np.finfo(float).eps ** (1 / 3)  # the step of a central difference that balances rounding and curvature
-LARGEST_REPORTED = 10_000  # numbers of a derived value that is reported without being asked for
+DIFFERENCE = np.finfo(float).eps ** (1 / 3)
+"""The step of a central difference that balances rounding and curvature."""
+LARGEST_REPORTED = 10_000
+"""Numbers of a derived value that is reported without being asked for."""
 
 
 def unraveler_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Callable, int]:
@@ -164,13 +166,15 @@ class Sites(eqx.Module):
     def __call__(self, params):
         """The values at parameters by name, or at a vector."""
         found = self.target.values(self.target.by_site(params), self.names)
-        return OrderedDict((name, found[name]) for name in self.names)  # a pytree in the model's order
+        # A pytree in the model's order.
+        return OrderedDict((name, found[name]) for name in self.names)
 
 
 def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:
     """The derivative of gradients (rows in, rows out) by central differences, made symmetric."""
     steps = DIFFERENCE * np.maximum(1.0, np.abs(theta))
     either = gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
-    with np.errstate(invalid="ignore"):  # not finite where U is not
+    # Not finite where U is not.
+    with np.errstate(invalid="ignore"):
         K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
     return (K + K.T) / 2

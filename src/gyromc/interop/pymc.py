@@ -49,7 +49,8 @@ with needs("pymc", "`gyromc.interop.pymc`"), _settings_kept():
 
 __all__ = ["PyMCPosterior", "target"]
 
-LARGE = 10_000  # numbers of an array of data that is an argument of the compiled functions, not a constant in them
+LARGE = 10_000
+"""Numbers of an array of data that is an argument of the compiled functions, not a constant in them."""
 
 
 class Graphs:
@@ -102,9 +103,8 @@ class PyMCPosterior(ModelPosterior):
 
     graphs: Graphs = eqx.field(static=True)
     data: tuple
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(
-        static=True
-    )  # of the value variables, in the model's order
+    # Of the value variables, in the model's order.
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)
     value_shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)
     unravel: Callable
     size: int = eqx.field(static=True)

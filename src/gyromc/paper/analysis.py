@@ -278,7 +278,8 @@ ABOUT = {
 }
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-Ratios = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, and the ends of their intervals
+Ratios = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Values, and the ends of their intervals."""
 
 
 def variants(experiment: Experiment) -> list[Experiment]:

@@ -31,7 +31,8 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
 
 FORMAT = 2
-LOOK_AGAIN = 0.5  # seconds between two looks at whether another process still computes
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at whether another process still computes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,7 +82,8 @@ def fingerprint(plan: Plan, engine: str, count_chains: bool = True) -> str:
     for name, value in (("theta0", plan.starts.theta), ("r0", plan.starts.r)):
         add(name, value if value is None else np.asarray(value, float))
     require(not plan.scheduled, "A plan with a step-size schedule cannot be cached: pass one number.")
-    add("scheme", plan.scheme.name, *map(np.asarray, jax.tree.leaves(plan.scheme)))  # its function has no stable name
+    # Its function has no stable name.
+    add("scheme", plan.scheme.name, *map(np.asarray, jax.tree.leaves(plan.scheme)))
     for name in ("step_size", "num_steps", "num_chains", "seed", "burn_in", "weighting", "dtype", "martingale"):
         add(name, getattr(plan, name) if count_chains or name != "num_chains" else None)
     return digest.hexdigest()[:32]
@@ -173,7 +175,8 @@ def _read(path: Path, reader: Callable[[bytes], Any]) -> Any:
         if checksum != _checksum(path, content):
             raise ValueError("its content does not match its checksum")
         return reader(content)
-    except Exception as error:  # whatever a reader makes of damaged content: the entry can always be computed again
+    # Whatever a reader makes of damaged content: the entry can always be computed again.
+    except Exception as error:
         message = f"The cache entry {path} is damaged ({error}): it is computed again."
         warnings.warn(message, GyromcWarning, stacklevel=3)
 
@@ -193,7 +196,8 @@ class Job:
     task: WorkerTask
     load: Callable[[], Any]
     store: Callable[[Any], Any]
-    fresh: bool = False  # whether it is computed even where the cache has it
+    # Whether it is computed even where the cache has it.
+    fresh: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

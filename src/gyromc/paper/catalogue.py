@@ -266,7 +266,8 @@ class Experiment:
         dim = self._pieces["target"].dim
         own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
         if not own.augmented:
-            return {"nonreversible": own, "reversible": sgld}  # the same (D, Q): D = I, Q = 0
+            # The same (D, Q): D = I, Q = 0.
+            return {"nonreversible": own, "reversible": sgld}
         return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
 
     @property

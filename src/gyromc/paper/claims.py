@@ -31,7 +31,8 @@ class Bootstrap:
     def __init__(self, num_chains: int, draws: int = 2000, seed: int = 0):
         rng = np.random.default_rng(seed)
         self.weights = rng.multinomial(num_chains, np.full(num_chains, 1 / num_chains), size=draws).astype(np.float32)
-        self.orders = [rng.permutation(draws) for _ in range(32)]  # independent resampling at each step size
+        # Independent resampling at each step size.
+        self.orders = [rng.permutation(draws) for _ in range(32)]
 
     def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
         """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling.
@@ -96,7 +97,8 @@ def normality(z: np.ndarray) -> Normality:
     Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
     estimated, only a wrong shape.
     """
-    from scipy import stats  # when it is used: it takes long to import
+    # When it is used: it takes long to import.
+    from scipy import stats
 
     z = np.sort(z[np.isfinite(z)])
     n = z.size
@@ -182,8 +184,10 @@ SLOPE_POINTS = 4
 QQ_TOLERANCE = 0.10
 MAX_Z = 4.0
 
-Errors = Mapping[str, Sequence[np.ndarray]]  # by dynamics: one array over chains for each step size
-Cells = Mapping[tuple[str, float], float]  # by (dynamics, step size)
+Errors = Mapping[str, Sequence[np.ndarray]]
+"""By dynamics: one array over chains for each step size."""
+Cells = Mapping[tuple[str, float], float]
+"""By (dynamics, step size)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,8 @@ from gyromc.paper.workers import Advance, Here, Place, Processes, WorkerTask, fa
 from gyromc.plan import Plan, paper_steps
 from gyromc.show.progress import Progress
 
-FEW_CHAINS = 256  # too few to fill a GPU: so many are left to the processors beside it
+FEW_CHAINS = 256
+"""Too few to fill a GPU: so many are left to the processors beside it."""
 OWN_NUMBERS = ("lanes", "pallas")
 """Engines that compute a chain the same, bit for bit, whatever other chains there are."""
 
@@ -129,7 +130,8 @@ class Work:
             if key not in values:
                 values[key] = values[self.larger[key]].first(cell.plan.num_chains)
             pieces[cell.index] = values[key]
-        mine = {job.key for job in self.jobs} | more.values.keys()  # `found` may hold other jobs as well
+        # `found` may hold other jobs as well.
+        mine = {job.key for job in self.jobs} | more.values.keys()
         computed = len(mine & (found.computed | more.computed))
         return Outcome(pieces, computed, len(mine) - computed, tuple(self.notes))
 
@@ -181,7 +183,8 @@ def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:
     return known[like]
 
 
-PREDICTING = 4  # processes at most, beside a GPU that computes all pieces
+PREDICTING = 4
+"""Processes at most, beside a GPU that computes all pieces."""
 
 
 class Computation:
@@ -215,7 +218,8 @@ class Computation:
         self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
         self.place = self._place(workers)
         self.found: Obtained | None = None
-        self.predicting: float | None = None  # seconds that predictions took beside the pieces
+        # Seconds that predictions took beside the pieces.
+        self.predicting: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -305,7 +309,8 @@ class _Beside:
         try:
             self.found = obtain(self.jobs, self.cache, aside, Progress())
             self.seconds = time.perf_counter() - began
-        except BaseException as error:  # raised by the thread that waits
+        # Raised by the thread that waits.
+        except BaseException as error:
             self.error = error
 
     def __enter__(self) -> "_Beside":
@@ -316,7 +321,8 @@ class _Beside:
         if kind is not None:
             return
         while self.thread.is_alive():
-            self.thread.join(0.1)  # Ctrl-C is heard in between
+            # Ctrl-C is heard in between.
+            self.thread.join(0.1)
         if self.error is not None:
             raise self.error
 

@@ -18,10 +18,12 @@ from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.claims import normal_scores, quantile_band
 from gyromc.show.pages import FIGURE_STYLE, lay_out
 
-COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}  # Okabe and Ito's, and grey
+COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B"}
+"""Okabe and Ito's, and grey."""
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
-START_STYLES = (("#009E73", "D"), ("#CC79A7", "v"))  # two more of Okabe and Ito's
+START_STYLES = (("#009E73", "D"), ("#CC79A7", "v"))
+"""Two more of Okabe and Ito's."""
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
 SIZE = (4.4, 3.5)
 

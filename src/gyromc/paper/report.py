@@ -46,9 +46,12 @@ STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails
 FORMATS = ("svg", "png", "pdf", "csv")
 PAPER_KINDS = ("rmse", "qq")
 """The panels that the paper shows; others go beyond it."""
-DIFFERS = 0.1  # the part of the time by the clock from which device time is said beside it
-SECONDS_PER_FIGURES = 1.4  # of one experiment, for the progress bar
-FEW_EXPERIMENTS = 5  # so many, and fewer, are drawn before another process has started
+DIFFERS = 0.1
+"""The part of the time by the clock from which device time is said beside it."""
+SECONDS_PER_FIGURES = 1.4
+"""Of one experiment, for the progress bar."""
+FEW_EXPERIMENTS = 5
+"""So many, and fewer, are drawn before another process has started."""
 
 
 def write_report(

@@ -228,13 +228,15 @@ class _Worker:
     def __init__(self, environment: Mapping[str, str], events: "queue.SimpleQueue[tuple[_Worker, bytes | None]]"):
         path = [entry or os.getcwd() for entry in sys.path]
         self.task: int | None = None
-        self.done = 0.0  # the share of the task that was reported
+        # The share of the task that was reported.
+        self.done = 0.0
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from gyromc.paper.workers import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
-            start_new_session=True,  # Ctrl-C in a terminal goes to this process alone
+            # Ctrl-C in a terminal goes to this process alone.
+            start_new_session=True,
         )
         self.thread = threading.Thread(target=self._listen, args=(events,), daemon=True)
         self.thread.start()
@@ -265,7 +267,8 @@ class _Pool:
         # The longest first, so that no long one is left for the end.
         self.waiting = sorted(range(len(tasks)), key=lambda i: -tasks[i].seconds)
         self.left, self.started = len(tasks), 0
-        self.lost = dict.fromkeys(range(len(tasks)), 0)  # how often a process ended while it computed a task
+        # How often a process ended while it computed a task.
+        self.lost = dict.fromkeys(range(len(tasks)), 0)
         self.workers: set[_Worker] = set()
         self.events: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
 
@@ -284,7 +287,8 @@ class _Pool:
         self.started += self.lost[worker.task] == 0
         self.shown.describe(f"{task.name} ({self.started} of {len(self.tasks)})")
         assert worker.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and the event that says so is on its way
+        # It has ended, and the event that says so is on its way.
+        with contextlib.suppress(BrokenPipeError):
             _send(worker.process.stdin, task)
 
     def next_event(self) -> tuple[int, Any] | None:
@@ -388,7 +392,8 @@ def _receive(file: IO[bytes]) -> bytes | None:
 
 def serve() -> None:
     """In a worker process: compute tasks, one by one, until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of the process that started this one
+    # Ctrl-C is the business of the process that started this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()

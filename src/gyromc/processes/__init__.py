@@ -27,7 +27,8 @@ __all__ = ["LOST", "agree", "count", "everyone", "finish", "gathered", "index", 
 INDEX = ("GYROMC_PROCESS_ID", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 COUNT = ("GYROMC_PROCESSES", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE")
 ADDRESS = "GYROMC_COORDINATOR"
-OWN_HEARTBEAT = 100  # seconds, at least, after which JAX itself aborts the others; the watch ends them before
+OWN_HEARTBEAT = 100
+"""Seconds, at least, after which JAX itself aborts the others; the watch ends them before."""
 
 
 def start(
@@ -72,9 +73,11 @@ def start(
 
     watch(meet(coordinator, num_processes, process_id, timeout), process_id, silence)
     if process_id > 0:
-        wait_for_server(coordinator, timeout)  # JAX would try again only after a second
+        # JAX would try again only after a second.
+        wait_for_server(coordinator, timeout)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
+    # It would take SIGTERM from us.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             coordinator,
@@ -82,7 +85,8 @@ def start(
             process_id,
             initialization_timeout=int(timeout) + 1,
             heartbeat_timeout_seconds=max(OWN_HEARTBEAT, 2 * int(silence)),
-            shutdown_timeout_seconds=30,  # all are done when they come to it
+            # All are done when they come to it.
+            shutdown_timeout_seconds=30,
             cluster_detection_method="deactivate" if "KUBERNETES_SERVICE_HOST" in os.environ else None,
         )
     except RuntimeError as error:
@@ -125,7 +129,8 @@ def _who(
 
 def _launcher(timeout: float) -> tuple[str | None, int | None, int | None]:
     """What JAX's detection of clusters finds in the environment."""
-    from jax._src.clusters import ClusterEnv  # `jax.distributed.initialize()` uses it, too late for our own checks
+    # `jax.distributed.initialize()` uses it, too late for our own checks.
+    from jax._src.clusters import ClusterEnv
 
     try:
         return ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(timeout) + 1)[:3]

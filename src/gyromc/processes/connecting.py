@@ -19,9 +19,12 @@ from gyromc.errors import InvalidInput
 
 __all__ = ["Link", "meet", "wait_for_server"]
 
-PAUSE = 0.2  # seconds between two attempts to connect
-HELLO = 5.0  # seconds in which a connection must say who it is
-LONGEST = 2**16  # bytes of a line
+PAUSE = 0.2
+"""Seconds between two attempts to connect."""
+HELLO = 5.0
+"""Seconds in which a connection must say who it is."""
+LONGEST = 2**16
+"""Bytes of a line."""
 
 
 class Link:
@@ -30,7 +33,8 @@ class Link:
     def __init__(self, connection: socket.socket, index: int = 0, place: str = ""):
         self.connection, self.index, self.place = connection, index, place
         self.buffer = b""
-        self.left: int | None = None  # the status with which the other one said that it ends
+        # The status with which the other one said that it ends.
+        self.left: int | None = None
         self.heard = time.monotonic()
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -164,7 +168,8 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
             continue
         link.index, link.place = hello["index"], hello["place"]
         wrong = _wrong(hello, own, found)
-        found[link.index if link.index not in found else -1] = link  # those who must hear of it too
+        # Those who must hear of it too.
+        found[link.index if link.index not in found else -1] = link
         if wrong:
             return wrong
     return None
@@ -181,7 +186,8 @@ def _wrong(hello: dict[str, Any], own: dict[str, Any], found: dict[int, Link]) -
     known = found.get(hello["index"])
     if known is not None and known.alive():
         before = known.place
-    elif known is not None:  # it ended and was started again
+    # It ended and was started again.
+    elif known is not None:
         del found[hello["index"]]
     if before is not None:
         return f"Two processes have the number {hello['index']}: {before} and {hello['place']}. Give each its own."

@@ -17,11 +17,16 @@ from gyromc.checks import require, shown
 
 __all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
 
-WAIT = 24 * 3600  # seconds for the others, which may compile or save; whether they live is watched apart
-SMALL = 2**15  # bytes of an array that goes through the store, which is quicker for few
-MOST_PENDING = 64  # values of process 0 that the others need not have read yet
-_calls = itertools.count()  # every exchange has its own key
-_pending: list[str] = []  # keys that can be deleted when all processes have met again
+WAIT = 24 * 3600
+"""Seconds for the others, which may compile or save; whether they live is watched apart."""
+SMALL = 2**15
+"""Bytes of an array that goes through the store, which is quicker for few."""
+MOST_PENDING = 64
+"""Values of process 0 that the others need not have read yet."""
+# Every exchange has its own key.
+_calls = itertools.count()
+# Keys that can be deleted when all processes have met again.
+_pending: list[str] = []
 
 
 def count() -> int:
@@ -46,7 +51,8 @@ def agree(value: Any) -> Any:
     if client is None:
         return value
     if len(_pending) == MOST_PENDING:
-        _exchanged(client, b"")  # all have read the values before
+        # All have read the values before.
+        _exchanged(client, b"")
     key = f"gyromc/{next(_calls)}"
     _pending.append(key)
     if index() == 0:
@@ -72,7 +78,8 @@ def gathered(array: Any) -> np.ndarray:
     import jax
     from jax.experimental.multihost_utils import process_allgather
 
-    with _waiting(), jax.enable_x64(True):  # 64-bit numbers stay as they are
+    # 64-bit numbers stay as they are.
+    with _waiting(), jax.enable_x64(True):
         return process_allgather(array, tiled=True)
 
 
@@ -115,7 +122,8 @@ def _waiting() -> contextlib.AbstractContextManager:
 
 
 def _state() -> Any:
-    from jax._src import distributed  # nothing public has the store of keys and values
+    # Nothing public has the store of keys and values.
+    from jax._src import distributed
 
     return distributed.global_state
 
@@ -128,11 +136,13 @@ def _client() -> Any:
 def _exchanged(client: Any, data: bytes) -> list[bytes]:
     """What every process gave to this call of it."""
     place = f"gyromc/{next(_calls)}/"
-    client.key_value_set_bytes(f"{place}{index()}", b"." + data)  # an empty value would not be stored
+    # An empty value would not be stored.
+    client.key_value_set_bytes(f"{place}{index()}", b"." + data)
     with _waiting():
         client.wait_at_barrier(place, WAIT * 1000)
     found = dict(client.key_value_dir_get_bytes(place))
-    if index() == 0:  # what was exchanged before has been read by all, or they would not be here
+    # What was exchanged before has been read by all, or they would not be here.
+    if index() == 0:
         for key in _pending:
             client.key_value_delete(key)
     _pending[:] = [place]

@@ -20,17 +20,22 @@ from gyromc.processes.connecting import Link
 
 __all__ = ["LOST", "finish", "leave", "waiting", "watch"]
 
-LOST = 75  # the status of a process that ends because another one did: try again
-REFUSED = 2  # the status of a command that cannot work
-BEAT = 2.0  # seconds between two signs of life
-GRACE = 2.0  # seconds for an error of this process' own, when another one has ended with an error
+LOST = 75
+"""The status of a process that ends because another one did: try again."""
+REFUSED = 2
+"""The status of a command that cannot work."""
+BEAT = 2.0
+"""Seconds between two signs of life."""
+GRACE = 2.0
+"""Seconds for an error of this process' own, when another one has ended with an error."""
 ABORTED, INTERRUPTED = 128 + signal.SIGABRT, 128 + signal.SIGINT
 ADVICE = {
     LOST: "Start all of them again; a run with checkpoints goes on from the newest.",
     REFUSED: "Put that right, then start all of them again.",
 }
 _watch: "_Watch | None" = None
-_kept: list[Any] = []  # functions that C calls
+# Functions that C calls.
+_kept: list[Any] = []
 
 
 def watch(links: list[Link], index: int, silence: float) -> None:
@@ -65,7 +70,8 @@ def waiting():
     try:
         yield
     except Exception:
-        time.sleep(GRACE)  # where another process is lost, the thread ends this one meanwhile
+        # Where another process is lost, the thread ends this one meanwhile.
+        time.sleep(GRACE)
         raise
     finally:
         _watch.waiting = None
@@ -78,9 +84,12 @@ class _Watch:
         self.links, self.index, self.silence = links, index, silence
         self.selector = selectors.DefaultSelector()
         self.sending, self.last = threading.Lock(), threading.Lock()
-        self.waiting: float | None = None  # since when this process waits for all the others
-        self.ending: tuple[float, str, int] | None = None  # when this process ends, why, and with which status
-        self.leaving = False  # with a status of its own, whatever the others do
+        # Since when this process waits for all the others.
+        self.waiting: float | None = None
+        # When this process ends, why, and with which status.
+        self.ending: tuple[float, str, int] | None = None
+        # With a status of its own, whatever the others do.
+        self.leaving = False
         self.done = threading.Event()
         for link in links:
             link.connection.settimeout(None)
@@ -137,7 +146,8 @@ class _Watch:
 
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """Instead of Python's report of an error that ends the program: that another process is lost is said before it."""
-        time.sleep(GRACE)  # where the error came from a lost process, the thread ends this one meanwhile
+        # Where the error came from a lost process, the thread ends this one meanwhile.
+        time.sleep(GRACE)
         sys.__excepthook__(kind, error, trace)
         self.leave(INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1)
 

@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 UNFINISHED = ".unfinished-"
-NEW = 60  # seconds in which a folder of another process is left alone, locked or not
+NEW = 60
+"""Seconds in which a folder of another process is left alone, locked or not."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -102,7 +103,8 @@ def _refuse_files(directory: Path) -> None:
     for path in (directory, *directory.parents):
         try:
             good = not path.exists() or path.is_dir()
-        except OSError as error:  # such as a name that is too long
+        # Such as a name that is too long.
+        except OSError as error:
             raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
         require(good, f"{path} is a file: pass a directory.")
 
@@ -143,10 +145,12 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
     with locked(folder):
         try:
             yield folder
-            with unhurried():  # all files move, or none
+            # All files move, or none.
+            with unhurried():
                 _move_into_place(folder, path, own)
         except BaseException:
-            with unhurried():  # nothing half-written stays, however slow the disk is
+            # Nothing half-written stays, however slow the disk is.
+            with unhurried():
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 

@@ -13,10 +13,14 @@ from gyromc.show.progress import say
 
 __all__ = ["Interruption", "delayed", "interruptible", "unhurried"]
 
-ENDING = ("SIGTERM", "SIGHUP")  # signals that end a process, by name: SIGHUP is not known everywhere
-AGAIN = 2.0  # seconds after which an interrupt that Python dropped is repeated
-_unhurried = 0  # how many blocks run that patience does not end
-_by_patience = False  # whether the SIGINT that is on its way comes from the end of a block's patience
+ENDING = ("SIGTERM", "SIGHUP")
+"""Signals that end a process, by name: SIGHUP is not known everywhere."""
+AGAIN = 2.0
+"""Seconds after which an interrupt that Python dropped is repeated."""
+# How many blocks run that patience does not end.
+_unhurried = 0
+# Whether the SIGINT that is on its way comes from the end of a block's patience.
+_by_patience = False
 
 
 class Interruption:
@@ -54,7 +58,8 @@ def interruptible(
     try:
         yield press.found
     finally:
-        press.leaving = True  # from here on a signal is noted only, so that all of this is done
+        # From here on a signal is noted only, so that all of this is done.
+        press.leaving = True
         with press.pressing:
             press.ended.set()
         signal.signal(signal.SIGINT, previous)
@@ -117,7 +122,8 @@ class _Press:
     def __init__(self, message: str, patience: float | None, previous: Any):
         self.message, self.patience, self.previous = message, patience, previous
         self.found, self.ended, self.pressing = Interruption(), threading.Event(), threading.Lock()
-        self.leaving, self.late = False, False  # whether the block is over, and whether Ctrl-C was pressed as it ended
+        # Whether the block is over, and whether Ctrl-C was pressed as it ended.
+        self.leaving, self.late = False, False
 
     def __call__(self, number: int, frame: Any, quiet: bool = False) -> None:
         global _by_patience
@@ -141,7 +147,8 @@ class _Press:
         """Raise the signal again, which the main thread handles, until the block has ended."""
         global _by_patience
         while not self.ended.wait(patience):
-            with self.pressing:  # the block does not end between the look and the signal
+            # The block does not end between the look and the signal.
+            with self.pressing:
                 if not self.ended.is_set():
                     _by_patience = True
                     signal.raise_signal(signal.SIGINT)

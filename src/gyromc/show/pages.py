@@ -83,7 +83,8 @@ def image(figure, format: str, **options: Any) -> bytes:
     """Return a Matplotlib figure as the content of an image file."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # of a letter in a name that the font lacks
+        # Of a letter in a name that the font lacks.
+        warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(buffer, format=format, **options)
     return buffer.getvalue()
 

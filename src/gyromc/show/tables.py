@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 __all__ = ["Cell", "Shown", "Table", "console", "text_of"]
 
-WIDTH = 150  # of text that goes into a pipe or a string
+WIDTH = 150
+"""Of text that goes into a pipe or a string."""
 Cell = str | tuple[str, str]
 """A text, or a text with a Rich style such as "green"."""
 

@@ -20,9 +20,11 @@ from gyromc.tuning.tuned import Tuned
 
 __all__ = ["plan", "tune"]
 
-CHAINS = 32  # where only `num_steps` is given
+CHAINS = 32
+"""How many there are where only `num_steps` is given."""
 BUDGETS = ("gradients", "error", "seconds")
-TUNED = (*BUDGETS, "oracle", "num_chains", "seed", "start")  # what `gyromc.tune` takes, beside the observables
+TUNED = (*BUDGETS, "oracle", "num_chains", "seed", "start")
+"""What `gyromc.tune` takes, beside the observables."""
 
 
 def plan(target: NumPyroPosterior, *, num_steps: int | None = None, **asked: Any) -> Plan:
@@ -67,7 +69,8 @@ def plan(target: NumPyroPosterior, *, num_steps: int | None = None, **asked: Any
         warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
     eta = changes.get("step_size")
     if isinstance(eta, float | int) and eta > 0 and "burn_in" not in changes:
-        changes["burn_in"] = math.ceil(found.plan.burn_in * found.plan.eta / eta)  # for the same duration
+        # For the same duration.
+        changes["burn_in"] = math.ceil(found.plan.burn_in * found.plan.eta / eta)
     return found.plan.replace(**changes) if changes else found.plan
 
 

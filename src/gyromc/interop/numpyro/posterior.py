@@ -47,11 +47,12 @@ from gyromc.targets import SumOverData
 
 __all__ = ["NumPyroPosterior", "SubsampledPosterior", "target"]
 
-BLOCK = (
-    8192  # rows of a plate at once: with 50 columns 3 MB, which stay in a processor's cache; measured, 3 times faster
-)
-WHOLE = 8 * BLOCK  # fewer rows than this are computed at once
-DIRECTIONS = 64  # in which gradients over blocks are differentiated at once
+BLOCK = 8192
+"""Rows of a plate at once: with 50 columns 3 MB, which stay in a processor's cache; measured, 3 times faster."""
+WHOLE = 8 * BLOCK
+"""Fewer rows than this are computed at once."""
+DIRECTIONS = 64
+"""How many directions gradients over blocks are differentiated in at once."""
 
 
 @eqx.filter_jit
@@ -113,7 +114,8 @@ class NumPyroPosterior(ModelPosterior):
 
     def values(self, params, names):
         transforms = self.structure.transforms
-        if all(transforms.get(name) is not None for name in names):  # without calling the model
+        # Without calling the model.
+        if all(transforms.get(name) is not None for name in names):
             return {name: transforms[name](params[name]) for name in names}
         found = self.constrained(params)
         return {name: found[name] for name in names}
@@ -184,7 +186,8 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         """Σ_{i ∈ index} ℓ_i, counted with multiplicity."""
         params, rows = self.by_site(params), _portion(len(index), self.num_data)
 
-        def portion(index):  # NumPyro scales by N/rows
+        # NumPyro scales by N/rows.
+        def portion(index):
             part = OnlyPart(self.on(index), self.structure.plate, inside=True)
             return potential_energy(part, *self.given(), params)
 
@@ -212,7 +215,8 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         return _slope(SubsampledPosterior.prior, on_device(self), params)
 
     def weighted_gradient(self, params, index, weight):
-        return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)  # one pass over the batch
+        # One pass over the batch.
+        return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)
 
     def data_product(self, theta, direction):
         if not self._in_blocks:
@@ -293,18 +297,27 @@ def _block(num_data: int) -> int:
 
 
 TRIES = 20
-TOLERANCE = 1e-6  # float64 sums in another order; some models compute parts in float32
+"""Random points at which U is looked at before a model is refused."""
+TOLERANCE = 1e-6
+"""For sums in another order, in float64; some models compute parts in float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Centring:
-    """The settings of the choice between centred and non-centred sites."""
+    """The settings of the choice between centred and non-centred sites.
 
-    descent: int = 200  # steps of L-BFGS
-    probes: int = 8  # random directions for the diagonal of the Hessian; an order of magnitude is enough
-    step: float = 1e-4  # of the differences of gradients
-    as_written: float = 0.95  # centred so far, an element stays as written
-    deviations: float = 2.0  # of a variance estimated from as many elements as the site has
+    - `descent`: steps of L-BFGS.
+    - `probes`: random directions for the diagonal of the Hessian; an order of magnitude is enough.
+    - `step`: of the differences of gradients.
+    - `as_written`: centred so far, an element stays as written.
+    - `deviations`: standard deviations of a variance that is estimated from as many elements as the site has.
+    """
+
+    descent: int = 200
+    probes: int = 8
+    step: float = 1e-4
+    as_written: float = 0.95
+    deviations: float = 2.0
 
 
 CENTRING = Centring()
@@ -397,7 +410,8 @@ def _worths(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.ndarray]
         pieces = doubled(found)
         both = lambda theta: tuple(np.asarray(x, float) for x in _value_and_slope(pieces, jnp.asarray(theta)))
         descent = optimize.minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": CENTRING.descent})
-        if not descent.success:  # there may be no mode: a scale falls to zero, and curvatures there say nothing
+        # There may be no mode: a scale falls to zero, and curvatures there say nothing.
+        if not descent.success:
             return {site: np.zeros(np.shape(place[name])) for site, name in names.items()}
         diagonal = np.zeros(found.dim)
         for probe in np.random.default_rng(0).choice([-1.0, 1.0], (CENTRING.probes, found.dim)):
@@ -468,7 +482,8 @@ def _blame(target: Any, theta) -> None:
         if isinstance(leaf, np.ndarray):
             require_finite(leaf, place(path))
     args, kwargs = target.given()
-    with numpyro.validation_enabled(False):  # to find distributions with impossible parameters
+    # To find distributions with impossible parameters.
+    with numpyro.validation_enabled(False):
         values = target.constrained(theta, deterministic=False)
         sites = handlers.trace(handlers.substitute(target.on(None), data=values)).get_trace(*args, **kwargs)
         bad = [

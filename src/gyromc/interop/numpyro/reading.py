@@ -36,22 +36,30 @@ LOCATION_SCALE: dict[type, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """The sites and the subsampled plate of a model."""
+    """The sites and the subsampled plate of a model.
 
-    sites: tuple[str, ...]  # the latent ones, in the model's order
-    shapes: Mapping[str, tuple[int, ...]]  # of the unconstrained parameters
-    transforms: Mapping[str, Any]  # to the constrained value; None where it depends on other sites
-    dims: Mapping[str, tuple[str, ...]]  # of every latent and deterministic value
-    values: Mapping[str, tuple[int, ...]]  # the shape of every latent and deterministic value
-    hierarchical: Mapping[
-        str, tuple[str, ...]
-    ]  # location-scale sites whose scale is sampled: parameters of their noise
+    - `sites`: the latent ones, in the model's order; `observed`, `deterministic` (outside the subsampled plate) and `on_rows`
+      (deterministic and inside it, one value per row of data) are the others.
+    - `shapes`: of the unconstrained parameters.
+    - `transforms`: to the constrained value; None where that depends on other sites.
+    - `dims`, `values`: names of the axes and shape of every latent and deterministic value.
+    - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
+    - `plate`, `num_data`: the subsampled plate and its rows.
+    - `centred`: see `recentred`.
+    """
+
+    sites: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    transforms: Mapping[str, Any]
+    dims: Mapping[str, tuple[str, ...]]
+    values: Mapping[str, tuple[int, ...]]
+    hierarchical: Mapping[str, tuple[str, ...]]
     observed: tuple[str, ...]
-    deterministic: tuple[str, ...]  # outside the subsampled plate
-    on_rows: tuple[str, ...]  # deterministic sites inside it: one value per row of data
+    deterministic: tuple[str, ...]
+    on_rows: tuple[str, ...]
     plate: str | None
     num_data: int | None
-    centred: Mapping[str, tuple[Any, tuple[str, ...]]] = dataclasses.field(default_factory=dict)  # see `recentred`
+    centred: Mapping[str, tuple[Any, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
 
     def recentred(self, centred: Mapping[str, Any]) -> "Structure":
         """The structure of the model whose named sites are loc + scale^(1-c) · (parameter - c·loc), c = centred[site]."""
@@ -153,7 +161,8 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
         return handlers.trace(seeded).get_trace(*args, **kwargs), driven.plates
     except InvalidInput:
         raise
-    except Exception as error:  # anything the user's function raises; it becomes the cause
+    # Anything the user's function raises; it becomes the cause.
+    except Exception as error:
         remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
         if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
             remedy = (

@@ -39,15 +39,19 @@ POWERS = {1: "", 2: "^2"}
 
 
 class SiteElement(Observable):
-    """One element of a site's constrained value, or its square."""
+    """One element of a site's constrained value, or its square.
+
+    It comes from the `transform` of this site alone, or, where one is not enough, from `everything`, the function from parameters
+    to all sites. `shape`: of the unconstrained site; None for a deterministic one.
+    """
 
     site: str = eqx.field(static=True)
     index: tuple[int, ...] = eqx.field(static=True)
     power: int = eqx.field(static=True)
-    transform: Any  # of this site alone
-    everything: Callable | None  # or from the parameters to all sites, where one transform is not enough
+    transform: Any
+    everything: Callable | None
     unravel: Callable
-    shape: tuple[int, ...] | None = eqx.field(static=True)  # of the unconstrained site; None for a deterministic one
+    shape: tuple[int, ...] | None = eqx.field(static=True)
 
     def __call__(self, params):
         """The element at unconstrained parameters."""
@@ -92,7 +96,8 @@ def observables(
         isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}."
     )
     values = Sites(target, sites)
-    everything = jax.jit(lambda params: values(params))  # for elements that need the whole model
+    # For elements that need the whole model.
+    everything = jax.jit(lambda params: values(params))
     found = {}
     for power in POWERS if squares else (1,):
         for site in values.names:
@@ -302,7 +307,8 @@ def _row(found: Estimate, second: Average) -> Row:
     first, mean = found.average, found.mean
     variance = second.mean - mean**2
     sd = math.sqrt(variance) if variance > 0 else math.nan
-    change = ChainAverages(  # δ(E[h²] - E[h]²) to first order
+    # The change of E[h²] - E[h]² to first order.
+    change = ChainAverages(
         second.averages - 2 * mean * first.averages,
         second.blocks - 2 * mean * first.blocks,
         first.covered,
