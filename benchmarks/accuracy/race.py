@@ -386,7 +386,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--first-seed", type=int, default=0, help="a study on seeds that nothing was set with begins here")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="a study on seeds that nothing was set with begins here"
+    )
     parser.add_argument("--errors", nargs="+", type=float, default=[ERROR], help="asked of gyromc; the first is raced")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which a competitor is stopped")

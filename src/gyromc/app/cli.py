@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from typing import NoReturn
 
 import typer
 
@@ -18,6 +19,8 @@ from gyromc.show.interruption import Interruption, interruptible
 COMMANDS = (plans, fit, paper, bench, explore)
 PATIENCE = 1.5
 """Seconds that Ctrl-C may wait for the end of a step."""
+AGAIN = 0.1
+"""Seconds after which a signal is sent again that came where Python drops exceptions."""
 
 app = typer.Typer(
     name="gyromc",
@@ -95,14 +98,35 @@ def command_line() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (InvalidInput, DivergenceError, OSError) as error:
-        print(f"{_who()}error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _say_error(str(error))
     except MemoryError as error:
-        print(
-            f"{_who()}error: out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from None
+        _say_error(f"out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.")
+    except Exception as error:
+        reason = _no_device()
+        if reason is None:
+            raise
+        _say_error(f"JAX has no device to compute on, with JAX_PLATFORMS={reason}: {error or 'it cannot be started'}")
+
+
+def _say_error(text: str) -> NoReturn:
+    from gyromc.show.numbers import printable
+
+    print(f"{_who()}error: {printable(text)}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+
+def _no_device() -> str | None:
+    """What JAX_PLATFORMS asks for, where JAX cannot have it; None where that is not what is wrong."""
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    if not wanted or "jax" not in sys.modules:
+        return None
+    import jax
+
+    try:
+        jax.devices()
+    except Exception:  # RuntimeError the first time, AssertionError after that
+        return wanted
+    return None
 
 
 def _run(stop: Interruption) -> None:
@@ -128,15 +152,21 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
     from gyromc.errors import GyromcWarning
 
     if issubclass(category, GyromcWarning):
-        text = f"{_who()}warning: {message}\n"
+        from gyromc.show.numbers import printable
+
+        text = f"{_who()}warning: {printable(str(message))}\n"
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
     (file or sys.stderr).write(text)
 
 
 def _ignore_interrupts(dropped) -> None:
-    """Print exceptions that Python drops, but for Ctrl-C, which is raised again."""
-    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+    """Print exceptions that Python drops, but for Ctrl-C, which is raised again, and for signals, which are sent again."""
+    if issubclass(dropped.exc_type, SystemExit):
+        again = threading.Timer(AGAIN, os.kill, (os.getpid(), dropped.exc_value.code - 128))
+        again.daemon = True
+        again.start()
+    elif not issubclass(dropped.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(dropped)
 
 

@@ -73,8 +73,9 @@ def print_tables(*tables: Any) -> None:
     """Print tables, results that show themselves as tables, and lines of text."""
     from rich.text import Text
 
+    from gyromc.show.numbers import printable
     from gyromc.show.tables import console
 
     out = console()
     for table in tables:
-        out.print(Text(table) if isinstance(table, str) else table)
+        out.print(Text(printable(table)) if isinstance(table, str) else table)

@@ -185,7 +185,7 @@ def continue_(
     wait: Wait = 300,
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
-    from gyromc.checks import require
+    from gyromc.checks import require, whole
     from gyromc.io.saved import load
     from gyromc.results import Run
     from gyromc.show.files import require_output
@@ -196,6 +196,8 @@ def continue_(
     require(
         isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
     )
+    require(steps is not None or run.partial, "This run is complete: say with `--steps` how many more steps to make.")
+    steps = None if steps is None else whole(steps, "--steps", least=1)
     _finish(run.continue_(steps), save, json)
 
 

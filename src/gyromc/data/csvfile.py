@@ -65,8 +65,10 @@ class CsvFile:
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if start.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
         try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+            # Python's codecs also turn text into text (rot13) and bytes into bytes (zip).
+            if not getattr(codecs.lookup(self.encoding), "_is_text_encoding", True):
+                raise LookupError
+        except (LookupError, TypeError, ValueError):
             raise InvalidInput(f"Unknown encoding {self.encoding!r}: try utf-8, latin-1 or cp1252.") from None
         with contextlib.closing(self._lines()) as lines:
             header = next(lines, "")

@@ -61,6 +61,8 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
     target, oracle = plan.flat_target, plan.oracle
     if reason := _only_chains(mesh):
         return reason
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return "NUMBA_DISABLE_JIT is set, and without Numba's compiler its loop would be interpreted"
     if plan.unravel is not identity:
         return "the parameters are a pytree, not a vector"
     if plan.dynamics.size > LIMITS.lanes_state:

@@ -59,6 +59,7 @@ class Sharpened:
     - `sd`: posterior standard deviations of the observables.
     - `without_rotations`: the corrected averages with gradients of quadratics at most.
     - `kurtosis`: of the observables over single states; 3 for a normal law.
+    - `least_share`: of a plain standard error that is left at least.
     """
 
     plain: Float[np.ndarray, "chains k"]
@@ -67,6 +68,7 @@ class Sharpened:
     sd: Float[np.ndarray, " k"]
     without_rotations: Float[np.ndarray, "chains k"]
     kurtosis: Float[np.ndarray, " k"]
+    least_share: float = SETTINGS.least_share
 
     @property
     def mean(self) -> np.ndarray:
@@ -79,7 +81,7 @@ class Sharpened:
         own = between(self.corrected) * skewness_factor(self.corrected)
         # where one observable has a heavy, slowly explored tail, all depend on it a little
         heavy = min(1.0, float(np.max(skewness_factor(self.plain), initial=1.0)) - 1)
-        share = SETTINGS.least_share + SETTINGS.heavy_share * heavy
+        share = self.least_share + SETTINGS.heavy_share * heavy
         # an observable whose fourth moment rests on few states: they may be too few
         rare = np.clip((self.kurtosis - SETTINGS.usual_kurtosis) / SETTINGS.large_kurtosis, 0.0, 1.0)
         return np.hypot(own, np.maximum(share, SETTINGS.rare_share * rare) * between(self.plain))

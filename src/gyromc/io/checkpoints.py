@@ -257,9 +257,7 @@ class Checkpoints:
         """The checkpoint of a file as a run of this plan; `_OtherPlan` where it belongs to another one."""
         archive, content = self._note(path)
         with archive.reading("start anew"):
-            # The number of blocks, which was an option once, changes no chain.
-            before = {place: text for place, text in content["description"].items() if place != "keep_blocks"}
-            changed = differences(before, self.description)
+            changed = differences(content["description"], self.description)
             other = changed_versions(content["versions"])
         if changed:
             raise _OtherPlan(

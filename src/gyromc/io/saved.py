@@ -4,7 +4,6 @@ Input: a `Run`. Output: an archive with its plan, what was computed for the plan
 loaded run is continued bit for bit like the saved one, on the same kind of machine with the same versions.
 """
 
-import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -95,9 +94,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
         content = Codec(CLASSES, functions).unpack(moved)
         options = content["options"]
         if options is not None:
-            # Options that there are no more, in files of earlier versions, are left out.
-            names = [field.name for field in dataclasses.fields(RunOptions)]
-            options = {**{name: value for name, value in options.items() if name in names}, "mesh": None}
+            options["mesh"] = None
             check_fields(RunOptions, options)
             options = RunOptions(**options)
         fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}

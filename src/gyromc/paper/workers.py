@@ -25,7 +25,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import IO, Any, Protocol
 
 from gyromc.checks import whole
@@ -190,13 +190,6 @@ class Processes:
     - `workers`: how many processes.
     - `threads`: of each; left out: its share of the processors.
     - `environment`: further variables of their environment.
-
-    ```python
-    import math
-    from gyromc.show.progress import Progress
-    from gyromc.paper.workers import Processes, WorkerTask
-    assert list(Processes(2).results([], Progress())) == []
-    ```
     """
 
     def __init__(self, workers: int, threads: int | None = None, environment: Mapping[str, str] | None = None):
@@ -208,137 +201,105 @@ class Processes:
     def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
         if not tasks:
             return
-        pool = _Pool(tasks, self.environment, shown)
-        try:
-            for _ in range(min(self.workers, len(tasks))):
-                pool.start()
-            with interruptible("stopping") as stop:
-                while pool.left:
-                    stop.check()
-                    found = pool.next_event()
-                    if found is not None:
-                        yield found
-        finally:
-            pool.end()
-
-
-class _Worker:
-    """A process, a thread that listens to it, and the number of the task it computes."""
-
-    def __init__(self, environment: Mapping[str, str], events: "queue.SimpleQueue[tuple[_Worker, bytes | None]]"):
-        path = [entry or os.getcwd() for entry in sys.path]
-        self.task: int | None = None
-        # The share of the task that was reported.
-        self.done = 0.0
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from gyromc.paper.workers import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
-            # Ctrl-C in a terminal goes to this process alone.
-            start_new_session=True,
-        )
-        self.thread = threading.Thread(target=self._listen, args=(events,), daemon=True)
-        self.thread.start()
-
-    def _listen(self, events: "queue.SimpleQueue[tuple[_Worker, bytes | None]]") -> None:
-        assert self.process.stdout is not None
-        content: bytes | None = b""
-        while content is not None:
-            content = _receive(self.process.stdout)
-            events.put((self, content))
-
-    def end(self) -> None:
-        """End the process at once; return when it is gone."""
-        self.process.kill()
-        self.process.wait()
-        self.thread.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
-class _Pool:
-    """The processes while they compute: which tasks wait, which are being computed, and by whom."""
-
-    def __init__(self, tasks: Sequence[WorkerTask], environment: Mapping[str, str], shown: Progress):
-        self.tasks, self.environment, self.shown = tasks, environment, shown
+        crew = _Crew(self.environment, len(tasks), shown)
         # The longest first, so that no long one is left for the end.
-        self.waiting = sorted(range(len(tasks)), key=lambda i: -tasks[i].seconds)
-        self.left, self.started = len(tasks), 0
-        # How often a process ended while it computed a task.
-        self.lost = dict.fromkeys(range(len(tasks)), 0)
-        self.workers: set[_Worker] = set()
-        self.events: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
+        order = sorted(range(len(tasks)), key=lambda i: -tasks[i].seconds)
+        with ThreadPoolExecutor(min(self.workers, len(tasks))) as threads:
+            numbers = {threads.submit(crew.compute, tasks[i]): i for i in order}
+            left = set(numbers)
+            try:
+                with interruptible("stopping") as stop:
+                    while left:
+                        stop.check()
+                        done, left = wait(left, SETTINGS.poll, FIRST_COMPLETED)
+                        for future in done:
+                            yield numbers[future], future.result()
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+                crew.end()
 
-    def start(self) -> None:
-        """Start a process and give it a task."""
-        worker = _Worker(self.environment, self.events)
-        self.workers.add(worker)
-        self.assign(worker)
 
-    def assign(self, worker: _Worker) -> None:
-        """Give a process the next task, if there is one."""
-        worker.task, worker.done = (self.waiting.pop(0) if self.waiting else None), 0.0
-        if worker.task is None:
-            return
-        task = self.tasks[worker.task]
-        self.started += self.lost[worker.task] == 0
-        self.shown.describe(f"{task.name} ({self.started} of {len(self.tasks)})")
-        assert worker.process.stdin is not None
-        # It has ended, and the event that says so is on its way.
-        with contextlib.suppress(BrokenPipeError):
-            _send(worker.process.stdin, task)
+class _Crew:
+    """The worker processes, one for each thread that waits for results."""
 
-    def next_event(self) -> tuple[int, Any] | None:
-        """Wait a moment for a process to say something; a task's number and result, if that is what it said."""
-        try:
-            worker, content = self.events.get(timeout=SETTINGS.poll)
-        except queue.Empty:
-            return None
-        if content is None:
-            self.replace(worker)
-            return None
-        message, number = pickle.loads(content), worker.task
-        assert number is not None
-        task = self.tasks[number]
-        if isinstance(message, _Failure):
-            raise message.error(task)
-        share = 1 - worker.done if isinstance(message, _Done) else min(message, 1 - worker.done)
-        worker.done += share
-        self.shown.advance(share * task.seconds)
-        if not isinstance(message, _Done):
-            return None
-        self.left -= 1
-        self.assign(worker)
-        return number, message.value
+    def __init__(self, environment: Mapping[str, str], total: int, shown: Progress):
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        self.environment, self.total, self.shown = {**os.environ, **environment, "PYTHONPATH": path}, total, shown
+        self.lock, self.own = threading.Lock(), threading.local()
+        self.processes: list[subprocess.Popen] = []
+        self.started, self.ended = 0, False
 
-    def replace(self, worker: _Worker) -> None:
-        """Start a process for one that has ended; its task comes first."""
-        worker.end()
-        self.workers.discard(worker)
-        number = worker.task
-        if number is None:
-            return
-        how, name, tries = _ending(worker.process.returncode), self.tasks[number].name, SETTINGS.tries
-        self.shown.advance(-worker.done * self.tasks[number].seconds)
-        self.lost[number] += 1
-        if self.lost[number] == tries:
-            raise TaskError(
-                f"{name}: {tries} worker processes ended while they computed it, the last {how}. Where memory is short, the "
-                "system ends processes: pass fewer `workers`."
-            )
-        warnings.warn(f"A worker process ended ({how}): {name} is computed again.", GyromcWarning, stacklevel=2)
-        self.waiting.insert(0, number)
-        self.start()
+    def compute(self, task: WorkerTask) -> Any:
+        """The result of a task by this thread's process; one that ends is replaced, and computes the task again."""
+        with self.lock:
+            self.started += 1
+            self.shown.describe(f"{task.name} ({self.started} of {self.total})")
+        for left in reversed(range(SETTINGS.tries)):
+            process, done = self._process(), 0.0
+            # Where it has ended, there is nothing to read either.
+            with contextlib.suppress(BrokenPipeError):
+                _send(process.stdin, task)
+            while (content := _receive(process.stdout)) is not None:
+                message = pickle.loads(content)
+                if isinstance(message, _Failure):
+                    raise message.error(task)
+                share = 1 - done if isinstance(message, _Done) else min(message, 1 - done)
+                done += share
+                self._advance(share * task.seconds)
+                if isinstance(message, _Done):
+                    return message.value
+            self.own.process, how = None, _ending(_closed(process))
+            if self.ended:
+                break
+            self._advance(-done * task.seconds)
+            if left:
+                warnings.warn(
+                    f"A worker process ended ({how}): {task.name} is computed again.", GyromcWarning, stacklevel=2
+                )
+        raise TaskError(
+            f"{task.name}: {SETTINGS.tries} worker processes ended while they computed it, the last {how}. Where memory is "
+            "short, the system ends processes: pass fewer `workers`."
+        )
+
+    def _advance(self, amount: float) -> None:
+        with self.lock:
+            self.shown.advance(amount)
+
+    def _process(self) -> Any:
+        """The process of this thread; started where there is none."""
+        if getattr(self.own, "process", None) is None:
+            with self.lock:
+                if self.ended:
+                    raise TaskError("The other tasks were ended.")
+                self.own.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", "from gyromc.paper.workers import serve; serve()"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=self.environment,
+                    # Ctrl-C in a terminal goes to this process alone.
+                    start_new_session=True,
+                )
+                self.processes.append(self.own.process)
+        return self.own.process
 
     def end(self) -> None:
-        """End all processes."""
-        for worker in self.workers:
-            worker.process.kill()
-        for worker in self.workers:
-            worker.end()
+        """End all processes at once; return when they are gone."""
+        with self.lock:
+            self.ended = True
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            _closed(process)
+
+
+def _closed(process: subprocess.Popen) -> int:
+    """The status of a process that has ended, or is about to, after its pipes were closed."""
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        # What was not sent is lost with the process.
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+    return process.wait()
 
 
 def _ending(code: int) -> str:

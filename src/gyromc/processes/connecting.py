@@ -16,6 +16,7 @@ from typing import Any
 from gyromc import __version__
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.show.numbers import listed
 
 __all__ = ["Link", "meet", "wait_for_server"]
 
@@ -156,9 +157,9 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            missing = [i for i in range(1, own["of"]) if i not in found]
+            missing = [str(i) for i in range(1, own["of"]) if i not in found]
             return (
-                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {_listed(missing)}. Look "
+                f"After {timeout:g} s, {len(found) + 1} of {own['of']} processes were there; missing: {listed(missing, 8)}. Look "
                 "at their messages, and whether they reach this machine; where they need longer, wait longer."
             )
         link = Link(connection)
@@ -228,8 +229,3 @@ def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> Link
 
 def _version() -> str:
     return __version__
-
-
-def _listed(numbers: list[int], most: int = 8) -> str:
-    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more

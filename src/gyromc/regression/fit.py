@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, whole
+from gyromc.checks import coverage, flag, positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.posterior import Account
 from gyromc.records import Column, Records
@@ -207,6 +207,7 @@ def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coeffic
 
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
+LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
 
 
 def fit(
@@ -289,7 +290,15 @@ def fit(
 
 def relative_error(effort: str | float) -> float:
     """The error that an effort stands for, in posterior standard deviations."""
-    return EFFORTS[effort] if isinstance(effort, str) and effort in EFFORTS else positive(effort, "effort")
+    if isinstance(effort, str) and effort in EFFORTS:
+        return EFFORTS[effort]
+    found = positive(effort, "effort")
+    require(
+        found >= LEAST_EFFORT,
+        f"`effort` must be at least {LEAST_EFFORT:g}, in posterior standard deviations: got {found:g}, which no run reaches. "
+        f"`thorough` is {EFFORTS['thorough']:g}.",
+    )
+    return found
 
 
 def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: float) -> Fit:

@@ -1,9 +1,24 @@
 """Numbers as text and as JSON: a few digits for people, plain values for machines."""
 
 import math
+import re
 from collections.abc import Sequence
 
-__all__ = ["bounds", "counted", "duration", "is_number", "listed", "number", "plain", "plus_minus", "signed"]
+__all__ = [
+    "bounds",
+    "counted",
+    "duration",
+    "is_number",
+    "listed",
+    "number",
+    "plain",
+    "plus_minus",
+    "printable",
+    "signed",
+]
+
+CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+"""Letters that control a terminal or the direction of writing; not the end of a line, nor the tabulator."""
 
 
 def plain(value) -> float | int | None:
@@ -11,6 +26,11 @@ def plain(value) -> float | int | None:
     if value is None or not math.isfinite(value):
         return None
     return int(value) if isinstance(value, int) else float(value)
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: what would move its cursor, colour it or turn its letters around is spelled out."""
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def is_number(text: str) -> bool:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from gyromc.checks import require, shown
+from gyromc.show.numbers import printable
 
 __all__ = ["Progress", "progress", "say"]
 
@@ -48,9 +49,11 @@ def progress(
     with rich.Progress(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
         task = bar.add_task(description, total=total)
         bar.update(task, completed=done)
-        yield Progress(lambda text: bar.update(task, description=text), lambda amount: bar.advance(task, amount))
+        yield Progress(
+            lambda text: bar.update(task, description=printable(text)), lambda amount: bar.advance(task, amount)
+        )
 
 
 def say(text: str) -> None:
     """Print one line to standard error."""
-    print(f"gyromc: {text}", file=sys.stderr)
+    print(f"gyromc: {printable(text)}", file=sys.stderr)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from gyromc.show.numbers import printable
+
 __all__ = ["Cell", "Shown", "Table", "console", "text_of"]
 
 WIDTH = 150
@@ -38,22 +40,21 @@ class Table:
         """Return the table as a Rich renderable."""
         from rich import box
         from rich.table import Table as RichTable
-        from rich.text import Text
 
-        table = RichTable(title=Text(self.title) if self.title else None, title_justify="left", caption_justify="left")
+        table = RichTable(title=_text(self.title) if self.title else None, title_justify="left", caption_justify="left")
         table.title_style = "bold"
         if self.style == "simple":
             table.box, table.pad_edge, table.collapse_padding = box.SIMPLE_HEAD, False, True
         left = self.columns[:1] if self.left is None else self.left
         for name in self.columns:
             if name in left:
-                table.add_column(Text(name), overflow="fold")
+                table.add_column(_text(name), overflow="fold")
             else:
                 heading = name.replace(" ", "\n") if self.style == "simple" else name
-                table.add_column(Text(heading), justify="right", no_wrap=self.style == "simple")
+                table.add_column(_text(heading), justify="right", no_wrap=self.style == "simple")
         for row in self.rows:
-            table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
-        table.caption = Text("\n".join(self.notes)) if self.notes else None
+            table.add_row(*(_text(cell) if isinstance(cell, str) else _text(*cell) for cell in row))
+        table.caption = _text("\n".join(self.notes)) if self.notes else None
         return table
 
     def html(self) -> str:
@@ -77,9 +78,8 @@ class Shown:
     def __rich__(self):
         """Return everything as a Rich renderable."""
         from rich.console import Group
-        from rich.text import Text
 
-        return Group(*(part if isinstance(part, Table) else Text(part) for part in self.shown()))
+        return Group(*(part if isinstance(part, Table) else _text(part) for part in self.shown()))
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -88,6 +88,13 @@ class Shown:
         return "".join(
             part.html() if isinstance(part, Table) else f"<p>{html.escape(part)}</p>" for part in self.shown()
         )
+
+
+def _text(content: str, style: str = "") -> Any:
+    """Plain text for Rich, without what would control a terminal."""
+    from rich.text import Text
+
+    return Text(printable(content), style=style)
 
 
 def text_of(shown: Any, width: int = WIDTH) -> str:

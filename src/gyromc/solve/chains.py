@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.coordinates.maps import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled
 from gyromc.solve.descent import descend_all
@@ -147,7 +148,8 @@ def _drawn(rng: np.random.Generator, steps: int, chains: int, dim: int, settings
 class LangevinChains:
     """Chains on a target: `begin`, then `warm_up` until `settled`, then `sample`.
 
-    `gradients` counts what they computed; `stopped` is asked between compiled calls.
+    `gradients` counts what they computed; `stopped` is asked between compiled calls. After `move_to`, states are z of these
+    coordinates, and `thetas` are the parameters.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class LangevinChains:
     ):
         self.settings = settings or ChainSettings()
         self.target, self.dim, self.stopped = doubled(target), dim, stopped
+        self.parameter_target, self.coordinates = self.target, None
         self.rng = np.random.default_rng(seed)
         self.gradients = 0
         # both are set by `begin`
@@ -209,6 +212,20 @@ class LangevinChains:
             )
         )
         self._place(theta, potential, gradient)
+
+    def move_to(self, coordinates: Coordinates) -> None:
+        """Go on in other coordinates; warm-up begins anew from the same states."""
+        theta = self.thetas(np.asarray(self.state.theta))
+        self.coordinates, self.warm = coordinates, []
+        with jax.enable_x64(True):
+            self.target = pulled(self.parameter_target, doubled(coordinates))
+        z = coordinates.zs(theta)
+        self.metric = DenseMetric(np.eye(self.dim))
+        self._place(z, *self.evaluate(z))
+
+    def thetas(self, states: np.ndarray) -> np.ndarray:
+        """The parameters of states."""
+        return states if self.coordinates is None else self.coordinates.thetas(states)
 
     def _place(self, theta: np.ndarray, potential: np.ndarray, gradient: np.ndarray) -> None:
         """Set the chains, with new momenta."""

@@ -108,6 +108,7 @@ def require_scale(values: np.ndarray, what: str) -> None:
     """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant."""
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
+    require(low < high, f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out.")
     require(
         spread > LEAST_CHANGE * size,
         f"{what} runs from {low:.15g} to {high:.15g}: it changes only after its first nine digits. Subtract {low:.15g} first.",
@@ -169,7 +170,7 @@ def read_table(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     *,
-    role: str = "target",
+    role: str | Mapping[str, str] = "target",
     choose: Callable[[Sequence[str]], Collection[str]] | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
@@ -178,7 +179,7 @@ def read_table(
     """Read a CSV file (also compressed by gzip), an Excel or a Parquet file; its first bytes say which. Or take a data frame.
 
     - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
-    - `keep`: columns to read in any case, such as the target; `role`: what messages call them.
+    - `keep`: columns to read in any case, such as the target; `role`: what messages call them, one word or one for each.
     - `choose`: a function from the names of the columns to those wanted, instead of all.
     - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
     """
@@ -250,7 +251,7 @@ class _Wanted:
     columns: Sequence[str]
     drop: Sequence[str]
     keep: Sequence[str]
-    role: str
+    role: str | Mapping[str, str]
     choose: Callable[[Sequence[str]], Collection[str]] | None = None
 
     @property
@@ -265,10 +266,13 @@ class _Wanted:
         if self.choose is not None:
             known = set(self.choose([name for name in names if name not in unnamed]))
         only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
-        for wanted, role in ((self.keep, self.role), (only, "--columns"), (drop, "--drop")):
+        roles = self.role if isinstance(self.role, Mapping) else dict.fromkeys(self.keep, self.role)
+        for name in self.keep:
+            _require_names([name], names, self.path, roles[name])
+        for wanted, role in ((only, "--columns"), (drop, "--drop")):
             _require_names(wanted, names, self.path, role)
-        both = ", ".join(map(repr, keep & drop))
-        require(not both, f"{both} is the {self.role} and cannot be dropped too.")
+        for name in keep & drop:
+            raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
         chosen = keep | (((only & known if self.choose else only) or known) - drop)
         places = [i for i, name in enumerate(names) if name in chosen]
         require(

@@ -1,5 +1,6 @@
 """The figures of a fit, from fit.json: coefficients, calibration, traces, predicted and observed responses, residuals, PIT."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gyromc.checks import require
+from gyromc.checks import cause, require
+from gyromc.errors import GyromcWarning
 from gyromc.show.pages import FIGURE_STYLE, Picture, lay_out
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 BAND = "#9CC9E6"
+MOST_LEVEL = 8  # classes whose names stand level side by side
 SIZE = (4.4, 3.1)
 Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
 
@@ -50,7 +53,14 @@ def _predictive(results: dict[str, Any]) -> Drawn:
         ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
         ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
     if found["kind"] == "classes":
-        ax.set_xticks(middle[: len(model["classes"])], [_short(name, 14) for name in model["classes"]])
+        names = model["classes"][: len(middle)]
+        many = len(names) > MOST_LEVEL
+        ax.set_xticks(
+            middle[: len(names)],
+            [_short(name, 14) for name in names],
+            rotation=90 if many else 0,
+            fontsize=5 if many else None,
+        )
         ax.grid(axis="x", visible=False)
         ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
     ax.set_xlabel(_short(model["target"], 40))
@@ -131,8 +141,15 @@ MOST_BARS = 25
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
     """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
-    with _style():
-        return [_picture(kind, *function(results)) for kind, function in _drawings(results).items()]
+    found = []
+    for kind, function in _drawings(results).items():
+        try:
+            with _style():
+                found.append(_picture(kind, *function(results)))
+        except Exception as error:  # whatever Matplotlib raises: a figure never costs the answer
+            message = f"The figure `{kind}` is left out of the report, since it cannot be drawn: {cause(error)}."
+            warnings.warn(message, GyromcWarning, stacklevel=2)
+    return found
 
 
 def _picture(kind: str, figure: Figure, alt: str, caption: str) -> Picture:

@@ -11,6 +11,7 @@ knots, means and levels are those of the fitted rows. What it remembers is plain
 import copy
 import dataclasses
 import functools
+import math
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from gyromc.tables.datatable import pandas_module
 from gyromc.tables.expressions import FUNCTIONS, categorical_call, columns_of, functions, offset_call
 
 LONGEST = 10_000  # characters
+MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 
 
@@ -141,6 +143,12 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     right = _split(text, "~")[1]
     _refuse_slips(right, response)
     rest, found = _without_groups(right)
+    for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
+        require(
+            _most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS,
+            f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power, or write out the "
+            "interactions that are meant.",
+        )
     groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
     return Formula(text, response, terms, groups, offsets)
@@ -156,6 +164,23 @@ def _refuse_slips(text: str, response: Expression) -> None:
     if power:
         column = re.split(r"\s*[\^*]", power[0])[0]
         raise InvalidInput(f"`{power[0]}` in a formula is {column} itself: for its square write I({column}**2).")
+
+
+def _most_terms(text: str, width: int) -> float:
+    """How many terms are multiplied out at most, before equal ones are dropped; powers are written with `^`, `.` is `width`."""
+    for sign in "+-":
+        if len(parts := _split(text, sign)) > 1:
+            return sum(_most_terms(part, width) for part in parts)
+    for sign in "*/:":
+        if len(parts := _split(text, sign)) > 1:
+            return min(math.prod(_most_terms(part, width) + (sign != ":") for part in parts), math.inf)
+    base, *powers = (part.strip() for part in _split(text, "^"))
+    inside = base[1:-1] if base.startswith("(") and base.endswith(")") else ""
+    found = _most_terms(inside, width) if inside else float(width if base == "." else 1)
+    for power in powers:
+        count = float(power) if re.fullmatch(r"\d{1,9}", power) else 1.0
+        found = math.inf if found > 1 and count * math.log(found) > 50 else found**count
+    return found
 
 
 def _split(text: str, sign: str) -> list[str]:

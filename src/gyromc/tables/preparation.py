@@ -124,9 +124,10 @@ def _read(
 ) -> tuple[DataTable, Formula | None, tuple[DateColumn, ...]]:
     """Read the table; with a formula, only the columns that it uses, and the response where that has to be computed."""
     options = {**encoding_of_text(request), "sheet": request.sheet}
+    named = {name: f"--{role}" for role, name in roles.given.items()}
     if request.formula is None:
         keep = (target, *(name for name in roles.columns if name != target))
-        table = read_table(data, request.columns, request.drop, keep, **options)
+        table = read_table(data, request.columns, request.drop, keep, role={**named, target: "target"}, **options)
         table, dates = _dated(table, request)
         return table, None, dates
     text = request.formula
@@ -138,7 +139,7 @@ def _read(
         columns = [*found.response.columns, *found.predictors, *found.grouping]
         return [*dict.fromkeys(made.get(name, name) for name in columns), *roles.columns]
 
-    table = read_table(data, keep=roles.columns, role="its role", choose=used, **options)
+    table = read_table(data, keep=roles.columns, role=named, choose=used, **options)
     table, dates = _dated(table, request)
     formula = read_formula(text, [name for name in table.names if name not in roles.columns])
     if formula.response.text in formula.response.columns:

@@ -31,10 +31,11 @@ from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import Limits, Solver
+from gyromc.solve.expect import answer
 from gyromc.solve.metric import DenseMetric
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
+from gyromc.solve.solver import Limits, Solver
 from gyromc.targets import SumOverData
 
 __all__ = ["FAMILIES", "MANY", "Family", "Reference", "Trial", "cost_of_a_gradient", "refer", "try_plan"]
@@ -154,10 +155,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     )
     limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings)
+        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings, may_learn=False)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
-    found = solver.posterior(0.95)
+    found = answer(solver, 0.95)
     mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)

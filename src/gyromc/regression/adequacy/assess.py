@@ -267,7 +267,8 @@ def _predictive(found: Adequacy) -> dict[str, Any]:
             edges = np.linspace(edges[0] - 1, edges[0] + 1, BINS + 1)
     else:
         top = int(max(y.max(), np.quantile(found.replicates, 0.999)))
-        step = max(1, -(-(top + 1) // MOST_VALUES))
+        # Classes have a bar each, whatever their number; counts share bars where they are many.
+        step = 1 if kind is ResponseKind.CLASSES else max(1, -(-(top + 1) // MOST_VALUES))
         edges = np.arange(0, top + step + 1, step) - 0.5
     inner = np.clip(found.replicates, edges[0], edges[-1])
     repeated = np.array([np.histogram(row, edges)[0] for row in inner[:500]])

@@ -1,0 +1,112 @@
+"""Tables and options that once hung, ended in a traceback, lost the fit in a figure or wrote to the terminal."""
+
+import os
+
+import numpy as np
+import pytest
+
+import gyromc as gm
+from gyromc.data.csvfile import CsvFile
+from gyromc.regression.fit import relative_error
+from gyromc.show.numbers import printable
+from gyromc.show.tables import Table, text_of
+from gyromc.tables import figures
+from gyromc.tables.datatable import read_table, require_scale
+from gyromc.tables.formula import read_formula
+from gyromc.tables.preparation import prepare
+from gyromc.tables.request import Request
+
+ESCAPE = "a\x1b[31mred\x1b]0;title\x07"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    ["y ~ (a + b + c)**30", "y ~ (.)**20", "y ~ ((a + b)**9 + c)**9 + d", "y ~ " + "*".join(["(a+b+c)"] * 12)],
+)
+def test_a_formula_of_too_many_products_is_refused_at_once(formula):
+    with pytest.raises(gm.InvalidInput, match="more than 100,000 products of terms"):
+        read_formula(formula, ["y", "a", "b", "c", "d", "e"])
+
+
+@pytest.mark.parametrize(
+    ("formula", "terms"),
+    [
+        ("y ~ (a + b + c)**3", 7),
+        ("y ~ a*b*c*d - a", 14),
+        ("y ~ bs(a, 4) + I(b**20) + b/c", 4),
+        ("y ~ .", 5),
+        ("y ~ (.)^2", 15),
+    ],
+)
+def test_formulas_that_people_write_are_read(formula, terms):
+    assert len(read_formula(formula, ["y", "a", "b", "c", "d", "e"]).common.terms) == terms
+
+
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(gm.InvalidInput, match="is a device or a pipe"):
+        read_table(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "zip", "hex", "no\0thing", "klingon"])
+def test_an_encoding_that_is_none_of_text_is_refused(encoding):
+    with pytest.raises(gm.InvalidInput, match="Unknown encoding"):
+        CsvFile(b"a,b\n1,2\n", encoding)
+
+
+def test_an_error_that_no_run_reaches_is_refused():
+    with pytest.raises(gm.InvalidInput, match="`effort` must be at least 1e-06"):
+        relative_error(1e-9)
+
+
+def test_the_column_that_is_missing_is_named_by_its_role(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,y\n" + "\n".join(f"{i},{i % 3}" for i in range(20)))
+    for options, role in (({"target": "y", "weights": "zz"}, "--weights"), ({"target": "zz"}, "target")):
+        with pytest.raises(gm.InvalidInput, match=rf"no column 'zz' \({role}\)"):
+            prepare(Request(data=str(path), **options))
+    with pytest.raises(gm.InvalidInput, match=r"no column 'zz' \(--offset\)"):
+        prepare(Request(data=str(path), formula="y ~ a", offset="zz"))
+
+
+def test_a_column_that_never_changes_is_called_that():
+    with pytest.raises(gm.InvalidInput, match=r"Column .a. is 0\.1 in every row"):
+        require_scale(np.full(5, 0.1), "Column 'a'")
+
+
+def test_nothing_that_controls_a_terminal_is_printed(capsys):
+    assert printable("é…\n\tx") == "é…\n\tx"
+    table = Table([ESCAPE, "b"], [[ESCAPE, (ESCAPE, "green")]], ESCAPE, [ESCAPE])
+    assert not {"\x1b", "\x07"} & set(text_of(table))
+    assert r"a\x1b[31mred" in text_of(table)
+
+
+def test_a_fit_of_such_names_prints_them_spelled_out(tmp_path, capsys):
+    from gyromc.show.progress import say
+
+    say(f"column {ESCAPE}")
+    assert "\x1b" not in capsys.readouterr().err
+
+
+RESULTS = {
+    "adequacy": {"figures": {"predictive": None}},
+    "held_out": None,
+    "coefficients": [],
+    "model": {"effect": "log odds", "classes": [f"class {i}" for i in range(40)], "target": "y"},
+    "trace": {"parameters": [{"label": "a", "chains": [[0.0, 1.0]]}], "steps": [0, 1]},
+    "sampler": {"num_chains": 1},
+}
+
+
+def test_a_figure_that_fails_never_costs_the_report():
+    with pytest.warns(gm.GyromcWarning, match="figure `predictive` is left out of the report"):
+        found = figures.pictures(RESULTS)
+    assert [picture.kind for picture in found] == ["coefficients", "trace"]
+
+
+def test_forty_classes_have_a_bar_each():
+    edges, bars = np.arange(41) - 0.5, np.arange(40.0)
+    found = {"kind": "classes", "edges": edges.tolist(), "observed": bars, "expected": bars, "low": bars, "high": bars}
+    results = {**RESULTS, "adequacy": {"figures": {"predictive": found}}}
+    figure = figures.drawn("predictive", results)
+    assert len(figure.axes[0].get_xticklabels()) == 40
