@@ -239,6 +239,14 @@ def test_random_slopes_agree_with_nuts(family):
     assert np.abs(z).max() < 4
 
 
+def test_a_method_that_does_not_apply_says_why():
+    x, Z, index, t, rng = grouped()
+    y = t + rng.standard_normal(ROWS)
+    assert fit(x[:, None], y).refused == {}
+    term = GroupTerm("who", ("intercept", "x"), Z, index, [f"p{i}" for i in range(8)])
+    assert fit(x[:, None], y, groups=[term]).refused == {"closed form": "groups have variances of their own"}
+
+
 def test_weights_count_rows():
     """Weighted rows are repeated rows, the standardised prior included: a linear model to the last digits, in any order."""
     x = column()

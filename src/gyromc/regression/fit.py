@@ -97,7 +97,8 @@ class Fit(Records[Coefficient]):
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
       chains × draws × coefficients.
-    - `reason`: how it was computed; `account`: what the solver did, None where no chain was run.
+    - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
+      where no chain was run.
     - `partial`: whether Ctrl-C ended it early.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
@@ -114,6 +115,7 @@ class Fit(Records[Coefficient]):
     account: Account | None = None
     partial: bool = False
     auxiliary: tuple[Coefficient, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     _entry, _result = "coefficient", "fit"
     mean = Column[float]("The posterior mean.")
@@ -315,4 +317,5 @@ def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: f
         account=sampled.account,
         partial=sampled.interrupted,
         auxiliary=auxiliary(sampled, problem, level),
+        refused=sampled.refused,
     )
