@@ -329,17 +329,10 @@ class _BayesianCounts(RegressorMixin, BayesianEstimator):
     def fit(self, X, y, sample_weight=None):
         """Sample the posterior of the coefficients given the rows of X and their counts y; a row of weight w counts as w rows."""
         X, y, weights = self._rows(X, y, sample_weight, y_numeric=True)
-        y = np.asarray(y, float)
-        odd = (y < 0) | (y != np.round(y))
-        require(not odd.any(), f"`y` must hold counts (0, 1, 2, …): got {y[odd][:1]}.")
-        self.auxiliary_ = {
-            name: float(np.mean(values))
-            for name, values in self._given(self._fit_family(X, y, self._family, weights, ()))
-        }
+        posterior = self._fit_family(X, np.asarray(y, float), self._family, weights, ()).posterior
+        named = zip(posterior.likelihood.auxiliary, posterior.given, strict=True)
+        self.auxiliary_ = {name: float(np.mean(values)) for name, values in named}
         return self
-
-    def _given(self, found: Sampled) -> Any:
-        return zip(("shape",), found.posterior.given, strict=False)
 
     def predict(self, X, return_std: bool = False):
         """The posterior expectation of the count at each row of X.
