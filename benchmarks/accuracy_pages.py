@@ -1,4 +1,4 @@
-"""Write docs/accuracy.md and its figure from what `gyromc bench accuracy --out docs/measured` stored.
+"""Write the table of rotations in docs/accuracy.md from what `gyromc bench accuracy --out docs/measured` stored.
 
 python benchmarks/accuracy_pages.py [--cells docs/measured/accuracy.json] [--docs docs]
 """

@@ -1,8 +1,8 @@
 """Posterior means from gyromc's mini-batch chains and from NumPyro's NUTS, on the four models of examples/numpyro_models.py.
 
 Run as `PYTHONPATH=src python benchmarks/against_nuts.py [--out FILE] [--only NAME]`. Each model is run at two step sizes, so that
-the step-size bias is measured; NUTS runs with full gradients. Output: one JSON record per model, and the rows of the table in
-docs/numpyro.md.
+the step-size bias is measured; NUTS runs with full gradients. Output: one JSON record and one row of a table
+per model.
 """
 
 import sys
@@ -130,7 +130,7 @@ def _excess(x: dict) -> float:
 
 
 def line(record: dict) -> str:
-    """A row of the table in docs/numpyro.md."""
+    """A row of a Markdown table."""
     e = record["elements"].values()
     coarse, reference = record["gyromc"], record["nuts"]
     batch = f"{record['rows']} of {record['num_data']}" if record["rows"] else "all"

@@ -1,6 +1,6 @@
 """What it costs that engine `scan` computes chains in blocks on a CPU: steps of all chains in blocks, and as one array.
 
-    python benchmarks/blocks.py [--out docs/measured/blocks.json] [--page docs/scale.md]
+    python benchmarks/blocks.py [--out docs/measured/blocks.json] [--page docs/scaling.md]
 
 Both are measured in turn, on the machine as it is; the ratios are medians over the turns. Wall time uses all processors, on which
 blocks are computed side by side; processor time counts what all of them did.

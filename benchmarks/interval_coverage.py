@@ -20,7 +20,7 @@ import numpy as np
 import gyromc as gm
 from gyromc.engines import limits
 from gyromc.results import Run
-from pages import coverage_options, replace_between, save_rows
+from pages import coverage_options, markdown, replace_between, save_rows
 
 J1 = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
@@ -246,19 +246,18 @@ def summary(problem, rotated, case, name, rows, plan, warned, seconds) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows as Markdown."""
-    lines = [
-        "| problem | dynamics | run | observable | error by | its bias, in std. errors | coverage | bias ignored |",
-        "|---|---|---|---|---|---:|---:|---:|",
-    ]
+    """A row of Markdown for each problem and dynamics: the least and the largest coverage of its cases."""
+    groups: dict[tuple[str, str], list[dict]] = {}
     for row in rows:
-        method = max(row["methods"], key=row["methods"].get)
-        lines.append(
-            f"| {row['problem']} | {row['dynamics']} | {row['case']} | {row['observable']} | {method} "
-            f"| {row['measured_bias'] / row['std_error']:.2f} "
-            f"| {100 * row['coverage']:.1f} % | {100 * row['coverage_ignoring_bias']:.1f} % |"
-        )
-    return "\n".join(lines)
+        groups.setdefault((row["problem"], row["dynamics"]), []).append(row)
+    columns = ["problem", "dynamics", "cases", "largest bias, in std. errors", "coverage", "bias ignored"]
+    span = lambda found, field: " to ".join(f"{100 * f(row[field] for row in found):.1f}" for f in (min, max)) + " %"
+    bias = lambda found: max(abs(row["measured_bias"] / row["std_error"]) for row in found)
+    lines = [
+        [*key, str(len(found)), f"{bias(found):.2f}", span(found, "coverage"), span(found, "coverage_ignoring_bias")]
+        for key, found in groups.items()
+    ]
+    return markdown(columns, lines, left=2)
 
 
 def _place(row: dict) -> tuple[int, bool, int]:

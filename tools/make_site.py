@@ -3,7 +3,8 @@
     python tools/make_site.py [--serve] [--out site]
 
 Input: mkdocs.yml, docs/, CHANGELOG.md, CONTRIBUTING.md, the commands and the explorer of the package. Output: a folder of static
-files that asks nobody else for anything. A warning is an error. Pages are gathered in build/docs; docs/ stays as it is.
+files that requests nothing from elsewhere; addresses of pages that were merged lead to their new ones. A warning is an error.
+Pages are gathered in build/docs; docs/ stays as it is.
 """
 
 import argparse
@@ -22,14 +23,14 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.explore.server import ADDRESS, copy_in_one_file
 from gyromc.show.files import write_atomically
-from site_pages import commands_page, measured_page
+from site_pages import MOVED, commands_page, equation_cards, measured_page
 
 __all__ = ["build", "gather", "main"]
 
 ROOT = Path(__file__).parents[1]
 DOCS, WORK = ROOT / "docs", ROOT / "build" / "docs"
 ELSEWHERE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
-COPIED = (".md", ".png", ".svg", ".json", ".css", ".js")
+COPIED = (".md", ".png", ".svg", ".json", ".css", ".js", ".woff2")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
 EXPLORER = "<!-- the explorer: the site puts a link here -->"
@@ -52,6 +53,7 @@ def gather(pages: Path) -> Path:
     write_atomically(pages / "reference" / "commands.md", commands_page())
     write_atomically(pages / "measured" / "index.md", measured_page(DOCS))
     write_atomically(pages / "explore" / "index.html", copy_in_one_file())
+    write_atomically(pages / "equations.md", equation_cards((DOCS / "equations.md").read_text(encoding="utf-8")))
     for page in sorted(pages.rglob("*.md")):
         write_atomically(page, adapted(page.relative_to(pages), page.read_text(encoding="utf-8")))
     return pages
@@ -111,7 +113,19 @@ def build(out: Path, work: Path = WORK) -> Path:
     require(done.returncode == 0, f"Zensical did not build the site:\n{said}\nCorrect the pages it names.")
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(work / "site", out)
+    for old, new in MOVED.items():
+        write_atomically(out / old, moved_page(old, new))
     return out
+
+
+def moved_page(old: str, new: str) -> str:
+    """A page at an old address that leads to the new one."""
+    there = html.escape("../" * old.count("/") + new)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>Moved: gyromc</title>\n'
+        f'<meta http-equiv="refresh" content="0; url={there}">\n<link rel="canonical" href="{there}">\n'
+        f'<main><h1>This page has moved</h1><p>It is now at <a href="{there}">{html.escape(new)}</a>.</p></main>\n</html>\n'
+    )
 
 
 def serve(folder: Path) -> None:

@@ -14,12 +14,12 @@ import typer
 from gyromc.app.cli import app
 from gyromc.checks import require
 
-__all__ = ["MEASURED", "commands_page", "measured_page"]
+__all__ = ["MEASURED", "MOVED", "commands_page", "equation_cards", "measured_page"]
 
 MEASURED = {
     "measured/accuracy.json": (
         "accuracy.md",
-        "Effective draws per gradient",
+        "What the rotation alone gains",
         "gyromc bench accuracy --out docs/measured",
     ),
     "measured/race.json": (
@@ -39,7 +39,7 @@ MEASURED = {
     ),
     "measured/coverage.json": (
         "intervals.md",
-        "How often intervals hold the truth",
+        "Coverage of intervals",
         "python benchmarks/interval_coverage.py",
     ),
     "measured/real-files.json": ("checked.md", "`gyromc fit` on real files", "python benchmarks/real_files.py"),
@@ -56,10 +56,10 @@ MEASURED = {
     "measured/cpu-2-cores.json": ("engines.md", "Speed of the engines", "gyromc bench speed"),
     "measured/gpu-h200.json": ("engines.md", "Speed on a GPU", "python benchmarks/gpu.py"),
     "measured/float32-cpu.json": ("engines.md", "Rounding in float32", "python benchmarks/float32.py"),
-    "measured/faults.json": ("scale.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
-    "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py"),
-    "measured/blocks.json": ("scale.md", "Chains in blocks", "python benchmarks/blocks.py"),
-    "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
+    "measured/faults.json": ("scaling.md", "Kills, damaged files, full disks", "python benchmarks/faults.py"),
+    "measured/checkpoints.json": ("scaling.md", "What checkpoints cost", "python benchmarks/checkpoints.py"),
+    "measured/blocks.json": ("scaling.md", "Chains in blocks", "python benchmarks/blocks.py"),
+    "measured/memory.json": ("scaling.md", "Memory of runs", "python benchmarks/memory.py"),
     "measured/scaling.json": ("scaling.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
     "measured/scaling-gpu.json": ("scaling.md", "Steps on one GPU", "python benchmarks/scaling.py --here"),
     "measured/large-data.json": ("large_data.md", "20 million rows", "python benchmarks/large_data.py means"),
@@ -73,19 +73,40 @@ MEASURED = {
     "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
     "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
     "measured/digits-clean.json": ("networks.md", "Clean digits", "python examples/digits.py"),
-    "measured/equal_gradients.json": (
-        "numpyro.md",
-        "NumPyro models beside SGLD",
-        "python benchmarks/equal_gradients.py",
-    ),
-    "measured/numpyro.json": (
-        "numpyro.md",
-        "NumPyro models beside NUTS, not tuned",
-        "python benchmarks/against_nuts.py",
-    ),
     "measured/promises.json": ("tuning.md", "Errors of tuned plans", "python benchmarks/promises.py"),
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
+
+MOVED = {
+    "guide.html": "tutorials/start-here.html",
+    "distributed.html": "scale.html#several-processes",
+    "tutorials/index.html": "tutorials/start-here.html",
+    "tutorials/own-numpyro-model.html": "numpyro.html",
+    "tutorials/large-data.html": "large_data.html",
+    "tutorials/network.html": "networks.html",
+    "moving/from-blackjax.html": "blackjax.html",
+    "concepts/index.html": "concepts/rotation.html",
+    "concepts/reversibility.html": "concepts/rotation.html",
+    "concepts/fluctuation-constant.html": "concepts/rotation.html#the-fluctuation-constant-vh",
+    "concepts/when-rotation-does-not-help.html": "concepts/rotation.html#when-rotation-does-not-help",
+    "concepts/bias-and-variance.html": "concepts/step-size.html",
+    "concepts/balanced-noise.html": "concepts/step-size.html#balanced-noise",
+    "concepts/martingale.html": "concepts/step-size.html#the-martingale-control-variate",
+    "howto/index.html": "index.html",
+    "howto/save-and-resume.html": "scale.html",
+    "howto/choose-an-engine.html": "engines.html",
+    "howto/read-a-warning.html": "warnings.html",
+    **{
+        f"reference/{name}.html": f"reference/pieces.html#gyromc.{name}"
+        for name in ("targets", "dynamics", "observables", "oracles", "schemes")
+    },
+    **{f"reference/{name}.html": f"reference/interfaces.html#gyromc.{name}" for name in ("data", "datasets", "errors")},
+    **{
+        f"reference/{name}.html": f"reference/interfaces.html#gyromc.interop.{name}"
+        for name in ("sklearn", "numpyro", "pymc", "blackjax", "arviz")
+    },
+}
+"""By address of a page that was merged into another: where its subject is now."""
 
 MACHINE = ("processor", "cores", "threads", "device")
 VERSIONS = ("gyromc", "jax")
@@ -125,6 +146,39 @@ def described(found: Any) -> str:
     texts = [_environment({**found, **(found.get("environment") or {})})]
     texts += [f"parts of it earlier: {_environment(other or {})}" for other in found.get("other_environments", [])]
     return "; ".join(texts)
+
+
+EQUATION = re.compile(r"^\| ([ET]\d+) \| (.*?) \| (.*?) \| (.*) \|$")
+
+
+def equation_cards(page: str) -> str:
+    """The page of equations with a card for each row of its table: a table of formulas does not fit on a phone."""
+    lines = []
+    for line in page.splitlines():
+        match = EQUATION.match(line)
+        if match:
+            number, formula, about, where = match.groups()
+            shown = f"$${formula[1:-1]}$$" if formula.startswith("$") else formula
+            lines += [
+                f'<div class="equation" id="{number.lower()}" markdown>',
+                "",
+                f"**{number}** · {about}",
+                "",
+                shown,
+                "",
+            ]
+            lines += [
+                "<details markdown><summary>where in the code</summary>",
+                "",
+                where,
+                "",
+                "</details>",
+                "</div>",
+                "",
+            ]
+        elif not line.startswith(("| number", "|---")):
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def _environment(named: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Tables and a figure from the cells of the accuracy benchmark, and the pages they stand in.
 
-Input: cells, as `accuracy.measured` returns them. Output: tables for a terminal and as Markdown, a figure, and both written into
-docs/accuracy.md and docs/figures.
+Input: cells, as `accuracy.measured` returns them. Output: tables for a terminal, a figure, and the table of docs/accuracy.md.
 """
 
 from pathlib import Path
@@ -12,7 +11,7 @@ from gyromc.show.numbers import plus_minus
 from gyromc.show.tables import Table
 from pages import markdown, replace_between
 
-__all__ = ["details", "matrix", "plot", "rotation", "table", "write_pages"]
+__all__ = ["details", "plot", "rotation", "table", "write_pages"]
 
 COLOURS = {
     "SGLD, best step": "#999999",
@@ -105,17 +104,6 @@ def table(cells: dict) -> Table:
     return Table(["problem", "competitor", *titles], rows, "Accuracy", notes, ["problem", "competitor"], style="simple")
 
 
-def matrix(cells: dict, kind: str, labels: dict[str, str], problems: list[str], bold: bool = True) -> str:
-    """Effective draws per gradient of one kind, problems × competitors, as Markdown; the largest of a row in bold."""
-    rows = []
-    for name in problems:
-        values = [_value(cells.get(f"{name}: {label}"), kind, "per_gradient") for label in labels]
-        best = max((v for v in values if v is not None), default=None)
-        texts = [f"**{_short(v)}**" if bold and v is not None and v == best else _short(v) for v in values]
-        rows.append([name, *texts])
-    return markdown(["problem", *labels.values()], rows)
-
-
 def rotation(cells: dict) -> list[list[str]]:
     """What the rotation alone gains at equal bias, problem by problem."""
     rows = []
@@ -166,26 +154,7 @@ def plot(cells: dict, path: str | Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _settings(cells: dict) -> str:
-    """A sentence about the budgets of the cells."""
-    found = [cell for cell in cells.values() if "kinds" in cell]
-    profiles = ", ".join(sorted({cell["profile"] for cell in found}))
-    spans = []
-    for field in ("budget", "repetitions"):
-        values = [cell["settings"][field] for cell in found]
-        spans.append(f"{min(values)}" if min(values) == max(values) else f"{min(values)} to {max(values)}")
-    return f"Profile {profiles}: {spans[0]} gradients in a repetition, {spans[1]} repetitions."
-
-
 def write_pages(cells: dict, docs: Path) -> None:
-    """Write tables and figure into docs/accuracy.md and docs/figures."""
-    page, problems = docs / "accuracy.md", _problems(cells)
-    every = {label: label for label in COMPETITORS if label != "Laplace approximation"}
-    parts = [_settings(cells)]
-    for kind in KINDS:
-        parts += [f"**{kind.capitalize()}**", matrix(cells, kind, every, problems)]
-    replace_between(page, "draws", "\n\n".join(parts))
+    """Write the table of what the rotation alone gains into docs/accuracy.md."""
     columns = ["problem", "without martingale", "steps", "bias, sd", "with martingale", "steps", "bias, sd"]
-    replace_between(page, "rotation", markdown(columns, rotation(cells)))
-    replace_between(page, "details", markdown(_columns(), details(cells, problems), left=2))
-    plot(cells, docs / "figures" / "accuracy.png")
+    replace_between(docs / "accuracy.md", "rotation", markdown(columns, rotation(cells)))

@@ -21,7 +21,7 @@ from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, 
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import Start, read_start, unraveler
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.model import Model
 from gyromc.observables import Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle

@@ -16,13 +16,14 @@ from jaxtyping import Float
 
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, require
-from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration
+from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import student_interval
 
 __all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
 
+MOST_DRAWN = 9  # observables in one figure
 KEYS = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
 
 
@@ -181,6 +182,29 @@ class Posterior(Records[PosteriorMean], Shown):
         rng = np.random.default_rng(seed)
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.permutation(systematic(self.weights.ravel(), count, rng))]
+
+    def plot(self, names: str | Sequence[str] | None = None, kind: str = "density") -> Any:
+        """Draw a Matplotlib figure of some observables, the first nine when left out.
+
+        - `kind`: `density` (with the mean and the interval at `level`), `forest`, `trace`, or `rank`: how often each chain has
+          each rank among all draws, level where the chains agree.
+
+        ```python
+        import gyromc as gm
+        found = gm.expect(gm.targets.Quadratic([1.0, 4.0]), seed=1)
+        figure = found.plot()
+        ```
+        """
+        from gyromc.extras import needs
+
+        with needs("plots", "`plot`"):
+            from gyromc.show.plots import KINDS, posterior_plot
+        require(kind in KINDS, f"There is no figure {kind!r}: there are {', '.join(KINDS)}.")
+        chosen = list(self)[:MOST_DRAWN] if names is None else [names] if isinstance(names, str) else list(names)
+        columns = [list(self).index(self[name].name) for name in chosen]
+        ends = np.array([self.credible(name, self.level) for name in chosen])
+        means = np.array([self[name].mean for name in chosen])
+        return posterior_plot(kind, chosen, self.values_at_draws[..., columns], self.weights, ends, means)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the draws as plain values, for JSON."""

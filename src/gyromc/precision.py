@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.compilation import keep_compiled
+from gyromc.machine import keep_compiled
 
 __all__ = ["fresh", "owned", "private"]
 

@@ -23,8 +23,8 @@ from gyromc.extras import function_above
 from gyromc.martingale import HELPS
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
-from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import plain
+from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ChainAverages, ErrorMethod, check_level, student_interval
 

@@ -7,8 +7,8 @@ import sys
 import jax
 import pytest
 
-from gyromc import compilation
-from gyromc.compilation import CacheSettings, keep_compiled
+from gyromc import machine
+from gyromc.machine import CacheSettings, keep_compiled
 
 NAMES = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
@@ -58,7 +58,7 @@ def test_it_is_off_without_a_private_folder(home, monkeypatch, fault):
 
 
 def test_the_programs_not_used_for_the_longest_time_go(home, monkeypatch):
-    monkeypatch.setattr(compilation, "SETTINGS", CacheSettings(most_bytes=1000))
+    monkeypatch.setattr(machine, "SETTINGS", CacheSettings(most_bytes=1000))
     folder = keep_compiled()
     assert folder is not None
     folder.mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.prediction.answers import Kind, Method
-from gyromc.records import Column, Records
+from gyromc.show.records import Column, Records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The commands of docs/distributed.md, run as two processes on this machine with the environment that each launcher sets."""
+"""The commands for several processes of docs/scale.md, run as two processes here with the environment that each launcher sets."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import pytest
 from support.launch import ended, free_port, started
 from support.values import ROOT
 
-PAGE = (ROOT / "docs" / "distributed.md").read_text()
+PAGE = (ROOT / "docs" / "scale.md").read_text().split("\n## Several processes\n", 1)[1].split("\n## ", 1)[0]
 PLAN = """
 step_size = 0.1
 num_chains = 8
@@ -23,7 +23,7 @@ observables.x = {kind = "linear", u = [1.0, 0.0]}
 
 
 def section(title):
-    return PAGE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    return PAGE.split(f"\n### {title}\n", 1)[1].split("\n### ", 1)[0]
 
 
 def line(title, launcher):

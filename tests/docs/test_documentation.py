@@ -1,4 +1,4 @@
-"""Every example in the docstrings, the README and the docs runs as written."""
+"""Every example in the docstrings runs as written. tests/docs/test_pages.py runs those of the pages and the README."""
 
 import ast
 import importlib
@@ -12,12 +12,6 @@ from support.named import stale
 from support.values import ROOT
 
 LONG = (
-    "numpyro.md",
-    "networks.md",
-    "guide.md",
-    "engines.md",
-    "blackjax.md",
-    "sklearn.md",
     "planning.plan",
 )  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
@@ -34,21 +28,11 @@ def docstring_examples():
                 yield pytest.param(match.group(2), id=f"{path.stem}.{name}{number or ''}")
 
 
-def page_examples():
-    """The blocks of one page run one after the other in one namespace, as a reader would type them."""
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        blocks = [match.group(2) for match in BLOCK.finditer(path.read_text())]
-        if blocks:
-            yield pytest.param("\n".join(blocks), id=path.name)
-
-
 def examples():
-    for one in [*docstring_examples(), *page_examples()]:
+    for one in docstring_examples():
         marks = [pytest.mark.slow] if one.id in LONG else []
         if one.id.startswith("pymc."):  # the extra is not in `all`
             marks.append(pytest.mark.skipif(importlib.util.find_spec("pymc") is None, reason="PyMC is not installed"))
-        if one.id == "README.md":  # it shows the warning about draws of a step size that is too large
-            marks.append(pytest.mark.filterwarnings("ignore:The draws do not follow"))
         yield pytest.param(*one.values, id=one.id, marks=marks)
 
 

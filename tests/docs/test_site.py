@@ -23,7 +23,6 @@ needs_zensical = pytest.mark.skipif(
     importlib.util.find_spec("zensical") is None, reason="Zensical is not installed (pip install -e '.[docs]')"
 )
 NAMED = re.compile(r"^ *- (?:[^:\n]+: )?(\S+\.md)$", re.MULTILINE)
-RUN_BY_OTHERS = ("tutorials", "concepts", "howto", "moving")  # folders whose code tests/docs/test_pages.py runs
 
 
 # --- without building
@@ -40,11 +39,6 @@ def test_the_navigation_names_every_page_once(pages):
     assert len(named) == len(set(named))
     assert there - set(named) == set(), "Add these pages to `nav` in mkdocs.yml."
     assert set(named) - there == set(), "mkdocs.yml names pages that do not exist."
-
-
-def test_every_block_of_python_is_run_by_a_test():
-    with_code = {p.relative_to(DOCS) for p in DOCS.rglob("*.md") if "```python" in p.read_text()}
-    assert [str(p) for p in with_code if len(p.parts) > 1 and p.parts[0] not in RUN_BY_OTHERS] == []
 
 
 def test_every_command_and_option_is_on_the_page_of_commands():
@@ -112,7 +106,7 @@ def test_links_out_of_docs_lead_to_a_page_or_become_code():
     adapted = functools.partial(make_site.adapted, Path("howto/one.md"))
     assert adapted("[how](../../CONTRIBUTING.md#rules)") == "[how](../contributing.md#rules)"
     assert adapted("[loop](../../src/gyromc/plan.py)") == "loop (`src/gyromc/plan.py`)"
-    assert adapted("[a](../guide.md) [b](https://x.org) [c](#d)") == "[a](../guide.md) [b](https://x.org) [c](#d)"
+    assert adapted("[a](../fit.md) [b](https://x.org) [c](#d)") == "[a](../fit.md) [b](https://x.org) [c](#d)"
     assert adapted("```md\n[a](../../LICENSE)\n```") == "```md\n[a](../../LICENSE)\n```"
     assert make_site.adapted(Path("contributing.md"), "[e](docs/equations.md)") == "[e](equations.md)"
 
@@ -158,9 +152,7 @@ def broken(site: Path) -> list[str]:
     """The links of all pages to files and anchors of the site that do not exist, and what pages load from elsewhere."""
     found = []
     for page in sorted(site.rglob("*.html")):
-        if (
-            page.name == "404.html" or page.parent.name == "explore"
-        ):  # the one has addresses from the root, the other has none
+        if page.name == "404.html" or page.parent.name == "explore":  # addresses from the root; none
             continue
         for link in read(page).links + read(page).loaded:
             parts = urlsplit(link)
@@ -185,11 +177,28 @@ def test_it_builds_and_every_link_leads_somewhere(site):
     assert 'id="gyromc.Plan"' in reference
     assert "the law to sample" in reference
     # and it can fail
-    (site / "wrong.html").write_text(
-        '<a href="none.html"></a><a href="guide.html#none"></a><img src="https://x.org/a">'
-    )
-    assert broken(site) == ["wrong.html: none.html", "wrong.html: guide.html#none", "wrong.html loads https://x.org/a"]
+    (site / "wrong.html").write_text('<a href="none.html"></a><a href="fit.html#none"></a><img src="https://x.org/a">')
+    assert broken(site) == ["wrong.html: none.html", "wrong.html: fit.html#none", "wrong.html loads https://x.org/a"]
     (site / "wrong.html").unlink()
+
+
+@needs_zensical
+def test_old_addresses_lead_to_the_new_ones(site):
+    for old, new in site_pages.MOVED.items():
+        assert new in (site / old).read_text(encoding="utf-8")
+    assert (site / "assets" / "katex" / "katex.min.js").exists()
+
+
+@needs_zensical
+@needs_chromium
+def test_formulas_are_typeset_and_equations_fit_a_phone(opened, site):
+    page = opened("equations.html", 390, base=site.as_uri() + "/")
+    assert (
+        page.locator(".equation").count() == len(page.locator(".equation .katex-display").all()) + 2
+    )  # two are in words
+    assert page.locator(".katex-error").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(".equation details[open]").count() == 0
 
 
 @needs_zensical
@@ -249,7 +258,7 @@ def test_the_front_page_opens_quietly_and_fits_a_phone(opened):
     for width, scheme in ((1280, "light"), (390, "dark")):
         page = opened("index.html", width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator('img[src*="concept-zero-mean-functions"]').is_visible()
+        assert page.locator('img[src*="report-heart"]').is_visible()
 
 
 @pytest.mark.slow
@@ -262,8 +271,17 @@ def test_figures_drawn_on_white_lie_on_a_card_in_the_dark_scheme(opened):
         assert (padding != "0px" and background == "rgb(255, 255, 255)") is on_a_card
 
 
-LOOKED_AT = ("index.html", "guide.html", "tutorials/start-here.html", "reference/running.html", "reference/commands.html",
-             "measured/index.html", "accuracy.html", "explore/index.html")  # fmt: skip
+LOOKED_AT = (
+    "index.html",
+    "equations.html",
+    "concepts/rotation.html",
+    "tutorials/start-here.html",
+    "reference/running.html",
+    "reference/commands.html",
+    "measured/index.html",
+    "accuracy.html",
+    "explore/index.html",
+)
 
 
 @pytest.mark.slow
@@ -294,7 +312,7 @@ def test_every_page_opens_quietly(opened, site):
 @needs_chromium
 @pytest.mark.parametrize("as_file", [False, True], ids=["served", "opened as a file"])
 def test_the_search_finds_a_page(opened, site, as_file):
-    page = opened("guide.html", base=site.as_uri() + "/") if as_file else opened("guide.html")
+    page = opened("fit.html", base=site.as_uri() + "/") if as_file else opened("fit.html")
     page.get_by_role("button", name="Search").click()
     page.keyboard.type("martingale", delay=30)
     found = page.locator('a[href*="schemes.html"]').filter(has_text="control variate").first

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc import memory
+from gyromc import machine
 from gyromc.engines import limits, loop
 from gyromc.engines.lanes import compiled, gradients, num_threads
 from gyromc.prediction.predict import _check_size
@@ -190,7 +190,7 @@ def plan_of(oracle, **options):
 
 @pytest.mark.parametrize("engine", ["scan", "auto"])
 def test_batches_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 2**32)
+    monkeypatch.setattr(machine, "free_memory", lambda: 2**32)
     with pytest.raises(gm.InvalidInput, match=r"Minibatch\(1000000000\).* GiB.*smaller batches"):
         gm.run(plan_of(gm.oracles.Minibatch(10**9), num_chains=2000), engine, progress=False)
 
@@ -217,7 +217,7 @@ def test_a_number_of_threads_that_is_no_number_is_named(monkeypatch):
 
 @pytest.mark.parametrize("engine", ["auto", "scan", "lanes"])
 def test_chains_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(machine, "free_memory", lambda: 2**30)
     plan = plan_of(gm.oracles.Exact(), num_chains=10**7)  # 80 MB of states; with gradients, noise and blocks 1 GB
     with pytest.raises(gm.InvalidInput, match=r"10,000,000 chains, each with 2 numbers .* GiB.*Take fewer chains"):
         gm.run(plan, engine, progress=False)
@@ -238,13 +238,13 @@ def test_memory_that_a_job_may_have(name, tmp_path):
     lines, groups, free = GROUPS[name]
     (tmp_path / "cgroup").write_text(lines)
     for folder, numbers in groups.items():
-        files = memory.GROUP_FILES["memory" if folder.startswith("memory") else ""]
+        files = machine.GROUP_FILES["memory" if folder.startswith("memory") else ""]
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for file, number in zip(files[:2], numbers[:2], strict=True):
             (tmp_path / folder / file).write_text(f"{number}\n")
         (tmp_path / folder / "memory.stat").write_text(f"anon 7\n{files[2]} {numbers[2]}\n")
-    assert memory._free_in_group(tmp_path / "cgroup", tmp_path) == free
-    assert memory._free_in_group(tmp_path / "absent", tmp_path) == sys.maxsize
+    assert machine._free_in_group(tmp_path / "cgroup", tmp_path) == free
+    assert machine._free_in_group(tmp_path / "absent", tmp_path) == sys.maxsize
 
 
 def test_the_time_of_a_long_run_is_said_beforehand(monkeypatch, capsys):

@@ -25,7 +25,7 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 
 __all__ = [
     "Block",

@@ -6,7 +6,7 @@ Input: a plan. Output: bytes and seconds, and `InvalidInput` for a run that does
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.memory import free_memory, require_memory
+from gyromc.machine import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.show.progress import say
 

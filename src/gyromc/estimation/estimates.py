@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.estimation.bias import Bias
-from gyromc.records import Column, Forwarded, Records, plain_attributes
 from gyromc.results import Average, Run
+from gyromc.show.records import Column, Forwarded, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 

@@ -20,11 +20,11 @@ from gyromc import __version__
 from gyromc.checks import require
 from gyromc.extras import needs
 from gyromc.flat import shaped
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.posterior import Posterior
 from gyromc.precision import private
-from gyromc.records import plain_attributes
 from gyromc.results import Run, flat_draws
+from gyromc.show.records import plain_attributes
 from gyromc.targets import FiniteSum, SumOverData, Target
 
 if TYPE_CHECKING:

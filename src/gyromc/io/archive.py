@@ -22,7 +22,7 @@ from gyromc import __version__
 from gyromc.checks import cause, read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.io.codec import NUMBERS, Codec
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
 
 __all__ = ["VERSION", "Archive", "digest", "read_archive", "write_archive"]

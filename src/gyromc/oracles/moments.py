@@ -12,7 +12,7 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.evaluation import doubled, over_rows
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
 

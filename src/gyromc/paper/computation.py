@@ -24,7 +24,7 @@ from gyromc import engines
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.io.plans import SentPlan
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.paper.analysis import variants
 from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
 from gyromc.paper.catalogue import Experiment, Profile, seconds

@@ -13,7 +13,7 @@ import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.extras import require_extra
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.paper import claims
 from gyromc.paper.analysis import ABOUT, headlines
 from gyromc.paper.catalogue import ROLE_NAMES
@@ -119,6 +119,7 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
     template = environment("gyromc.paper").get_template("report.html.j2")
     return template.render(
         results=results,
+        answer=answer(experiments),
         experiments=experiments,
         pictures=pictures,
         columns=COLUMNS,
@@ -139,6 +140,31 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         paper_kinds=PAPER_KINDS,
         took=took,
     )
+
+
+def answer(experiments: Mapping[str, Any]) -> str:
+    """Return the answer to the page's title in a sentence: where claim (i) holds, by how much, and why not elsewhere."""
+    found = {name: next(c for c in one["claims"] if c["key"] == "smaller-error") for name, one in experiments.items()}
+    lower = {name: c for name, c in found.items() if c["verdict"] in (claims.CONFIRMED, claims.HOLDS_HERE)}
+    refuted = [name for name, c in found.items() if c["verdict"] == claims.REFUTED]
+    unclear = [name for name in found if name not in lower and name not in refuted]
+    gains = [100 * (1 - c["value"]) for c in lower.values()]
+    by = f", by {min(gains):.0f} to {max(gains):.0f} %" if gains else ""
+    parts = [f"Rotation lowers the error in {len(lower)} of {counted(len(found), 'experiment')}{by}"]
+    if refuted:
+        biased = [name for name in refuted if _is_biased(experiments[name])]
+        why = ", because its larger bias outweighs its smaller variance" if biased == refuted else ""
+        parts.append(f"in {len(refuted)} it does not ({', '.join(refuted)}){why}")
+    if unclear:
+        parts.append(f"in {len(unclear)} the sample is too small to tell ({', '.join(unclear)})")
+    return "; ".join(parts) + "."
+
+
+def _is_biased(found: Mapping[str, Any]) -> bool:
+    """Whether, where the rotation does worst, its standard deviation is smaller than the baseline's and its bias larger."""
+    ours, theirs = found["cells"]["nonreversible"], found["cells"]["reversible"]
+    worst = max(range(len(ours)), key=lambda i: ours[i]["rmse"] / theirs[i]["rmse"])
+    return ours[worst]["std"] < theirs[worst]["std"] and abs(ours[worst]["bias"]) > abs(theirs[worst]["bias"])
 
 
 def took(times: Mapping[str, Any]) -> str:

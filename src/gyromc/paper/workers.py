@@ -30,7 +30,7 @@ from typing import IO, Any, Protocol
 
 from gyromc.checks import whole
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 

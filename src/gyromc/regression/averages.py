@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.targets.likelihoods import Likelihood, of_indicator
 
 AT_ONCE = 2**18  # numbers of a part: 1 MiB in single precision

@@ -103,6 +103,22 @@ class Predictions:
         """The predictive standard deviation of one observation: of its mean and noise together."""
         return np.hypot(self.sd, self.noise)
 
+    def plot(self, rows: int = 30) -> Any:
+        """Draw a Matplotlib figure: the mean of each row, the interval of that mean (thick) and of one observation (thin), 95 %.
+
+        For classes the probability of the last one, with the interval of the mean alone.
+        """
+        from gyromc.extras import needs
+
+        with needs("plots", "`plot`"):
+            from gyromc.show.plots import interval_plot
+        classes = self.mean.ndim > 1
+        last = lambda values: np.asarray(values)[:rows, -1] if classes else np.asarray(values)[:rows]
+        mean, sd = last(self.mean), last(self.sd)
+        ends = lambda deviation: mean[:, None] + 1.96 * np.stack([-deviation, deviation], axis=1)
+        known = [ends(sd).clip(0, 1), None] if classes else [ends(last(self.predictive_sd)), ends(sd)]
+        return interval_plot([f"row {i + 1}" for i in range(len(mean))], mean, *known)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupDraws:

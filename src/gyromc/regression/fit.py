@@ -15,11 +15,11 @@ import numpy as np
 from gyromc.checks import coverage, flag, positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.posterior import Account
-from gyromc.records import Column, Records
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
 from gyromc.regression.problem import GroupTerm, Prior, Problem, read
 from gyromc.regression.sampling import Sampled, sample
 from gyromc.regression.standardised import Standardised, standardise
+from gyromc.show.records import Column, Records
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.regressions import WithLikelihood

@@ -17,7 +17,7 @@ import numpy as np
 from gyromc.approx.sample import systematic
 from gyromc.checks import whole
 from gyromc.errors import GyromcWarning
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.observables import linear
 from gyromc.posterior import Account, Posterior
 from gyromc.regression import marginal

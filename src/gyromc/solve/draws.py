@@ -22,8 +22,8 @@ from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, PosteriorMean, by_site
-from gyromc.records import Column, Records
 from gyromc.show.numbers import listed
+from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
 from gyromc.solve.metric import fitted_metric
 from gyromc.solve.question import Question

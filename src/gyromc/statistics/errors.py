@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from gyromc.checks import coverage
-from gyromc.records import Forwarded
+from gyromc.show.records import Forwarded
 from gyromc.statistics import variances
 from gyromc.statistics.variances import Spread
 

@@ -46,6 +46,12 @@ def pandas_module():
     return pandas
 
 
+def text_dtype() -> Any:
+    """Return the type of a column of texts whose missing values are NaN: `str` from pandas 3 on."""
+    pandas = pandas_module()
+    return "str" if int(pandas.__version__.split(".")[0]) >= 3 else pandas.StringDtype("pyarrow_numpy")
+
+
 def clean(column):
     """Remove blanks around each text and convert missing values to NaN."""
     column = column.str.strip()
@@ -69,9 +75,9 @@ def as_text(column):
     """Return a column as texts (missing: NaN), whole numbers without a decimal point: 3 and 3.0 are one category."""
     types = pandas_module().api.types
     if types.is_numeric_dtype(column):
-        return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype("str")
+        return column.map(lambda x: f"{x:.15g}", na_action="ignore").astype(text_dtype())
     if not types.is_string_dtype(column.dropna()):  # dates and times
-        return column.map(str, na_action="ignore").astype("str")
+        return column.map(str, na_action="ignore").astype(text_dtype())
     return column.str.replace(r"^([+-]?\d+)\.0*$", r"\1", regex=True)
 
 
@@ -82,7 +88,7 @@ def ordered(texts) -> list[str]:
     for names in CALENDAR:
         if set(distinct) <= set(names):
             return [name for name in names if name in distinct]
-    values, _ = as_numbers(pandas.Series(distinct, dtype="str"))
+    values, _ = as_numbers(pandas.Series(distinct, dtype=text_dtype()))
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]
     return sorted(distinct, key=lambda t: (t.casefold(), t))
@@ -222,7 +228,7 @@ def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataT
         elif types.is_datetime64_any_dtype(values):
             found[column] = values
         else:
-            found[column] = clean(values.astype("str"))
+            found[column] = clean(values.astype(text_dtype()))
     require(len(frame), f"{name} has no rows.".capitalize())
     return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
 
@@ -311,7 +317,7 @@ def _typed(values: list[Any], pandas: Any) -> Any:
         return pandas.Series([np.nan if value is None else float(value) for value in values])
     if known and all(isinstance(value, datetime.datetime | datetime.date) for value in known):
         return pandas.to_datetime(pandas.Series(values))
-    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype="str"))
+    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype=text_dtype()))
 
 
 def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
@@ -370,7 +376,7 @@ def _texts(file: CsvFile, places: list[int]):
     for chunk in file.chunks(places):
         ends, rows = zip(*chunk, strict=True)
         lines += ends
-        parts.append([pandas.Series(column, dtype="str") for column in zip(*rows, strict=True)])
+        parts.append([pandas.Series(column, dtype=text_dtype()) for column in zip(*rows, strict=True)])
     return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
 
 
@@ -411,7 +417,7 @@ def _plain(column, pandas, pyarrow):
         return series.astype(float)
     if pyarrow.types.is_temporal(column.type):
         return series
-    return clean(series.astype("str"))
+    return clean(series.astype(text_dtype()))
 
 
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")

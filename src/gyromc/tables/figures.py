@@ -122,7 +122,7 @@ def _pit(results: dict[str, Any]) -> Drawn:
     found = results["adequacy"]["figures"]["pit"]
     counts = np.array(found["counts"], float)
     bins = len(counts)
-    figure, (ax,) = axes_of(SIZE, "place in the predicted law")
+    figure, (ax,) = axes_of(SIZE, "place in the predictive distribution")
     ax.axhspan(found["low"], found["high"], color=BAND, alpha=0.6, linewidth=0)
     ax.axhline(found["expected"], color="#333333", linewidth=0.8)
     ax.bar((np.arange(bins) + 0.5) / bins, counts, 0.85 / bins, color=BLUE, alpha=0.75)
@@ -130,8 +130,8 @@ def _pit(results: dict[str, Any]) -> Drawn:
     ax.set_xlabel("probability of a smaller response (PIT), the row left out")
     ax.set_ylabel("rows")
     off = int(np.sum((counts < found["low"]) | (counts > found["high"])))
-    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that holds 95 % of them by chance."
-    shape = "High ends: predicted laws are too narrow; a hump: too wide; a slope: shifted."
+    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that contains 95 % of them by chance."
+    shape = "High ends: predictive distributions too narrow; a hump: too wide; a slope: shifted."
     return figure, alt, f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
 
 
@@ -202,7 +202,7 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
     alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {left_out} smaller ones are left out." if left_out else "."
-    return figure, alt, caption + " Grey squares: the interval holds zero."
+    return figure, alt, caption + " Grey squares: the interval contains zero."
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:

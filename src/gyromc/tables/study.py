@@ -18,7 +18,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
-from gyromc.memory import release_memory
+from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.show.files import json_text, require_output, results_folder

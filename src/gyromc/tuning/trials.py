@@ -21,7 +21,7 @@ from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import DivergenceError, InvalidInput
 from gyromc.flat import identity
-from gyromc.memory import require_memory
+from gyromc.machine import require_memory
 from gyromc.operators import Scaled, as_operator
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.oracles.moments import mean_covariance, why_no_moments

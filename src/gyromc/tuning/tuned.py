@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.plan import Plan
-from gyromc.records import Column, Records, plain_attributes
 from gyromc.show.numbers import duration, plain
+from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 
 __all__ = ["Expected", "Tried", "Tuned"]

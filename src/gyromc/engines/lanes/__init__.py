@@ -23,7 +23,7 @@ from gyromc.engines.lanes.mapped import mapped_source, steps_between_releases
 from gyromc.engines.lanes.program import aligned, why_not
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.slices import sliced
-from gyromc.memory import num_threads
+from gyromc.machine import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 

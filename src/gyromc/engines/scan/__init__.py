@@ -26,8 +26,8 @@ from gyromc.engines.scan.feeding import Feed, is_fed
 from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
 from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
 from gyromc.engines.suitability import scan as why_not
+from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
-from gyromc.memory import require_memory
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan

@@ -27,8 +27,8 @@ from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
 from gyromc.posterior import Posterior as Found
 from gyromc.precision import private
-from gyromc.records import Column, Records
 from gyromc.results import Average, Run
+from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics.errors import ChainAverages
 

@@ -1,0 +1,159 @@
+"""The machine: how much memory is free, how many threads share the work, and where compiled programs are kept.
+
+`require_memory` takes a number of bytes and what they are for, and raises `InvalidInput` before they are taken where they do not
+fit. `keep_compiled` switches JAX's compilation cache on: a program that took long to compile is read from a file by the next
+process. It is called once, where gyromc first imports JAX, and changes nothing where the user has set a cache
+(`JAX_COMPILATION_CACHE_DIR`), switched it off (`GYROMC_NO_CACHE`, `JAX_ENABLE_COMPILATION_CACHE`), or has no folder that they
+alone can write: compiled programs are code.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gyromc.checks import require
+from gyromc.errors import InvalidInput
+from gyromc.show.files import private_folder
+
+__all__ = ["free_memory", "keep_compiled", "num_threads", "release_memory", "require_memory"]
+
+GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Files of a control group of Linux, version 2 and version 1: limit, use, and what of it is cache of files."""
+
+
+def free_memory() -> int:
+    """Bytes that can be taken without swapping, as far as the system says, and no more than the job or container may have."""
+    return min(_free_on_machine(), _free_in_group())
+
+
+def _free_on_machine() -> int:
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
+
+
+def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the control groups of this process leave of their limits: those of a SLURM job, a container, a service.
+
+    Limits of every group above it count too. The cache of files is taken back where memory is short, and counts as free.
+    """
+    free = sys.maxsize
+    try:
+        groups = [line.split(":", 2)[1:] for line in proc.read_text().splitlines()]
+    except (OSError, ValueError):  # not Linux
+        return free
+    for controllers, path in groups:
+        if controllers not in ("", "memory"):
+            continue
+        names = GROUP_FILES[controllers]
+        root, inside = (mounted / controllers, PurePosixPath(path.lstrip("/")))
+        for folder in (root / inside, *(root / above for above in inside.parents)):
+            # No such group here, or no limit ("max").
+            with contextlib.suppress(OSError, ValueError):
+                limit, used = (int((folder / name).read_text()) for name in names[:2])
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))
+    return free
+
+
+def release_memory() -> None:
+    """Give memory that is free in this process back to the system; the C library of Linux keeps it otherwise."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def require_memory(size: int, what: str, remedy: str) -> None:
+    """Raise unless `size` bytes fit into four fifths of the free memory."""
+    free = free_memory()
+    require(
+        size < 0.8 * free,
+        f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
+    )
+
+
+def num_threads() -> int:
+    """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
+    asked = os.environ.get("GYROMC_THREADS")
+    if asked:
+        try:
+            return max(1, int(asked))
+        except ValueError:
+            raise InvalidInput(
+                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
+                "use, or unset it for one per processor."
+            ) from None
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSettings:
+    """Which programs are kept, and how many."""
+
+    seconds: float = 0.1
+    """Programs that compile faster are not kept: to read one takes some 10 ms, and most of JAX's own are that small."""
+    most_bytes: int = 2**29
+    """Beyond this, the programs not used for the longest time go, down to half of it. A session leaves 2 to 20 MB."""
+
+
+SETTINGS = CacheSettings()
+
+
+def keep_compiled() -> Path | None:
+    """Let JAX keep compiled programs in a folder of the user's; returns it, or None where nothing was changed."""
+    import jax
+
+    # JAX adds its settings at run time.
+    settings: Any = jax.config
+    if os.environ.get("GYROMC_NO_CACHE") or settings.jax_compilation_cache_dir is not None:
+        return None
+    if not settings.jax_enable_compilation_cache:
+        return None
+    found = private_folder("gyromc-programs")
+    if isinstance(found, str):
+        return None
+    _make_space(found)
+    # JAX tells its own versions apart, and not what processors of one kind can do.
+    folder = found / _processor()
+    settings.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        settings.update("jax_persistent_cache_min_compile_time_secs", SETTINGS.seconds)
+    return folder
+
+
+def _processor() -> str:
+    """A name for what this processor can do: a program compiled for another one may use instructions that it lacks."""
+    found = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        found += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return hashlib.sha256(found.encode()).hexdigest()[:12]
+
+
+def _make_space(folder: Path) -> None:
+    """Remove the programs that were not used for the longest time where all of them take too much space."""
+    # Another process may remove the same files.
+    with contextlib.suppress(OSError):
+        files = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+        size = sum(stat.st_size for _, stat in files)
+        if size <= SETTINGS.most_bytes:
+            return
+        for path, stat in sorted(files, key=lambda file: max(file[1].st_atime, file[1].st_mtime)):
+            path.unlink(missing_ok=True)
+            size -= stat.st_size
+            if size <= SETTINGS.most_bytes // 2:
+                return

@@ -1,0 +1,105 @@
+"""Figures of posteriors and predictions, from arrays, as Matplotlib's `Figure`.
+
+Input: weighted draws by chain, with means and intervals; or predictions with their standard deviations. Output: a figure without
+a window, which notebooks show and `figure.savefig(path)` writes.
+"""
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from gyromc.show.pages import FIGURE_STYLE, lay_out
+
+__all__ = ["KINDS", "interval_plot", "posterior_plot"]
+
+KINDS = ("density", "forest", "trace", "rank")
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"
+MOST_POINTS = 4000  # of a density: enough for a smooth curve
+MOST_LINES = 4  # chains of a trace
+BINS = 20  # of ranks, as ArviZ draws them
+
+
+def posterior_plot(
+    kind: str, names: Sequence[str], values: np.ndarray, weights: np.ndarray, ends: np.ndarray, means: np.ndarray
+) -> Figure:
+    """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains.
+
+    - `values`: chains × draws × observables; `weights`: chains × draws; `ends`: observables × 2; `means`: observables.
+    """
+    with matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False}):
+        if kind == "forest":
+            figure = interval_plot(names, means, ends)
+        else:
+            columns = min(3, len(names))
+            rows = -(-len(names) // columns)
+            figure = Figure(figsize=(3.2 * columns, 2.2 * rows))
+            axes = figure.subplots(rows, columns, squeeze=False).ravel()
+            for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
+                column = values[..., place]
+                if kind == "density":
+                    _density(ax, column, weights, ends[place], means[place])
+                elif kind == "trace":
+                    _trace(ax, column)
+                else:
+                    _ranks(ax, column)
+                ax.set_title(name, loc="left")
+            for ax in axes[len(names) :]:
+                ax.set_visible(False)
+        lay_out(figure)
+    return figure
+
+
+def interval_plot(names: Sequence[str], means: np.ndarray, ends: np.ndarray, inner: np.ndarray | None = None) -> Figure:
+    """Draw a point and an interval for each name, the first at the top; `inner` are shorter intervals, drawn thicker."""
+    with matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False}):
+        figure = Figure(figsize=(5.2, max(1.6, 0.8 + 0.26 * len(names))))
+        ax = figure.subplots()
+        places = np.arange(len(names))[::-1]
+        ax.hlines(places, ends[:, 0], ends[:, 1], color=BLUE, linewidth=1.2)
+        if inner is not None:
+            ax.hlines(places, inner[:, 0], inner[:, 1], color=BLUE, linewidth=3.5)
+        ax.plot(means, places, "o", color=BLUE, markersize=5)
+        ax.set_yticks(places, list(names))
+        ax.grid(axis="y", visible=False)
+        ax.margins(y=0.5 / max(len(names), 3))
+        lay_out(figure)
+    return figure
+
+
+def _density(ax: Axes, values: np.ndarray, weights: np.ndarray, ends: np.ndarray, mean: float) -> None:
+    """A smoothed density with its interval shaded and its mean marked; a line where all values are equal."""
+    x, w = values.ravel(), weights.ravel()
+    every = max(1, len(x) // MOST_POINTS)
+    x, w = x[::every], w[::every]
+    if np.ptp(x) > 0:
+        density = stats.gaussian_kde(x, weights=w / w.sum())
+        grid = np.linspace(*np.quantile(x, [0.001, 0.999]), 200)
+        height = density(grid)
+        ax.plot(grid, height, color=BLUE)
+        inside = (grid >= ends[0]) & (grid <= ends[1])
+        ax.fill_between(grid[inside], height[inside], color=BLUE, alpha=0.2, linewidth=0)
+    ax.axvline(mean, color=ORANGE, linewidth=1.2)
+    ax.set_yticks([])
+    ax.set_ylim(bottom=0)
+
+
+def _trace(ax: Axes, values: np.ndarray) -> None:
+    for chain, colour in zip(values[:MOST_LINES], (BLUE, ORANGE, "#009E73", "#CC79A7"), strict=False):
+        ax.plot(chain, color=colour, linewidth=0.7, alpha=0.85)
+    ax.set_xlabel("draw")
+
+
+def _ranks(ax: Axes, values: np.ndarray) -> None:
+    """How often each chain has each rank among all draws: level where the chains agree."""
+    chains, draws = values.shape
+    ranks = stats.rankdata(values, axis=None).reshape(values.shape)
+    edges = np.linspace(0.5, values.size + 0.5, BINS + 1)
+    for chain in ranks:
+        ax.stairs(np.histogram(chain, edges)[0], edges, color=BLUE, alpha=max(0.15, 1 / chains), linewidth=1)
+    ax.axhline(draws / BINS, color=ORANGE, linewidth=1.2)
+    ax.set_xlabel("rank among all draws")
+    ax.set_ylim(bottom=0)
