@@ -150,7 +150,7 @@ def test_two_ways_to_a_linear_model_with_groups():
     y = t + 0.5 * rng.standard_normal(ROWS)
     target = MixedRegression(Z, y, NormalNoise(), 2.5, groups=(Group(Z, index, 8, [1.0, 1.0]),))
     one, two = Marginal(target).sample(np.eye(2), 4096), gm.expect(target, error=0.02, progress=False)
-    assert one.trusted
+    assert one.why_not_trusted is None
     for i in range(2):
         row = two[f"theta[{i}]"]
         assert abs(one.mean[i] - row.mean) < 4 * np.hypot(one.std_error[i], row.std_error)
