@@ -38,7 +38,7 @@ class SamplingSettings:
     many: int = 150
     draws_per_function: int = 8
     chance: float = 1e-4
-    learned_share: float = 1.0
+    learned_share: float = 1.5
     virial: float = 0.1
 
 

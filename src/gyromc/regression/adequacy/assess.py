@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
 from gyromc.regression.problem import cut
@@ -75,31 +77,36 @@ def assess(
     further: Sequence[ModelCheck] = (),
     beside: Mapping[str, Any] | None = None,
     weights: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
     seed: int = 0,
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
 
-    **Arguments:**
+        **Arguments:**
 
-    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
-    - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
-    - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
-    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
-    - `weights`: how many observations each row stands for, as they were fitted.
-    - `seed`: of the replicated responses and of the choice of rows.
+        - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
+        - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
+        - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
+        - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
+        - `weights`: how many observations each row stands for, as they were fitted.
+        - `order`: a number for each row that says in which order they came; as they stand when left out.
+        - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
+        - `seed`: of the replicated responses and of the choice of rows.
 
-    **Returns:** an `Adequacy`.
+        **Returns:** an `Adequacy`.
 
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.assess import assess
-    from gyromc.regression.fit import fit
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 1))
-    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
-    found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
-    assert found.judgement.value == "misfit" and found.loo.elpd < 0
-    ```
+        ```python
+        import numpy as np
+    from scipy import special
+        from gyromc.regression.adequacy.assess import assess
+        from gyromc.regression.fit import fit
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(200, 1))
+        y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
+        found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
+        assert found.judgement.value == "misfit" and found.loo.elpd < 0
+        ```
     """
     rng = np.random.default_rng([seed, 7])
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
@@ -120,7 +127,12 @@ def assess(
     del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
+    others = {name: values[rows] for name, values in (unused or {}).items()}
+    in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if len(rows) == len(X) else None
+    groups = {name: values for name, values in others.items() if np.issubdtype(values.dtype, np.integer)}
+    numbers = {name: values for name, values in others.items() if name not in groups}
     checks = [
+        dependence(outputs, y_part, in_order if weights is None else None, groups, numbers) if whole else None,
         *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
         laws.influence(left_out),
         design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
@@ -314,10 +326,8 @@ def _binned(found: Adequacy) -> dict[str, Any]:
 
 def _pit(u: np.ndarray) -> dict[str, Any]:
     """The histogram of the distribution function at y, with the ends between which 95 % of bins lie by chance."""
-    from scipy import stats  # when it is used: it takes long to import
-
     bins = int(np.clip(u.size // 10, 5, PIT_BINS))
-    low, high = stats.binom.ppf([0.025, 0.975], u.size, 1 / bins)
+    low, high = np.searchsorted(special.bdtr(np.arange(u.size + 1), u.size, 1 / bins), [0.025, 0.975])
     counts = np.histogram(u, bins, (0.0, 1.0))[0]
     return {"counts": counts.tolist(), "expected": u.size / bins, "low": float(low), "high": float(high)}
 

@@ -70,6 +70,7 @@ class Aspect(enum.Enum):
     WEIGHTS = "weights"
     SEPARATION = "separation"
     DISPERSION = "dispersion"
+    DEPENDENCE = "independent rows"
     CURVATURE = "straight lines"
     SPREAD = "even spread"
     CALIBRATION = "calibration"

@@ -171,7 +171,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
         if not curves.shape[1]:
             continue
         tests = [output.together(curves) for output in outputs]
-        share = max(statistic / _left(output) for output, (statistic, _) in zip(outputs, tests, strict=True))
+        share = max(statistic / residual_size(output) for output, (statistic, _) in zip(outputs, tests, strict=True))
         found.append((min(1.0, len(tests) * min(p for _, p in tests)), share, name))
     if not found:
         return None
@@ -206,7 +206,7 @@ def interactions(
     Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     products = np.column_stack([Z[:, i] * Z[:, j] for i, j in pairs])
     statistic, p = zip(*(output.each(products) for output in outputs), strict=True)
-    share = np.max([s / _left(output) for output, s in zip(outputs, statistic, strict=True)], axis=0)
+    share = np.max([s / residual_size(output) for output, s in zip(outputs, statistic, strict=True)], axis=0)
     p = np.minimum(1.0, len(pairs) * len(outputs) * np.min(p, axis=0))
     order = np.argsort(p, kind="stable")
     clear = [
@@ -219,7 +219,7 @@ def interactions(
     return ModelCheck(Aspect.INTERACTIONS, float(share[best]), float(p[best]), bool(clear), details)
 
 
-def _left(output: ModelResiduals) -> float:
+def residual_size(output: ModelResiduals) -> float:
     """What is left to explain: the sum of squares of the residuals, in the units of the tests."""
     return max(float(np.sum(output.values**2)) / output.inflation, 1e-300)
 
