@@ -132,6 +132,7 @@ class BayesianEstimator(BaseEstimator):
             return X, y, None
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         kept = weights > 0
+        require(np.any(kept), "`sample_weight` must have at least one non-zero weight: all are 0.")
         return (X, y, weights) if kept.all() else (X[kept], y[kept], weights[kept])
 
     def _fit_family(self, X, y, family: str, weights, shape: tuple[int, ...]) -> Sampled:
