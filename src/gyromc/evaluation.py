@@ -4,8 +4,10 @@ Points are taken some thousand at a time and padded to few different numbers, so
 counts the gradients that a piece of work takes. `indices_read` says which entries of a vector a function reads.
 """
 
+import collections
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +19,14 @@ from jax.extend.core import Literal
 
 from gyromc.precision import fresh
 
-__all__ = ["Meter", "doubled", "indices_read", "metered", "over_rows", "spend"]
+__all__ = ["Meter", "Programs", "compiled", "doubled", "indices_read", "metered", "over_rows", "spend"]
 
 CHUNK = 2**15
 LARGE = 2**17
 """Numbers of an array that is put on the device once: a megabyte."""
+MOST_PROGRAMS = 64
+"""Of one function, that stay in memory: each takes up to 5 MB, and no call here needs more than some twenty at once."""
+ARRAYS = (jax.Array, np.ndarray, np.generic)
 POTENTIAL = 1 / 3
 """What a potential costs, in gradients."""
 
@@ -61,7 +66,64 @@ def spend(gradients: float) -> None:
         meter.gradients += gradients
 
 
-@eqx.filter_jit
+class Programs:
+    """`function(tree, *arguments)` compiled by JAX: arrays in the pytree are traced, and all else is part of the program.
+
+    JAX keeps what is part of a program for the life of the process, users' functions with all that they refer to. Here each
+    program is a function of arrays alone, and the one that was not used for the longest time goes when there are too many.
+    `donate`: the place of an argument after the tree, from 1, whose memory the program may use.
+    """
+
+    def __init__(self, function: Callable, donate: int | None = None):
+        self.function, self.donate = function, () if donate is None else (donate,)
+        self.made: collections.OrderedDict[_Static, Any] = collections.OrderedDict()
+
+    def of(self, tree: Any) -> tuple[Any, list]:
+        """The program for a tree, and the arrays of it that are the program's first argument."""
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [x if isinstance(x, ARRAYS) else None for x in leaves]
+        static = _Static((structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)))
+        program = self.made.pop(static, None)
+        if program is None:
+            program = jax.jit(functools.partial(_traced, self.function, static), donate_argnums=self.donate)
+        self.made[static] = program
+        while len(self.made) > MOST_PROGRAMS:
+            self.made.popitem(last=False)
+        return program, arrays
+
+
+def compiled(function: Callable) -> Callable:
+    """`function` of pytrees compiled by JAX; of its programs, those that were used last are kept."""
+    programs = Programs(lambda args: function(*args))
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        program, arrays = programs.of(args)
+        return program(arrays)
+
+    return call
+
+
+class _Static:
+    """What is not an array in a pytree, with a hash that is computed once."""
+
+    def __init__(self, values: tuple):
+        self.values, self.hash = values, hash(values)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self.values == other.values)
+
+
+def _traced(function: Callable, static: _Static, arrays: list, *arguments: Any) -> Any:
+    structure, *others = static.values
+    leaves = [other if x is None else x for other, x in zip(others, arrays, strict=True)]
+    return function(jax.tree.unflatten(structure, leaves), *arguments)
+
+
+@compiled
 def _mapped(function, rows, *pieces):
     return jax.vmap(lambda x: function(*pieces, x))(rows)
 

@@ -6,6 +6,7 @@ the result, its code to the package behind it; a file says what it holds, and wh
 """
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
@@ -52,10 +53,12 @@ def needs(extra: str, what: str) -> Iterator[None]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise `MissingExtra` unless every package of the extra can be imported: before long work whose end needs them."""
+    """Raise `MissingExtra` unless every package of the extra is installed: before long work whose end needs them."""
     with needs(extra, what):
         for package in EXTRAS[extra]:
-            import_module(package)
+            # found and not imported: that takes a second, and not every fit needs all of them
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)
 
 
 FUNCTIONS_ABOVE = {

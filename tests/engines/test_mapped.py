@@ -9,8 +9,9 @@ import gyromc as gm
 from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
-from gyromc.engines.lanes.mapped import fits_in_place
-from gyromc.targets.streamed import FAMILIES, StreamedRegression
+from gyromc.engines.lanes.gradients import fits_in_place
+from gyromc.targets.regressions import BY_FAMILY
+from gyromc.targets.streamed import StreamedRegression
 from support.values import chunks_of
 
 RNG = np.random.default_rng(1)
@@ -40,7 +41,7 @@ def mapped(folder, family, X=X, kind=np.float32, **options):
 
 
 def memory(family, X=X, kind=np.float32):
-    return FAMILIES[family](X, np.asarray(RESPONSES[family], kind), 2.0)
+    return BY_FAMILY[family](X, np.asarray(RESPONSES[family], kind), 2.0)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_p
     )  # fmt: skip
     assert program.compile_program(plan, 1e8, None).part == gradients.IN_PLACE
     found = averages(target, oracle)
-    monkeypatch.setattr("gyromc.engines.lanes.mapped.fits_in_place", lambda source, width: False)
+    monkeypatch.setattr("gyromc.engines.lanes.gradients.fits_in_place", lambda source, width: False)
     assert program.compile_program(plan, 1e8, None).part == gradients.MAPPED
     assert np.array_equal(averages(target, oracle), found)
 

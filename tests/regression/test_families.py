@@ -1,6 +1,7 @@
 """Families with further parameters, groups, offsets, weights and priors: against posteriors written down anew with SciPy, against
 each other, and what every error message says."""
 
+import jax
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
@@ -8,6 +9,7 @@ from scipy import optimize, special, stats
 import gyromc as gm
 from gyromc.regression.fit import GroupTerm, Prior, fit
 from gyromc.regression.marginal import Marginal
+from gyromc.targets.families import FAMILIES as KNOWN
 from gyromc.targets.families import NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
 
@@ -54,7 +56,49 @@ def ordinal(y, t, u):  # u: first cutpoint and log of the distance to the second
     return np.log(np.maximum(own, 1e-300)).sum(axis=1) + prior
 
 
+def lognormal(y, t, u):  # u: log σ
+    return stats.norm.logpdf(np.log(y), t, np.exp(u[:, :1])).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def beta(y, t, u):  # u: log of 1/√precision
+    k, p = np.exp(-2 * u[:, :1]), special.expit(t)
+    return stats.beta.logpdf(y, k * p, k * (1 - p)).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def probit(y, t, u):
+    return np.log(np.where(y == 1, stats.norm.cdf(t), stats.norm.sf(t))).sum(axis=1)
+
+
+def cloglog(y, t, u):
+    return np.log(np.where(y == 1, -np.expm1(-np.exp(t)), np.exp(-np.exp(t)))).sum(axis=1)
+
+
+def uniform_zeros(u):
+    return special.log_expit(u[:, 0]) + special.log_expit(-u[:, 0])  # of the log-odds of a uniform probability
+
+
+def zero_inflated(y, t, u):
+    p = special.expit(u[:, :1])
+    return np.log((y == 0) * p + (1 - p) * stats.poisson.pmf(y, np.exp(t))).sum(axis=1) + uniform_zeros(u)
+
+
+def hurdle(y, t, u):
+    p, rate = special.expit(u[:, :1]), np.exp(t)
+    positive = stats.poisson.pmf(y, rate) / stats.poisson.sf(0, rate)
+    return np.log(np.where(y == 0, p, (1 - p) * positive)).sum(axis=1) + uniform_zeros(u)
+
+
 FAMILIES = {
+    "lognormal": (lognormal, 1, lambda rng, t: np.exp(t + 0.6 * rng.standard_normal(len(t)))),
+    "beta": (beta, 1, lambda rng, t: rng.beta(5 * special.expit(t), 5 * special.expit(-t))),
+    "probit": (probit, 0, lambda rng, t: t + rng.standard_normal(len(t)) > 0),
+    "cloglog": (cloglog, 0, lambda rng, t: rng.poisson(np.exp(t - 0.5)) > 0),
+    "zero-inflated-poisson": (
+        zero_inflated,
+        1,
+        lambda rng, t: rng.poisson(np.exp(t)) * (rng.random(len(t)) < 0.7),
+    ),
+    "hurdle-poisson": (hurdle, 1, lambda rng, t: rng.poisson(np.exp(t)) * (rng.random(len(t)) < 0.7)),
     "negative-binomial": (negative_binomial, 1, lambda rng, t: rng.negative_binomial(2, 2 / (2 + np.exp(t)))),
     "gamma": (gamma, 1, lambda rng, t: rng.gamma(3, np.exp(t) / 3)),
     "beta-binomial": (
@@ -118,6 +162,40 @@ def test_slopes_against_a_posterior_written_anew(family):
     assert np.all(np.isfinite(found.predict(x[:5, None], **({"trials": TRIALS[:5]} if beside else {})).sd))
 
 
+NEW = ("lognormal", "beta", "probit", "cloglog", "zero-inflated-poisson", "hurdle-poisson")
+
+
+@pytest.mark.parametrize("family", NEW)
+def test_law_mean_and_variance_of_a_family_agree(family):
+    """The density sums to 1 and to the distribution function, and gives mean and variance; draws follow it; JAX says the same."""
+    known, given = KNOWN[family](), {"lognormal": (0.6,), "beta": (5.0,)}.get(family, (0.3,))
+    given = given if known.auxiliary else ()
+    t = np.array([-0.7, 0.4])
+    whole = known.discrete
+    y = (
+        np.arange(0.0, 60.0)[:, None]
+        if whole
+        else (np.linspace(0, 1 if family == "beta" else 40, 40_002)[1:-1])[:, None]
+    )
+    y = y[:2] if known.response.value == "classes" else y
+    step = 1.0 if whole else y[1, 0] - y[0, 0]
+    p = np.exp([known.log_density(t, np.full(2, v[0]), *given) for v in y]) * step
+    assert p.sum(axis=0) == pytest.approx(1, abs=1e-4)
+    mean = (y * p).sum(axis=0)
+    assert known.mean(t, *given) == pytest.approx(mean, rel=1e-3)
+    assert known.variance(known.mean(t, *given), *given) == pytest.approx((y**2 * p).sum(axis=0) - mean**2, rel=3e-3)
+    place = len(y) // 4
+    assert known.cdf(y[place], t, *given) == pytest.approx(p[: place + 1].sum(axis=0), abs=1e-3)
+    drawn = known.sample(np.random.default_rng(0), np.tile(t, (20_000, 1)), *given)
+    error = np.sqrt(known.variance(mean, *given) / 20_000)
+    assert np.all(np.abs(drawn.mean(axis=0) - mean) < 4 * error)
+    observed = np.array([0.25, 0.5]) if not whole else np.array([1.0, 0.0])
+    ours = known.loss(t, observed, *given)
+    with jax.enable_x64(True):
+        theirs = known.loss(jax.numpy.asarray(t), jax.numpy.asarray(observed), *given)
+    assert np.asarray(theirs) == pytest.approx(ours, rel=1e-9)
+
+
 def grouped(seed=2, levels=8):
     rng = np.random.default_rng(seed)
     index, x = np.arange(ROWS) % levels, column(seed)
@@ -150,7 +228,7 @@ def test_two_ways_to_a_linear_model_with_groups():
     y = t + 0.5 * rng.standard_normal(ROWS)
     target = MixedRegression(Z, y, NormalNoise(), 2.5, groups=(Group(Z, index, 8, [1.0, 1.0]),))
     one, two = Marginal(target).sample(np.eye(2), 4096), gm.expect(target, error=0.02, progress=False)
-    assert one.trusted
+    assert one.why_not_trusted is None
     for i in range(2):
         row = two[f"theta[{i}]"]
         assert abs(one.mean[i] - row.mean) < 4 * np.hypot(one.std_error[i], row.std_error)
@@ -239,22 +317,28 @@ def test_random_slopes_agree_with_nuts(family):
     assert np.abs(z).max() < 4
 
 
+def test_a_method_that_does_not_apply_says_why():
+    x, Z, index, t, rng = grouped()
+    y = t + rng.standard_normal(ROWS)
+    assert fit(x[:, None], y).refused == {}
+    term = GroupTerm("who", ("intercept", "x"), Z, index, [f"p{i}" for i in range(8)])
+    assert fit(x[:, None], y, groups=[term]).refused == {"closed form": "groups have variances of their own"}
+
+
 def test_weights_count_rows():
+    """Weighted rows are repeated rows, the standardised prior included: a linear model to the last digits, in any order."""
     x = column()
     y = np.random.default_rng(3).poisson(np.exp(0.5 * x)).astype(float)
-    twice = np.where(np.arange(ROWS) < 10, 2.0, 1.0)
-    again = np.concatenate([np.arange(ROWS), np.arange(10)])
-    X = np.column_stack([x, -x])[:, :1]
-    priors = {"x0": 2.0, "intercept": 3.0}  # in the user's units: the repeated rows would change the standardised ones
-    for family, response in (("poisson", y), ("linear", x + y)):
-        one = fit(X, response, family, weights=twice, priors=priors, effort=0.01)
-        two = fit(X[again], response[again], family, priors=priors, effort=0.01)
-        for a, b in zip(one.coefficients, two.coefficients, strict=True):
-            center = (
-                0.05 if a.name == "intercept" or family == "linear" else 0.0
-            )  # the prior of the intercept is at the means
-            assert abs(a.mean - b.mean) < 4 * np.hypot(a.error, b.error) + (0.02 + center) * a.sd
-            assert abs(a.sd / b.sd - 1) < 0.08
+    times = np.where(np.arange(ROWS) < 10, 2, np.arange(ROWS) % 5 > 0)
+    again = np.random.default_rng(4).permutation(np.repeat(np.arange(ROWS), times))
+    X = x[:, None]
+    one, two = fit(X, x + y, weights=times), fit(X[again], (x + y)[again])
+    assert np.allclose([c.mean for c in one.coefficients], [c.mean for c in two.coefficients], rtol=1e-9)
+    assert np.allclose(one.draws, two.draws, rtol=1e-7, atol=1e-9)
+    one, two = fit(X, y, "poisson", weights=times, effort=0.01), fit(X[again], y[again], "poisson", effort=0.01)
+    for a, b in zip(one.coefficients, two.coefficients, strict=True):
+        assert abs(a.mean - b.mean) < 4 * np.hypot(a.error, b.error)
+        assert abs(a.sd / b.sd - 1) < 0.08
 
 
 def test_offsets_are_known_parts():

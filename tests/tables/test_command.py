@@ -92,9 +92,9 @@ def test_heart_predictions_agree_and_keep_error_and_spread_apart(heart_fit, hear
     folder, _, _ = heart_fit
     Z, _, reference = heart_reference
     rows = read(folder / "out" / "predictions.csv")
-    assert list(rows[0]) == ["line", "predicted", "probability", "sd", "monte_carlo_error"]
+    assert list(rows[0]) == ["line", "predicted", "probability", "sd", "monte_carlo_error", "low_95", "high_95"]
     assert [row["line"] for row in rows] == [str(2 + i) for i in range(10)]
-    p, spread, error = (np.array([float(row[k]) for row in rows]) for k in list(rows[0])[2:])
+    p, spread, error = (np.array([float(row[k]) for row in rows]) for k in list(rows[0])[2:5])
     values = special.expit(reference.draws @ Z[:10].T)
     mean, own = reference.mean(values)
     z = score(p, mean, error, own)
@@ -103,6 +103,8 @@ def test_heart_predictions_agree_and_keep_error_and_spread_apart(heart_fit, hear
     np.testing.assert_allclose(spread, expected, rtol=0.15)  # 2048 kept draws, skewed near 0 and 1
     assert np.all(error < 0.08 * spread)
     assert [row["predicted"] for row in rows] == [("absent", "present")[int(x > 0.5)] for x in p]
+    low, high = (np.array([float(row[k]) for row in rows]) for k in ("low_95", "high_95"))
+    assert np.all((low < p) & (p < high))
 
 
 def test_held_out_scores_are_those_of_the_held_out_rows(heart_fit):

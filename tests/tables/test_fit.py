@@ -89,3 +89,64 @@ def test_a_held_out_fit_that_fails_is_left_out_with_a_sentence(data, monkeypatch
         found = gm.fit("y ~ x", data, family="linear", test_fraction=0.25)
     assert found.results["held_out"] is None
     assert "not judged on held-out rows" in found.summary()
+
+
+def test_draws_are_in_the_units_of_the_file(data, model, tmp_path):
+    frame = model.draws
+    assert list(frame) == ["chain", "draw", "intercept", "x", "level[b]", "level[c]", "sigma"]
+    assert frame["x"].mean() == pytest.approx(model["x"].mean, abs=4 * model["x"].sd / len(frame) ** 0.5)
+    model.save_draws(tmp_path / "draws.parquet")
+    model.save_draws(tmp_path / "draws.csv")
+    assert pd.read_parquet(tmp_path / "draws.parquet").equals(frame)
+    assert pd.read_csv(tmp_path / "draws.csv")["sigma"].to_numpy() == pytest.approx(frame["sigma"], rel=1e-8)
+    assert model.to_datatree().posterior["x"].shape == (64, 32)
+    with pytest.raises(gm.InvalidInput, match=r"name a file \.csv or \.parquet"):
+        model.save_draws(tmp_path / "draws.txt")
+
+
+def test_models_of_the_same_rows_are_compared(data, model):
+    nothing = gm.fit("y ~ 1", data, family="linear")
+    half = gm.fit("y ~ x", data, family="linear")
+    found = model.compare(half, nothing)
+    assert [one.name for one in found.models] == ["y ~ x + level", "y ~ x", "y ~ 1"]
+    points = {one.about["formula"]: one.results["adequacy"]["pointwise"]["elpd"] for one in (model, half, nothing)}
+    gap = np.array(points["y ~ 1"]) - points["y ~ x + level"]
+    assert found["y ~ 1"].difference == pytest.approx(gap.sum())
+    assert found["y ~ 1"].difference_std_error == pytest.approx(gap.std() * len(gap) ** 0.5)
+    assert sum(one.weight for one in found.models) == pytest.approx(1)
+    assert found["y ~ 1"].weight < 0.05
+    assert found["y ~ 1"].r_squared < 0.01 < found["y ~ x"].r_squared
+    assert "clearly worse" in str(found)
+    with pytest.raises(gm.InvalidInput, match="not fitted to the same rows"):
+        model.compare(gm.fit("y ~ x", data.head(100), family="linear"))
+    with pytest.raises(gm.InvalidInput, match="different responses cannot be compared"):
+        model.compare(gm.fit("x ~ y", data, family="linear"))
+
+
+def test_loo_r_squared_is_that_of_predictions_from_the_other_rows(data):
+    """Of a straight line with a wide prior, leave-one-out residuals are e_i/(1 - h_i)."""
+    rows = data.head(40)
+    found = gm.fit("y ~ x", rows, family="linear", prior_scale=100.0).results["adequacy"]["loo_r_squared"]
+    X, y = np.column_stack([np.ones(40), rows["x"]]), rows["y"].to_numpy()
+    H = X @ np.linalg.pinv(X)
+    left = (y - H @ y) / (1 - np.diag(H))
+    assert found == pytest.approx(1 - np.sum(left**2) / np.sum((y - y.mean()) ** 2), abs=0.01)
+
+
+def test_notation_of_r_is_read(data):
+    number = data.assign(code=data["level"].map({"a": 1, "b": 2, "c": 3}))
+    ours = gm.fit("y ~ C(code) + I(x**2)", number, family="linear")
+    theirs = gm.fit("y ~ as.factor(code) + I(x^2)", number, family="linear")
+    assert [c.name for c in theirs.coefficients] == [c.name for c in ours.coefficients]
+    assert theirs["code[2]"].mean == ours["code[2]"].mean
+    assert "code[2]" in [c.name for c in gm.fit("y ~ factor(code)", number, family="linear").coefficients]
+
+
+def test_rows_with_missing_values_are_left_out_and_counted(data):
+    holes = data.assign(x=[np.nan, *data["x"][1:]], level=[*data["level"][:-2], None, None])
+    found = gm.fit("y ~ x + level", holes, family="linear", missing="drop")
+    same = gm.fit("y ~ x + level", holes.dropna(), family="linear")
+    assert found["x"].mean == same["x"].mean
+    assert "3 rows of 150 left out, since values are missing: level (2), x (1)." in found.results["data"]["notes"]
+    with pytest.raises(gm.InvalidInput, match="takes drop"):
+        gm.fit("y ~ x", data, missing="mean")

@@ -13,7 +13,7 @@ from gyromc.show.tables import text_of
 from gyromc.tables.checks import Setting, headline, option_added
 from gyromc.tables.figures import pictures
 from gyromc.tables.preparation import prepare
-from gyromc.tables.report import RESULTS, effect_cells, tables
+from gyromc.tables.report import RESULTS, effect_table, tables
 from gyromc.tables.request import Request
 from support.browsing import assert_well_formed
 
@@ -155,7 +155,7 @@ def test_ratios_close_to_one_show_how_far_they_are_from_it():
         {**row, "ratio": 1.00000098, "ratio_interval_95": [0.9999997, 1.0000023]},
         {**row, "ratio": 1.2, "ratio_interval_95": [0.9, 1.5]},
     ]
-    _, cells, _ = effect_cells({"rows": rows, "ratio": "rate ratio", "target": "y", "left_out": []})
+    cells = effect_table({"rows": rows, "ratio": "rate ratio", "target": "y", "left_out": []}).rows
     assert [line[1:] for line in cells] == [["1.0000010", "[0.9999997, 1.0000023]"], ["1.2", "[0.9, 1.5]"]]
 
 

@@ -144,7 +144,12 @@ def test_roles_are_read_checked_and_no_predictors(frame, data):
     refused("`--exposure x` must be a positive number, but is", data, target="n", family="poisson", exposure="x")
     refused("`--weights x` must be a number of 0 or more", data, target="y", weights="x")
     refused("`--weights a` must be a number", data, target="y", weights="a")
-    refused("it suits gamma, poisson, negative-binomial, not linear", data, target="y", exposure="t")
+    refused(
+        "it suits gamma, lognormal, poisson, negative-binomial, zero-inflated-poisson, hurdle-poisson, not linear",
+        data,
+        target="y",
+        exposure="t",
+    )
     refused("that is the target itself", data, target="y", weights="y")
     refused("pass `--trials COLUMN`", data, target="s", family="beta-binomial")
     refused("pass `--family binomial` or `--family beta-binomial`", data, target="n", family="poisson", trials="m")

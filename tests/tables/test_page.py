@@ -42,7 +42,7 @@ def test_the_page_is_readable_everywhere(browser, report, width, scheme):
     )
     assert wide == []
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
-    assert len(images) == 5
+    assert len(images) == 6
     assert all(len(alt) > 40 and complete and pixels > 100 for alt, complete, pixels in images)
     assert page.locator("#coefficient-table tbody").count() == 3
     assert page.locator("#coefficient-table tbody tr:not(.group)").count() == 3 * (1 + 7 + 2)
@@ -93,4 +93,5 @@ def test_dollar_signs_in_names_are_no_formulas(report):
         "trace",
         "predictive",
         "residuals",
+        "effects",
     }

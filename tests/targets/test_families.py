@@ -10,7 +10,8 @@ from gyromc.targets.likelihoods import ResponseKind
 from support.values import ROOT
 
 GOOD = {ResponseKind.NUMBERS: [0.5, 2.0], ResponseKind.COUNTS: [0.0, 3.0], ResponseKind.CLASSES: [0.0, 1.0]}
-BAD = {"linear": np.inf, "student-t": np.nan, "gamma": 0.0, "logistic": 2.0}
+BAD = {"linear": np.inf, "student-t": np.nan, "gamma": 0.0, "lognormal": 0.0, "beta": 1.0, "logistic": 2.0}
+SHARES = [0.5, 0.01]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -20,7 +21,7 @@ def test_a_record_is_complete(family):
     filled = [text.format(name="y", positive="yes") for text in (words.title, words.sentence, words.of, words.effect)]
     assert all(filled)
     assert words.law
-    assert all(known.allowed(np.array(GOOD[known.response])))
+    assert all(known.allowed(np.array(SHARES if family == "beta" else GOOD[known.response])))
     with pytest.raises(gm.InvalidInput, match=r"`y` must hold .*: row 0 has"):
         known.require(np.array([BAD.get(family, 0.5)]))
     assert made.discrete == (known.response is not ResponseKind.NUMBERS)

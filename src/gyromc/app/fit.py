@@ -28,6 +28,12 @@ gyromc apply model.gyromc new.csv > predictions.csv
 
 gyromc apply model.gyromc new.xlsx --out predictions.csv"""
 
+COMPARE_EXAMPLE = """Example:
+
+gyromc compare line.gyromc curve.gyromc
+
+The models are saved by `gyromc fit … --save`, from the same rows and the same target; `y ~ 1` is a model too."""
+
 
 class _Fit(TyperCommand):
     """The command `fit`, whose help lists the families; only then they are imported, since that takes a second."""
@@ -50,6 +56,7 @@ def register(app: typer.Typer) -> None:
     app.command("apply", epilog=ROWS_EXAMPLES)(apply_model)
     # Its name before 0.3.
     app.command("predict-rows", hidden=True)(apply_model)
+    app.command("compare", epilog=COMPARE_EXAMPLE)(compare)
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -107,6 +114,23 @@ def fit(json: bool, **options: Any) -> None:
     shown = large_tables(results) if large else tables(results)
     page = directory / ("sample_report.html" if large else "report.html")
     answer(json, {"out": str(directory), **results}, *shown, path=page)
+
+
+def compare(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models saved by `gyromc fit … --save`.")],
+    json: Json = False,
+) -> None:
+    """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""
+    from gyromc.checks import require
+    from gyromc.io.saved import load
+    from gyromc.tables.comparing import compared
+    from gyromc.tables.saved import FittedModel
+
+    found = {path: load(path) for path in models}
+    for path, model in found.items():
+        require(isinstance(model, FittedModel), f"{path} holds no model of `gyromc fit`: a {type(model).__name__}.")
+    result = compared({path: model._findings() for path, model in found.items()})
+    answer(json, result.to_dict(), *result.shown())
 
 
 def examples(json: Json = False) -> None:

@@ -11,7 +11,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,7 @@ import scipy
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, doubled, spend
+from gyromc.evaluation import POTENTIAL, compiled, doubled, spend
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
@@ -79,7 +78,7 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
     return _descend(target, np.asarray(start, float), tolerance)
 
 
-@eqx.filter_jit  # compiled once for a target, whatever the number of descents
+@compiled  # compiled once for a target, whatever the number of descents
 def _value_and_gradient(target: Target, x):
     return jax.value_and_grad(target.potential)(x)
 

@@ -5,13 +5,12 @@ covariance over the rows. For mini-batches they are averages over the data, at m
 noise is quadratic in θ, `prediction.exact.chain` knows more.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.evaluation import doubled, over_rows
+from gyromc.evaluation import compiled, doubled, over_rows
 from gyromc.machine import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.targets import SumOverData, Target
@@ -91,7 +90,7 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: n
     return oracle.noise_factor(N) * N**2 / (oracle.size * divisor) * total
 
 
-@eqx.filter_jit
+@compiled
 def _summed(target, oracle, rows, index, shares):
     """Σ over rows of their share times the sum over the data of the squares of the deviations."""
     terms = jax.vmap(lambda theta, own: _deviations(target, oracle, own, theta))(rows, index)

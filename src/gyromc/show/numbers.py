@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 __all__ = [
     "bounds",
+    "capital",
     "counted",
     "duration",
     "is_number",
@@ -14,6 +15,7 @@ __all__ = [
     "plain",
     "plus_minus",
     "printable",
+    "readable",
     "signed",
 ]
 
@@ -46,6 +48,28 @@ def number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
+def readable(value: float | None, digits: int = 3) -> str:
+    """Return a number as `number` does, but sizes that people say in full without an exponent: "78,880".
+
+    ```python
+    from gyromc.show.numbers import readable
+    assert [readable(x, 4) for x in (78881.2, 9999.9, 0.000123, -4.2)] == ["78,880", "10,000", "0.000123", "−4.2"]
+    ```
+    """
+    text = number(value, digits)
+    if value is None or not math.isfinite(value) or abs(value) >= 1e12 or (abs(value) < 1000 and "e+" not in text):
+        return text
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    text = f"{rounded:,.{places}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital first letter, and all others as they are: names of columns keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def signed(value: float | None, digits: int = 2) -> str:
     """Return a number with its sign and the given number of decimals."""
     return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
@@ -65,9 +89,9 @@ def plus_minus(value: float | None, error: float | None) -> str:
     return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
 
 
-def bounds(interval, digits: int = 3) -> str:
-    """Return an interval in brackets."""
-    return "" if interval is None else f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
+def bounds(interval, digits: int = 3, text: Callable[[float, int], str] = number) -> str:
+    """Return an interval in brackets, its ends written by `text`."""
+    return "" if interval is None else f"[{text(interval[0], digits)}, {text(interval[1], digits)}]"
 
 
 def duration(seconds: float) -> str:

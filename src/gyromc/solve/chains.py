@@ -12,14 +12,13 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gyromc.coordinates.maps import Coordinates, pulled
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import compiled, doubled
 from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
@@ -99,12 +98,12 @@ def _value_and_gradient(target: Target) -> Callable:
     return lambda theta: (target.potential(theta), target.gradient(theta))
 
 
-@eqx.filter_jit
+@compiled
 def _evaluate(target: Target, rows):
     return jax.vmap(_value_and_gradient(target))(rows)
 
 
-@eqx.filter_jit
+@compiled
 def _round(target: Target, state: State, metric: Metric, numbers, random: Random):
     """As many steps of all chains as there are random numbers; the log step size moves by `rate` times acceptance less its goal.
 

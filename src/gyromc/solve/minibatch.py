@@ -16,7 +16,7 @@ import numpy as np
 
 from gyromc.approx.modes import descend
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import compiled, doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
 from gyromc.solve.chains import ChainSettings, Round
@@ -67,7 +67,7 @@ class _Moving(NamedTuple):
     noise: jax.Array
 
 
-@eqx.filter_jit
+@compiled
 def _round(target, oracle, state, metric, eta, key_data, steps: int):
     """Steps of all chains, with the states and the gradients that moved them; the key comes as two whole numbers."""
 

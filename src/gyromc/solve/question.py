@@ -17,7 +17,7 @@ import numpy as np
 
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
+from gyromc.evaluation import compiled, doubled
 from gyromc.flat import is_array
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
@@ -47,7 +47,7 @@ class _Ridges(eqx.Module):
         return PROFILES[self.profile](jnp.asarray(self.directions) @ theta)
 
 
-@eqx.filter_jit
+@compiled
 def _values(ridges, functions, unravel, rows):
     """All observables at every row: rows × columns, ridge functions first."""
 

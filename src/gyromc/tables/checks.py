@@ -11,28 +11,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers, held_out_coverage
+from gyromc.regression.adequacy.assess import Adequacy, assess, figure_numbers
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.fit import Fit
 from gyromc.show.numbers import counted, listed, number, plain
-from gyromc.tables.datatable import DataTable
+from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
+HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """What the sentences name: the columns, the command, the places of rows, and whether all responses are positive."""
+    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, and the excess
+    kurtosis of the residuals."""
 
     encoding: Encoding
     table: DataTable
     command: str
     positive: bool
+    kurtosis: float = 0.0
+
+    @property
+    def heavy(self) -> bool:
+        """Whether residuals are far out more often than those of a normal law."""
+        return self.kurtosis > HEAVY_TAILS
 
     @property
     def model(self) -> str:
@@ -40,8 +49,9 @@ class Setting:
 
     @property
     def wider(self) -> str | None:
-        """The family to take where responses vary more than this one allows."""
-        return FAMILIES[self.model].wider
+        """The family to take where responses vary more than this one allows; of numbers only where the tails are heavy."""
+        found = FAMILIES[self.model]
+        return found.wider if self.heavy or found.response is not ResponseKind.NUMBERS else None
 
     @property
     def free_variance(self) -> str | None:
@@ -69,14 +79,22 @@ class Setting:
         return None if refused else f"{self.command} --drop {shlex.quote(source)}"
 
     def formula(self, change: Callable[[str], str], extra: str = "", target: Callable[[str], str] = str) -> str | None:
-        """The command with a formula that changes some columns; None where that cannot be written out."""
+        """The command with a formula that changes some columns and adds a term; None where that cannot be written out."""
+        design, more = self.encoding.formula, f" + {extra}" if extra else ""
+        if design is not None:
+            left, _, right = (part.strip() for part in design.text.partition("~"))
+            plain = set(self.encoding.sources.values())
+            for name in (n for n in plain if change(n) != _backticked(n)):
+                right = re.sub(rf"(?<![\w.`(,]){re.escape(_backticked(name))}(?![\w.`(])", change(name), right)
+            changed = f"{target(left)} ~ {right}{more}"
+            return option_added(self.command, "--formula", changed, ("-f",)) if changed != design.text else None
         features = [(feature.name, isinstance(feature, CategoricalColumn)) for feature in self.encoding.features]
-        if "--formula" in self.command or "--target" not in self.command or len(features) > MOST_TERMS:
+        if len(features) > MOST_TERMS:
             return None
         terms = [_backticked(name) if categorical else change(name) for name, categorical in features]
-        right = " + ".join([*terms, *([extra] if extra else [])])
         instead = ("--target", "-t", "--columns", "--drop")  # a formula says itself which columns it uses
-        return option_added(self.command, "--formula", f"{target(_backticked(self.target))} ~ {right}", instead)
+        changed = f"{target(_backticked(self.target))} ~ {' + '.join(terms)}{more}"
+        return option_added(self.command, "--formula", changed, instead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +138,6 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
     if look:
         return f"No problem found, in {counted(len(checks), 'check')}; look at {', '.join(look)}."
     return f"No problem found, in {counted(len(checks), 'check')}."
-
-
-def advise(check: ModelCheck, setting: Setting) -> Advice:
-    """Put a check into words."""
-    return _WORDS[check.aspect](check, setting)
 
 
 def _chance(check: ModelCheck) -> str:
@@ -171,11 +184,32 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if not _found(check):
         return Advice(f"{text}.")
     if ratio < 1:
-        return Advice(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.")
+        text = f"{text}: {setting.target} varies less than {law} does, and intervals are too wide."
+        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
     if setting.free_variance is not None:
         return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
     return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
+
+
+def _dependence(check: ModelCheck, setting: Setting) -> Advice:
+    kind, name, lag = check.details["kind"], check.details["name"], check.details["lag"]
+    if not _found(check):
+        return Advice(f"residuals go neither with their neighbours nor with columns left out ({_chance(check)}).")
+    small = "" if check.large else " That is clear, but small."
+    if kind == "order":
+        text = f"residuals of neighbouring rows have the correlation {number(lag, 2)} ({_chance(check)}).{small}"
+        remedy = "If rows follow each other in time, add what changes with it; if they come in groups, name those: (1 | group)."
+        return Advice(text, remedy)
+    share, quoted = f"{number(100 * check.statistic, 2)} % of the residual variance", _backticked(name)
+    if kind == "column":
+        text = f"{name}, which the model leaves out, would explain {share} ({_chance(check)})."
+        return Advice(text, f"Add {name}.", setting.formula(_backticked, quoted))
+    text = f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow ({_chance(check)}).{small}"
+    if FAMILIES[setting.model].vector:
+        return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"))
+    command = setting.formula(_backticked, f"(1 | {quoted})")
+    return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command)
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
@@ -188,8 +222,18 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
     text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
     if not check.large:
         return Advice(f"{text} That is clear, but small.")
-    command = setting.formula(lambda name: f"bs({_backticked(name)}, 4)" if name in columns else _backticked(name))
-    return Advice(text, f"Give {columns[0]} a curve: bs({_backticked(columns[0])}, 4) in a formula.", command)
+    source = str(setting.encoding.sources.get(columns[0], columns[0]))
+    basis = re.fullmatch(r"(bs|ns|poly)\((.+?), (?:\w+=)?(\d+)\)", source)
+    if basis and setting.encoding.formula is not None:  # a curve already: with more columns it bends more
+        finer = f"{basis[1]}({basis[2]}, {2 * int(basis[3])})"
+        changed = setting.encoding.formula.text.replace(source, finer)
+        command = option_added(setting.command, "--formula", changed, ("-f",)) if finer in changed else None
+        return Advice(text, f"Let the curve bend more: {finer}.", command)
+    plain = [name for name in columns if name == setting.encoding.sources.get(name, name)]
+    if not plain:
+        return Advice(text, "Let it be curved in another way.")
+    command = setting.formula(lambda name: f"bs({_backticked(name)}, 4)" if name in plain else _backticked(name))
+    return Advice(text, f"Give {plain[0]} a curve: bs({_backticked(plain[0])}, 4) in a formula.", command)
 
 
 def _spread(check: ModelCheck, setting: Setting) -> Advice:
@@ -225,14 +269,20 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"responses follow their predictive distributions ({_chance(check)}).")
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
+    if direction == "wide" and FAMILIES[setting.model].response is ResponseKind.COUNTS:
+        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
     if setting.free_variance is not None:
         return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
-    if setting.model == "linear" and direction == "skewed" and setting.positive:
+    if setting.model != "linear":
+        return Advice(text, "Compare with other families.", setting.family("auto"))
+    if direction == "skewed" and setting.positive:
         command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
-    if setting.model == "linear":
+    if setting.heavy and direction != "skewed":
         return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
-    return Advice(text, "Compare with other families.", setting.family("auto"))
+    if setting.kurtosis < -HEAVY_TAILS / 2:
+        return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
+    return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
 
 
 def _coverage(check: ModelCheck, setting: Setting) -> Advice:
@@ -241,7 +291,7 @@ def _coverage(check: ModelCheck, setting: Setting) -> Advice:
     if not _found(check) or not check.large:
         return Advice(text)
     wider = setting.wider
-    return Advice(text, "Use a family with wider intervals.", setting.family(wider or "auto"))
+    return Advice(text, "Use a family with wider intervals.", None if wider is None else setting.family(wider))
 
 
 def _outliers(check: ModelCheck, setting: Setting) -> Advice:
@@ -305,6 +355,7 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.WEIGHTS: _weights,
     Aspect.SEPARATION: _separation,
     Aspect.DISPERSION: _dispersion,
+    Aspect.DEPENDENCE: _dependence,
     Aspect.CURVATURE: _curvature,
     Aspect.SPREAD: _spread,
     Aspect.CALIBRATION: _calibration,
@@ -319,18 +370,6 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
 ROWS_NAMED = 20
 
 
-def coverage(
-    fit: Fit,
-    X: np.ndarray,
-    y: np.ndarray,
-    beside: Mapping[str, Any] | None = None,
-    weights: np.ndarray | None = None,
-) -> dict[str, Any] | None:
-    """Return the coverage of predictive intervals on held-out rows; None for classes. `beside`, `weights` as for `adequacy`."""
-    found = held_out_coverage(fit.posterior, X, y, beside, weights=weights)
-    return None if found is None else {"share": found.statistic, "p": found.p, "large": found.large, **found.details}
-
-
 def adequacy(
     fit: Fit,
     encoding: Encoding,
@@ -341,11 +380,12 @@ def adequacy(
     command: str,
     beside: Mapping[str, Any] | None = None,
     weights: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Return the part of fit.json on whether the model fits.
 
     `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many
-    observations each row stands for.
+    observations each row stands for; `unused`: as for `assess`.
     """
     covered = [] if held_out is None else _covered(held_out.get("coverage"))
     found = assess(
@@ -353,13 +393,20 @@ def adequacy(
         X,
         y,
         names=encoding.names,
-        sources=_sources(encoding),
+        sources=list(encoding.sources.values()),
         further=covered,
         beside=beside,
         weights=weights,
+        order=_order(encoding, table),
+        unused=unused,
     )
-    setting = Setting(encoding, table.take(found.rows), command, bool(np.min(y) > 0) and not encoding.response.classes)
-    checks = [_written(check, setting) for check in found.checks]
+    z = found.outputs[0].values
+    kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
+    positive = bool(np.min(y) > 0) and not encoding.response.classes
+    setting = Setting(encoding, table.take(found.rows), command, positive, kurtosis)
+    # the model's worst fault leads: what a model without it would gain most by
+    ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
+    checks = [_written(check, setting) for check in ordered]
     return {
         "verdict": found.judgement.value,
         "headline": headline(checks),
@@ -368,13 +415,43 @@ def adequacy(
         "of_rows": found.num_rows,
         "draws": found.law.num_draws,
         **_quoted(found),
+        "pointwise": {"rows": found.rows.tolist(), "observed": found.y.tolist(), "elpd": found.loo.elpd_rows.tolist()},
         "figures": figure_numbers(found),
     }
 
 
-def _sources(encoding: Encoding) -> list[str]:
-    """The column of the file, or the term of the formula, that each column of X comes from."""
-    return list(encoding.sources.values())
+def _order(encoding: Encoding, table: DataTable) -> np.ndarray | None:
+    """The days of the first column of dates, which put the rows into their order; None where there is none."""
+    days = [f"{date.name}_days" for date in encoding.dates if f"{date.name}_days" in table.columns]
+    return as_numbers(table.columns[days[0]])[0] if days else None
+
+
+def _gain(check: ModelCheck, found: Adequacy) -> float:
+    """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
+
+    A share s of the residuals' variance gives -½ log(1 - s), a variance wrong by the factor r (r - 1 - log r)/2, a share of rows
+    or the law of the PIT their divergence from what is expected.
+    """
+    size = check.statistic
+    match check.aspect:
+        case Aspect.DISPERSION:
+            return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
+        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE:
+            return -0.5 * np.log1p(-min(size, 0.99))
+        case Aspect.SPREAD:
+            return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
+        case Aspect.CALIBRATION:
+            return 2 * size**2 if "gap" in check.details else size / 2
+        case Aspect.COVERAGE:
+            share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
+            return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
+        case Aspect.OUTLIERS if not check.details["many"]:
+            worst = max(found.outputs, key=lambda output: np.abs(output.values[check.details["rows"]]).max(initial=0))
+            # a row takes e²/(1 - h) of the sum of squares with it when it goes
+            gone = worst.values**2 / np.maximum(1 - worst.leverages, 0.02)
+            share = float(gone[check.details["rows"]].sum() / np.sum(worst.values**2))
+            return -0.5 * np.log1p(-min(share, 0.99))
+    return 0.0
 
 
 def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
@@ -386,7 +463,7 @@ def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
 
 
 def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
-    advice = advise(check, setting)
+    advice = _WORDS[check.aspect](check, setting)
     wrong = check.verdict is not ModelVerdict.FINE
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
     return {
@@ -402,6 +479,15 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     }
 
 
+def _loo_r_squared(found: Adequacy) -> float | None:
+    """1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ the mean that is predicted without the row; None for more than two classes."""
+    if found.law.mean.ndim > 2:
+        return None
+    left_out = np.sum(np.exp(found.loo.log_weights) * found.law.mean, axis=0)
+    total = float(np.sum((found.y - found.y.mean()) ** 2))
+    return plain(1 - float(np.sum((found.y - left_out) ** 2)) / total) if total > 0 else None
+
+
 def _quoted(found: Adequacy) -> dict[str, Any]:
     """LOO, WAIC, R² and deviance."""
     loo, waic = found.loo, found.waic
@@ -415,6 +501,7 @@ def _quoted(found: Adequacy) -> dict[str, Any]:
             "rows_above_0.7": int(loo.influential.size),
         },
         "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
+        "loo_r_squared": _loo_r_squared(found),
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},
     }

@@ -17,6 +17,7 @@ from gyromc.show.numbers import counted, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
+from gyromc.targets.families import FAMILIES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,8 +171,9 @@ class Response:
 
     @property
     def positive(self) -> str | None:
-        """The class whose probability a logistic regression gives."""
-        return self.classes[-1] if self.model == "logistic" else None
+        """The class whose probability a regression of two classes gives."""
+        family = FAMILIES[self.model]
+        return self.classes[-1] if self.classes and not family.vector and not family.cutpoints else None
 
     def encode(self, table: DataTable) -> np.ndarray:
         """Return numbers, or the places of the labels in `classes`."""

@@ -13,6 +13,7 @@ from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
 from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.tables.findings import prior_words
 from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES
 
@@ -24,7 +25,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the design: each column of X with its source, coding, range and prior; group terms; the first rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     numbers = FAMILIES[encoding.response.model].measured
-    units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept)
+    units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
     columns = [
         {
@@ -65,6 +66,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "observed": [
             encoding.response.classes[int(v)] if encoding.response.classes else float(v) for v in y[:FIRST_ROWS]
         ],
+        "further": prior_words(FAMILIES[encoding.response.model], rows.groups).strip(),
         "notes": prepared.notes,
     }
 
@@ -120,6 +122,7 @@ def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
         for c in found["columns"]
     ]
     notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
+    notes += [found["further"]] if found["further"] else []
     notes += [f"{role}: column {name}" for role, name in found["other"].items()]
     headings = ["column", "from", "coding", "least", "mean", "most", "prior per unit"]
     left = ["column", "from", "coding", "prior per unit"]

@@ -36,13 +36,9 @@ MOST_POWER = 20
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 HINTS = {
-    "factor(": "For categories write C(…).",
-    "as.factor(": "For categories write C(…).",
-    "as(": "For categories write C(…).",
     "s(": "For a curve write bs(…, 4).",
     "te(": "For a curve write bs(…, 4).",
     "cbind(": "Name the column of successes alone, and pass `--family binomial --trials COLUMN`.",
-    "^": "For a power write **, as in I(x**2).",
 }
 """What R's notation has under other names."""
 
@@ -242,9 +238,7 @@ class _Checker:
 
 def _hint(what: str) -> str:
     """Return how to write what is written otherwise in R."""
-    return next(
-        (f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign) or (sign == "^" and "^" in what)), ""
-    )
+    return next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
 
 
 def _is_number(node: ast.expr) -> bool:

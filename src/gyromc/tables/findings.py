@@ -13,56 +13,81 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
-from gyromc.regression.draws import Predictive
+from gyromc.regression.draws import GroupDraws, Predictive
 from gyromc.regression.effects import Effect, changeable, effects, robust_sd
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
-from gyromc.show.numbers import counted, duration, listed
+from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
-from gyromc.tables.checks import coverage
 from gyromc.tables.datatable import DataTable
+from gyromc.tables.effects import adjusted, average_effects
 from gyromc.tables.encoding import DesignRows, Encoding, Response
-from gyromc.targets.families import FAMILIES
-from gyromc.targets.likelihoods import ResponseKind
+from gyromc.tables.groups import group_words
+from gyromc.targets.families import FAMILIES, NormalNoise
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 
-def model_words(response: Response, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
+def model_words(
+    response: Response, prior_scale: float, noise_scale: float | None, groups: Sequence[GroupDraws] = ()
+) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
     fill = {"name": response.name, "positive": response.positive}
     family = FAMILIES[response.model]
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
+    further = prior_words(family, groups)
     change, noise = words.of.format_map(fill), None
+    title, sentence = group_words(groups)
     if noise_scale is not None:
         noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
-        "title": words.title,
+        "title": f"{words.title}{title}",
         "target": response.name,
         "classes": list(response.classes),
         "positive": response.positive,
         "reason": response.reason,
-        "sentence": words.sentence.format_map(fill),
+        "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged; that of a "
         "category is against its column's reference.",
         "effect": words.effect.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
-        "N(0, 10²) for the intercept at the columns' means.",
+        "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent."
+        f"{further}",
     }
+
+
+def prior_words(family: type[Likelihood], groups: Sequence[Any]) -> str:
+    """Return the priors of all further parameters in sentences."""
+    own = family.prior if not groups or family is not FAMILIES["linear"] else NormalNoise.prior
+    sentences = [own] if own else []
+    if groups:
+        sentences.append(
+            "Standard deviations of groups: exponential with mean 1 per standard deviation of their column"
+            f"{' and of the target' if family.measured else ''}."
+        )
+        if any(len(group.columns) > 1 for group in groups):
+            sentences.append(
+                "Correlations: Fisher's z of each partial correlation normal, with the variance of LKJ(2)."
+            )
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
 MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MOST_BIAS = 0.15
+MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    return [_monte_carlo(fit), _bias(fit), _halves(fit), _prior(fit, X, prior_scale), _rows(fit, X)]
+    of_chains = [] if fit.account is None else [_halves(fit)]
+    return [_monte_carlo(fit), _bias(fit), *of_chains, _prior(fit, X, prior_scale), _rows(fit, X)]
 
 
 def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
@@ -83,8 +108,8 @@ def _monte_carlo(fit: Fit) -> dict[str, Any]:
     ratio, worst = _largest(fit, lambda c: c.std_error)
     if ratio == 0:
         return _check("Monte Carlo error", True, "none: the means are integrals.")
-    least = f"{worst.ess:.0f}" if math.isfinite(worst.ess) else "infinite"
-    text = f"at most {100 * ratio:.1f} % of a posterior standard deviation ({label(worst)}); effective sample size {least}."
+    text = f"at most {100 * ratio:.2g} % of a posterior standard deviation ({label(worst)})"
+    text += f"; effective sample size {readable(worst.ess, 2)}." if worst.ess < MANY else "."
     return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
 
 
@@ -138,32 +163,35 @@ def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
     return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and depend on the prior.")
 
 
-def effect_findings(fit: Fit, encoding: Encoding, X: np.ndarray, beside: Mapping[str, Any]) -> dict[str, Any] | None:
+def effect_findings(
+    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, beside: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     references = {column.name: getattr(column, "reference", None) for column in encoding.features}
     known = {name: reference for name, reference in references.items() if reference is not None}
     sources = list(encoding.sources.values())
-    found = effects(fit, X, sources, known, beside)
-    if not found:
-        return None
     alone = changeable(fit.names, sources, X)
+    classes = encoding.response.classes
+    several, words = len(classes) > 2, fit.posterior.likelihood.words
+    no_ratio = words.ratio is None and not fit.posterior.likelihood.measured
+    together = [one.name for one in encoding.features if several or no_ratio or one.name not in alone]
+    rows = [_plain_effect(one) for one in effects(fit, X, sources, known, beside)]
+    rows += average_effects(fit, encoding, table, together)
+    if not rows:
+        return None
+    name = encoding.response.name
+    what = f"P({name} = {encoding.response.positive})" if encoding.response.positive else f"the expected {name}"
     return {
-        "ratio": fit.posterior.likelihood.words.ratio,
-        "target": encoding.response.name,
-        "rows": [_plain_effect(one) for one in found],
-        "left_out": [source for source in dict.fromkeys(sources) if source not in alone],
+        "ratio": words.ratio,
+        "target": name,
+        "what": "the probability of a class" if several else what,
+        "rows": rows,
+        "curves": adjusted(fit, encoding, table, together),
     }
 
 
 def _plain_effect(effect: Effect) -> dict[str, Any]:
-    listed = lambda interval: None if interval is None else list(interval)
-    return {
-        "name": effect.name,
-        "ratio": effect.ratio,
-        "ratio_interval_95": listed(effect.ratio_interval),
-        "change": effect.change,
-        "change_interval_95": listed(effect.change_interval),
-    }
+    return {f"{key}_95" if "interval" in key else key: value for key, value in dataclasses.asdict(effect).items()}
 
 
 ROBUST_COLUMNS = ["robust_sd", "robust_low_95", "robust_high_95"]
@@ -228,7 +256,7 @@ def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior
             "rows": table.num_rows,
             "predictors": len(encoding.names),
         },
-        "model": model_words(encoding.response, prior_scale, fit.noise_scale),
+        "model": model_words(encoding.response, prior_scale, fit.noise_scale, fit.posterior.groups),
         "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
         "columns": encoding.rows(),
         "coefficients": rows,
@@ -287,6 +315,7 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
     """Compute scores and calibration on rows that the fit has not seen."""
     X, beside = rows.X, rows.beside()
     mean = fit.predict(X, **beside).mean
+    covered = held_out_coverage(fit.posterior, X, y, beside, weights=rows.weights)
     if encoding.response.classes:
         p = _probabilities(mean)
         scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
@@ -302,7 +331,7 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
         "baseline": f"{baseline} in the training rows",
         "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
         "calibration": calibration,
-        "coverage": coverage(fit, X, y, beside, rows.weights),
+        "coverage": covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details},
     }
 
 
@@ -353,7 +382,24 @@ def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRo
     if encoding.response.model == "linear":
         columns["low_95"] = (found.mean - 1.96 * found.predictive_sd).tolist()
         columns["high_95"] = (found.mean + 1.96 * found.predictive_sd).tolist()
+    elif found.mean.ndim == 1:
+        low, high = _ends(getattr(fit, "posterior", fit), design, bool(classes))
+        columns |= {"low_95": low.tolist(), "high_95": high.tolist()}
+    if design.trials is not None:
+        columns["probability"] = (found.mean / design.trials).tolist()
+        columns["probability_sd"] = (found.sd / design.trials).tolist()
     return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _ends(posterior: Any, design: DesignRows, of_mean: bool) -> np.ndarray:
+    """The ends of 95 % intervals, 2 × rows: of a response drawn from its law, or of the mean, which is a probability."""
+    rng, found = np.random.default_rng(0), []
+    for chosen in np.array_split(np.arange(len(design)), max(1, -(-len(design) // AT_ONCE))):
+        some = design.take(chosen)
+        law = Predictive.of(posterior, some.X, **some.beside())
+        values = law.mean if of_mean else law.replicate(rng)
+        found.append(np.quantile(values, [0.025, 0.975], axis=0, method="hazen" if of_mean else "inverted_cdf"))
+    return np.concatenate(found, axis=1)
 
 
 def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
@@ -397,8 +443,10 @@ def _sampler(fit: Fit) -> dict[str, Any]:
 
 
 def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the stored states of a few chains for the coefficients that stand out most, the intercept first."""
+    """Return the stored states of a few chains for the coefficients that stand out most; none where no chain was run."""
     draws = fit.draws
+    if fit.account is None:
+        return {"steps": [], "parameters": []}
     slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
     parameters = [

@@ -140,7 +140,7 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     name = response_of(text)
     response = Expression(name, (name,) if name in columns else columns_of(name, columns))
     others = [name for name in columns if name not in response.columns]
-    right = _split(text, "~")[1]
+    right = _in_python(_split(text, "~")[1], columns)
     _refuse_slips(right, response)
     rest, found = _without_groups(right)
     for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
@@ -152,6 +152,16 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
     return Formula(text, response, terms, groups, offsets)
+
+
+def _in_python(text: str, columns: Collection[str]) -> str:
+    """Return terms in R's notation as formulaic reads them: C(…) for factor(…) and as.factor(…), ** for ^."""
+    if "factor" not in columns:
+        text = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", text)
+    powers = [place for place, letter, _ in _letters(text) if letter == "^"]
+    for place in reversed(powers):
+        text = f"{text[:place]}**{text[place + 1 :]}"
+    return text
 
 
 def _refuse_slips(text: str, response: Expression) -> None:

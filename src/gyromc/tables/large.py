@@ -31,8 +31,8 @@ RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {
 REPORT = "sample_report.html"
 FILES = (RESULTS.name, "coefficients.csv", REPORT)
 REFUSED = (
-    "formula", "predict", "save", "categorical", "dates", "reference", "positive", "order", "weights", "offset", "exposure",
-    "trials", "prior", "robust", "cluster", "impute", "explain",
+    "formula", "predict", "save", "draws", "missing", "categorical", "dates", "reference", "positive", "order", "weights",
+    "offset", "exposure", "trials", "prior", "robust", "cluster", "impute", "explain",
 )  # fmt: skip
 
 

@@ -10,22 +10,27 @@ import difflib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
+from gyromc.regression.adequacy.dependence import FEW_LEVELS
 from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
 from gyromc.show.numbers import counted, is_number, listed
-from gyromc.tables.datatable import DataTable, as_numbers, pandas_module, read_table, split_names
+from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
 from gyromc.tables.recognition import complete_rows, rare_levels, recognise
 from gyromc.tables.request import Request
 from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import DateColumn, Roles, learn_dates
+
+MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
+MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +43,7 @@ class Prepared:
     - `notes`: what the user should know; `given_away`: the giveaway_check for columns that give the target away.
     - `priors`: those that the user asks for, by coefficient or group.
     - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
+    - `unused`: columns of the data that are not in the model, as `assess` takes them.
     """
 
     table: DataTable
@@ -51,6 +57,7 @@ class Prepared:
     given_away: dict[str, Any]
     priors: dict[str, Prior]
     families: tuple[str, ...] = ()
+    unused: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def prepare(request: Request, data: Any = None) -> Prepared:
@@ -59,7 +66,8 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     positive(request.prior_scale, "prior_scale")
     target, roles = _target(request), _roles(request)
     table, formula, dates = _read(request, request.data if data is None else data, target, roles)
-    table, left_out = complete_rows(table, target, request.impute)
+    require(request.missing in (None, "drop"), f"`--missing` takes drop: got {request.missing!r}.")
+    table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
     wishes = _wishes(request, table, target, formula, roles, dates)
     families = families_of(table, target, wishes)
     if families:
@@ -82,7 +90,36 @@ def prepare(request: Request, data: Any = None) -> Prepared:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
     priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
     given_away = giveaway_check(giveaways(table, encoding, y, rows.X), target)
-    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families)
+    unused = _unused(request, request.data if data is None else data, table)
+    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families, unused)
+
+
+def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarray]:
+    """Return the columns that the fit leaves out: levels as whole numbers, others as numbers; none of large or odd files."""
+    if isinstance(data, str) and Path(data).exists() and Path(data).stat().st_size > MOST_BYTES:
+        return {}
+    try:
+        others = lambda names: [name for name in names if name not in table.columns]
+        rest = read_table(data, choose=others, **encoding_of_text(request), sheet=request.sheet)
+    except InvalidInput:  # a column that the model does not read may hold anything
+        return {}
+    rest = rest.take(np.searchsorted(rest.lines, table.lines))
+    found: dict[str, np.ndarray] = {}
+    dropped = split_names(request.drop, rest.names)  # on purpose: only rows that depend on each other are worth a word
+    for name, column in list(rest.columns.items())[:MOST_UNUSED]:
+        if is_dates(column) or column.isna().any():
+            continue
+        values, bad = as_numbers(column)
+        codes, levels = pandas_module().factorize(as_text(column))
+        whole = bad.any() or bool(np.all(values == np.round(values)))
+        fewest = FEW_LEVELS if name in dropped else 2
+        if whole and fewest <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
+            found[name] = codes.astype(int)
+        elif (
+            not bad.any() and name not in dropped and not (whole and len(levels) == table.num_rows) and len(levels) > 2
+        ):
+            found[name] = values.astype(float)
+    return found
 
 
 def encoding_of_text(request: Request) -> dict[str, Any]:

@@ -34,10 +34,15 @@ MOST_PROBLEMS = 12
 FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
 
 
-def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTable, tuple[str, ...]]:
-    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
+def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many.
+
+    With `drop` all rows are left out that lack a value in a column that is not empty.
+    """
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
+    if drop:
+        return _without_missing(table)
     if not missing.any():
         return table, ()
     others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
@@ -48,6 +53,19 @@ def complete_rows(table: DataTable, target: str, impute: bool) -> tuple[DataTabl
     )
     note = f"{counted(int(missing.sum()), 'row')} without a target left out."
     return table.take(np.flatnonzero(~missing)), (note,)
+
+
+def _without_missing(table: DataTable) -> tuple[DataTable, tuple[str, ...]]:
+    """Return the rows that have a value in every column that is not empty, and a note on the others."""
+    lacks = {name: column.isna().to_numpy() for name, column in table.columns.items()}
+    lacks = {name: mask for name, mask in lacks.items() if mask.any() and not mask.all()}
+    if not lacks:
+        return table, ()
+    gone = np.any(list(lacks.values()), axis=0)
+    some = listed([f"{name} ({mask.sum()})" for name, mask in sorted(lacks.items(), key=lambda pair: -pair[1].sum())])
+    require(not gone.all(), f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most.")
+    note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
+    return table.take(np.flatnonzero(~gone)), (note,)
 
 
 def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
@@ -89,10 +107,6 @@ def _by_formula(
         )
         available = [name for name in available if name not in dropped]
         formula = read_formula(formula.text, available)
-    require(
-        formula.predictors or formula.groups,
-        f"The formula {formula.text!r} has no column to predict {response.name!r} from.",
-    )
     wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
     rows = np.arange(table.num_rows) if train is None else train
     features = _features(table, formula.predictors, wishes, rows)
@@ -211,8 +225,8 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     first = table.place(table.columns[name].isna().to_numpy())
     return [
         f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
-        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--impute` (median of numbers, most "
-        "frequent category)."
+        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or "
+        "`--impute` (median of numbers, most frequent category)."
     ]
 
 

@@ -13,8 +13,11 @@ from typing import Any
 
 from gyromc.extras import needs
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
-from gyromc.show.numbers import bounds, counted, number, plus_minus
+from gyromc.show.numbers import bounds as plain_bounds
+from gyromc.show.numbers import capital, counted, plus_minus
+from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
+from gyromc.tables.groups import group_tables
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -22,6 +25,11 @@ MOST_COEFFICIENTS = 60
 ERRORS = {"Monte Carlo error": "std_error", "step-size bias": "bias"}
 """Columns that are left out where all are zero: integrals have no Monte Carlo error, and without a chain there is no bias."""
 Rows = Sequence[Mapping[str, Any]]
+
+
+def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
+    """Return an interval in brackets, with numbers that people read."""
+    return plain_bounds(interval, digits, number)
 
 
 def by_class(rows: Rows) -> Iterator[tuple[str | None, list[Mapping[str, Any]]]]:
@@ -90,13 +98,12 @@ def _cells(c: Mapping[str, Any], errors: Sequence[str]) -> list[str]:
     return [*found, *(number(c[ERRORS[name]], 2) for name in errors)]
 
 
-EFFECT_TITLE = "What goes with what"
 MOST_SHOWN = 40
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 
 
-def effect_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return columns, rows and notes of the table."""
+def effect_table(found: Mapping[str, Any]) -> Table:
+    """Return ratios, average changes and contrasts."""
     some = {key: any(row[key] is not None for row in found["rows"]) for key in ("ratio", "change")}
     heads = {"ratio": found["ratio"], "change": "average change"}
     columns = ["change of the row"]
@@ -110,12 +117,13 @@ def effect_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], 
         rows.append(cells)
     notes = []
     if some["change"]:
-        notes.append(f"the average change is that of the expected {found['target']}, over the rows, all else as it is")
-    if found["left_out"]:
-        notes.append(f"left out, since they cannot be changed alone: {', '.join(found['left_out'])}")
+        what = found.get("what", f"the expected {found['target']}")
+        notes.append(
+            f"the average change is that of {what}, over the rows, all else as it is; a slope is per unit of its column"
+        )
     if len(found["rows"]) > MOST_SHOWN:
         notes.append(f"the first {MOST_SHOWN} of {len(found['rows'])}; all are in fit.json")
-    return columns, rows, notes
+    return Table(columns, rows, "What goes with what", notes, left=(columns[0],), style="simple")
 
 
 def _number(value: float | None, interval: Sequence[float] | None) -> list[str]:
@@ -131,34 +139,19 @@ def _ratio(value: float | None, interval: Sequence[float] | None) -> list[str]:
     return [middle, f"[{low}, {high}]"]
 
 
-def effect_table(found: Mapping[str, Any]) -> Table:
-    """Return the table for the terminal."""
-    columns, rows, notes = effect_cells(found)
-    return Table(columns, rows, EFFECT_TITLE, notes, left=(columns[0],), style="simple")
-
-
 def robust_table(results: dict[str, Any]) -> Table:
-    """Return the table for the terminal, from the content of fit.json."""
-    model = {c["name"]: c for c in results["coefficients"]}
+    """Return robust standard deviations beside those of the posterior."""
+    sd = {c["name"]: number(c["sd"]) for c in results["coefficients"]}
     rows = [
-        [
-            c["name"],
-            number(model[c["name"]]["sd"]),
-            number(c["sd"]),
-            bounds(c["interval_95"]),
-            number(c["ratio"], 2),
-        ]
+        [c["name"], sd[c["name"]], number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
         for c in results["robust"]["coefficients"]
     ]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [results["robust"]["sentence"]], style="simple")
 
 
-FAMILY_TITLE = "Which family?"
-
-
-def family_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the table of families, from the part `families` of fit.json; the best first."""
+def family_table(found: Mapping[str, Any]) -> Table:
+    """Return the families that were compared, the best first, from the part `families` of fit.json."""
     columns = ["family", "elpd", "difference", "effective parameters", ""]
     rows = []
     for one in sorted(found["candidates"], key=lambda one: (one["elpd"] is None, -(one["elpd"] or 0.0))):
@@ -172,33 +165,20 @@ def family_cells(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         words += [f"{counted(one['heavy'], 'row')} with k > 0.7"] if one["heavy"] else []
         elpd = plus_minus(one["elpd"], one["std_error"])
         rows.append([one["family"], elpd, gap, number(one["p_loo"]), "; ".join(words)])
-    return columns, rows
-
-
-def family_note(found: Mapping[str, Any]) -> str:
-    """Return how the family was chosen."""
     sample = f" ({found['rows']} of them, drawn at random)" if found["rows"] < found["of_rows"] else ""
     kinds = {FAMILIES[one["family"]].response for one in found["candidates"]}
-    rounded = (
-        " Laws of numbers count with the probability of the numbers within ½."
-        if kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS}
-        else ""
-    )
-    return (
+    both = kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS}
+    rounded = " Laws of numbers count with the probability of the numbers within ½." if both else ""
+    note = (
         f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn, from "
         "short runs; the difference is that to the best, ± one standard error. The simplest family is taken that is not worse "
         f"than the best by more than 4 and two standard errors, with all rows or without the one that differs most.{rounded}"
     )
-
-
-def family_table(found: Mapping[str, Any]) -> Table:
-    """Return the table for the terminal."""
-    columns, rows = family_cells(found)
-    return Table(columns, rows, FAMILY_TITLE, [family_note(found)], left=(columns[0], columns[-1]), style="simple")
+    return Table(columns, rows, "Which family?", [note], left=(columns[0], columns[-1]), style="simple")
 
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
-FILES = (RESULTS.name, "report.html", "coefficients.csv", "held_out.csv", "predictions.csv")
+FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 """All files that a fit may write."""
 SHOWN = 6  # predictions
 MOST_COMMANDS = 3
@@ -222,16 +202,18 @@ def render(results: Mapping[str, Any]) -> str:
         from gyromc.tables.figures import pictures
     from gyromc.show.pages import environment
 
-    template = environment("gyromc.tables").get_template("fit.html.j2")
-    return template.render(
+    found = environment("gyromc.tables")
+    found.filters |= {"num": number, "ci": bounds, "capital": capital}
+    return found.get_template("fit.html.j2").render(
         results=results,
         pictures=pictures(dict(results)),
         quoted=quoted(results["adequacy"]),
-        effects=effect_cells(results["effects"]) if results.get("effects") else None,
+        effects=effect_table(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
-        groups=list(by_class(results["coefficients"])),
+        by_class=list(by_class(results["coefficients"])),
+        groups=group_tables(results.get("groups") or ()),
         errors=error_sentence(results["coefficients"]),
-        families=_families(results.get("families")),
+        families=family_table(results["families"]) if results.get("families") else None,
         zip=zip,
         cell=cell,
         heading=heading,
@@ -241,22 +223,18 @@ def render(results: Mapping[str, Any]) -> str:
 def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
-    yield (
-        f"{data['file']}: {data['rows']} rows. {model['title'].capitalize()} of {model['target']}, {model['reason']}.\n"
-    )
-    families = [family_table(results["families"])] if results.get("families") else []
-    parts = [_columns(results), coefficient_table(results), *map(_predictions, results["predictions"])]
-    if results["held_out"] is not None:
-        parts.append(_scores(results["held_out"]))
-    if results.get("robust") is not None:
-        parts.insert(2, robust_table(results))
-    if results.get("parameters"):
-        parts.insert(2, parameter_table(results["parameters"]))
-    if results.get("effects"):
-        parts.insert(2, effect_table(results["effects"]))
+    yield (f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n")
+    some = lambda key, make: [make(results[key])] if results.get(key) else []
     for table in [
-        *families,
-        *parts,
+        *some("families", family_table),
+        _columns(results),
+        coefficient_table(results),
+        *some("effects", effect_table),
+        *some("parameters", parameter_table),
+        *group_tables(results.get("groups") or ()),
+        *([robust_table(results)] if results.get("robust") else []),
+        *map(_predictions, results["predictions"]),
+        *some("held_out", _scores),
         _quoted(results["adequacy"]),
         _checks(results),
         _model_checks(results["adequacy"]),
@@ -269,12 +247,12 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
 def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
-    head = (
-        f"{model['title'].capitalize()} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
-    )
+    head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
     parts: list[Table | str] = [head, "", coefficient_table(results)]
     if results["parameters"]:
         parts += ["", parameter_table(results["parameters"])]
+    for table in group_tables(results.get("groups") or ()):
+        parts += ["", table]
     if results["held_out"] is not None:
         parts += ["", _scores(results["held_out"])]
     return [*parts, "", _quoted(results["adequacy"]), "", "\n".join([*results["data"]["notes"], *verdicts(results)])]
@@ -285,11 +263,6 @@ def draw(kind: str, results: dict[str, Any]) -> Any:
     with needs("fit", "A figure of a fit"):
         from gyromc.tables.figures import drawn
     return drawn(kind, results)
-
-
-def _families(found: Mapping[str, Any] | None) -> tuple[list[str], list[list[str]], str] | None:
-    """Return columns, rows and note of the table of families; None where none were compared."""
-    return None if found is None else (*family_cells(found), family_note(found))
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
@@ -340,6 +313,8 @@ def _quoted(found: Mapping[str, Any]) -> Table:
 def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, value and meaning of R², LOO, WAIC and deviance, from the part `adequacy` of fit.json."""
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
+    share = found.get("loo_r_squared")
+    of_left_out = [("LOO R²", number(share), "the same for rows that are left out, each predicted from all others")]
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
     return [
         (
@@ -347,6 +322,7 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             f"{number(r['mean'])} {bounds(r['interval_95'])}",
             f"share of the variance that the columns explain{sample}",
         ),
+        *(of_left_out if share is not None else []),
         (
             "LOO elpd",
             plus_minus(loo["elpd"], loo["std_error"]),

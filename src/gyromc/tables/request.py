@@ -47,6 +47,9 @@ class Request:
     ] = None
     predict: Annotated[str | None, Option("New rows to predict for: predictions.csv.", metavar="FILE")] = None
     save: Annotated[str | None, Option("Save the model, for `gyromc apply` and `gyromc.load`.", metavar="FILE")] = None
+    draws: Annotated[
+        str | None, Option("Write the draws of all parameters, in the file's units: .csv or .parquet.", metavar="FILE")
+    ] = None
     out: Annotated[str | None, Option("Where results go; results/fit-NAME when left out.", metavar="DIR")] = None
     columns: Annotated[list[str], Option("Predict from these columns only.", metavar="A,B,…")] = field(
         default_factory=list
@@ -86,6 +89,10 @@ class Request:
     impute: Annotated[bool, Option("Replace missing values by medians and most frequent categories.", "--impute")] = (
         False
     )
+    missing: Annotated[
+        str | None,
+        Option("drop: leave out rows that lack a value of a column in use, as R's na.omit does.", metavar="drop"),
+    ] = None
     test_fraction: Annotated[float, Option("Share of the rows held out to judge predictions; 0: none.")] = 0.25
     prior_scale: Annotated[
         float, Option("Prior standard deviation of a coefficient, per standard deviation of its column.")

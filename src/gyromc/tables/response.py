@@ -162,6 +162,11 @@ def _class_response(target: str, model: str, distinct: list[str], positive: str 
             f"`--positive` is for two classes; {target!r} has {len(distinct)}, and every class gets a probability.",
         )
         distinct = [c for c in distinct if c != positive] + [positive]
+    two_only = not FAMILIES[model].vector and model != "logistic"
+    require(
+        not two_only or len(distinct) == 2,
+        f"A {model} regression is for two classes; {target!r} has {len(distinct)}. Pass `--family softmax`.",
+    )
     if model == "logistic" and len(distinct) > 2:
         model, reason = "softmax", f"{reason}; more than two classes: softmax"
     if model == "softmax" and len(distinct) == 2:

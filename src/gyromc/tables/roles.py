@@ -205,7 +205,11 @@ def _parsed(table: DataTable, name: str, format: str | None):
             _typed(column), f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
         )
         return column.dt.tz_localize(None).dt.normalize() if column.dt.tz is not None else column.dt.normalize()
-    texts = column.astype(text_dtype()).where(column.notna(), None) if not pandas.api.types.is_string_dtype(column) else column
+    texts = (
+        column.astype(text_dtype()).where(column.notna(), None)
+        if not pandas.api.types.is_string_dtype(column)
+        else column
+    )
     days = pandas.to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
     if wrong.any():

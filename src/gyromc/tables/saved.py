@@ -6,21 +6,27 @@ data are not in it.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyromc.checks import require
+import numpy as np
+
+from gyromc.checks import require, whole
+from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
-from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, check_posterior
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
-from gyromc.tables.datatable import DataTable, read_table, table_of
+from gyromc.tables.comparing import ModelComparison, compared
+from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
+from gyromc.tables.groups import level_rows
 from gyromc.tables.report import draw, render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 
@@ -73,8 +79,63 @@ class FittedModel(Shown):
         """Coefficients, further parameters, what people quote, and the verdicts of all checks, as text."""
         return repr(self)
 
+    @property
+    def groups(self) -> dict[str, Any]:
+        """The deviations of the levels of each group, as data frames: level, effect, mean, sd, low_95, high_95."""
+        found = {}
+        for group in self.posterior.groups:
+            rows = [
+                {**row, "low_95": row["interval_95"][0], "high_95": row["interval_95"][1]} for row in level_rows(group)
+            ]
+            found[group.name] = pandas_module().DataFrame(rows).drop(columns=["rows", "interval_95"])
+        return found
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
+        posterior = self.posterior
+        values = posterior.coefficients()
+        further = list(posterior.given)
+        if posterior.likelihood.cutpoints:  # those at the columns' means, raised to where all columns are zero
+            further = [cut + values @ posterior.units.center for cut in further]
+        for group in posterior.groups:
+            further += list(np.moveaxis(group.parameters(), -1, 0))
+        labels = [one.label for one in self.coefficients]
+        found = dict(zip(labels, [*np.moveaxis(values, -1, 0), *further], strict=True))
+        for group in posterior.groups:
+            for i, level in enumerate(group.levels):
+                for j, effect in enumerate(group.columns):
+                    found[f"{effect} | {group.name}[{level}]"] = group.deviations[:, :, i, j]
+        return found
+
+    @property
+    def draws(self) -> Any:
+        """The draws as a data frame: chain, draw, and a column for each parameter, in the units of the file."""
+        found = self.parameters()
+        chain, draw = np.indices(next(iter(found.values())).shape)
+        columns = {"chain": chain, "draw": draw, **found}
+        return pandas_module().DataFrame({name: values.ravel() for name, values in columns.items()})
+
+    def save_draws(self, path: str | Path) -> None:
+        """Write the draws to a CSV or Parquet file, by its name."""
+        require_draws_file(path)
+        frame = self.draws
+        if str(path).endswith(".csv"):
+            write_atomically(Path(path), frame.to_csv(index=False, float_format="%.9g"))
+        else:
+            write_atomically(Path(path), lambda file: frame.to_parquet(file, index=False))
+
+    def to_datatree(self) -> Any:
+        """The draws as an ArviZ DataTree with the group `posterior`, one variable for each parameter."""
+        with needs("arviz", "`to_datatree`"):
+            import arviz_base
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # more groups of draws than draws in each: they are independent
+            return arviz_base.from_dict({"posterior": self.parameters()})
+
     def plot(self, kind: str = "coefficients") -> Any:
-        """Draw a Matplotlib figure: `coefficients`, `predictive`, `residuals`, `trace`, `pit`, `calibration` or `curve`.
+        """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `pit`, `calibration`, `curve`.
 
         The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
         """
@@ -87,6 +148,15 @@ class FittedModel(Shown):
     def _findings(self) -> dict[str, Any]:
         require(self.results is not None, "The file of this model has no findings: it was saved by an earlier gyromc.")
         return dict(self.results or {})
+
+    def compare(self, *others: "FittedModel") -> ModelComparison:
+        """Compare models of the same rows and response by leave-one-out cross-validation."""
+        found: dict[str, Any] = {}
+        for one in (self, *others):
+            name = one.about["formula"] or one.about["command"]
+            name = f"{name}, {one.about['family']}" if name in found else name
+            found[f"{name} ({len(found) + 1})" if name in found else name] = one._findings()
+        return compared(found)
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file, whole or not at all."""
@@ -106,6 +176,24 @@ class FittedModel(Shown):
         model does not need are ignored.
         """
         return predicted(self.posterior, self.encoding, self.table(data, **text))
+
+    def simulate(self, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> np.ndarray:
+        """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
+        return simulated(self.posterior, self.encoding, self.table(data, **text), whole(draws, "draws", least=1), seed)
+
+
+def simulated(posterior: Any, encoding: Encoding, table: DataTable, draws: int, seed: int) -> np.ndarray:
+    """Return responses drawn from the law of each row of a table: rows × draws, classes as places among the encoding's."""
+    rows, rng = encoding.rows_of(table, fitted=False), np.random.default_rng(seed)
+    law = Predictive.of(posterior, rows.X, posterior.count, **rows.beside())
+    chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
+    return law.replicate(rng)[chosen].T
+
+
+def require_draws_file(path: str | Path | None) -> None:
+    """Raise unless draws can be written to a file of that name; None is fine."""
+    known = path is None or str(path).endswith((".csv", ".parquet"))
+    require(known, f"Draws are written as CSV or Parquet: name a file .csv or .parquet, not {path}.")
 
 
 def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictions:

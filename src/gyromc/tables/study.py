@@ -28,10 +28,11 @@ from gyromc.show.progress import Progress, progress
 from gyromc.tables import findings
 from gyromc.tables.checks import adequacy
 from gyromc.tables.encoding import DesignRows
+from gyromc.tables.groups import group_findings, group_table
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
-from gyromc.tables.saved import FittedModel
+from gyromc.tables.saved import FittedModel, require_draws_file
 
 __all__ = ["chosen_family", "effort_of", "fit", "study"]
 
@@ -39,7 +40,7 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(Request)
-    if field.name not in ("data", "target", "formula", "family", "predict", "save", "out", "explain")
+    if field.name not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain")
 )
 """The options of a `Request` that `fit` takes too."""
 
@@ -65,7 +66,7 @@ def fit(
     - `progress`: whether to show it; None: where standard error is a terminal.
     - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
       `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `robust`,
-      `cluster`, `impute`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
+      `cluster`, `impute`, `missing`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
 
     **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
     `model.save(path)`.
@@ -124,6 +125,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     """Do all that `gyromc fit` does. After Ctrl-C nothing is written and `KeyboardInterrupt` is raised."""
     inputs = (request.data, request.predict)
     require_output(request.save, "--save", *inputs)
+    require_output(request.draws, "--draws", *inputs)
+    require_draws_file(request.draws)
     watch = Watch(say, lambda message: say(f"warning: {message}"))
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = _computed(request, None, watch, None)
@@ -133,6 +136,8 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
+        if request.draws is not None:
+            model.save_draws(request.draws)
     return request.directory, results
 
 
@@ -258,10 +263,22 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     ]
     if asked:
         results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
-    results["effects"] = findings.effect_findings(fit, encoding, X, prepared.rows.beside())
+    results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
+    if results["groups"]:
+        tables["groups.csv"] = group_table(results["groups"])
+    results["effects"] = findings.effect_findings(fit, encoding, table, X, prepared.rows.beside())
     watch.stage("checking the model")
     results["adequacy"] = adequacy(
-        fit, encoding, table, X, y, held_out, request.command, prepared.rows.beside(), prepared.rows.weights
+        fit,
+        encoding,
+        table,
+        X,
+        y,
+        held_out,
+        request.command,
+        prepared.rows.beside(),
+        prepared.rows.weights,
+        prepared.unused,
     )
     model = FittedModel.of(fit, encoding, _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}

@@ -55,6 +55,16 @@ def log_gamma(x):
     return scipy.special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
 
 
+def log_ndtr(t):
+    """log Φ(t)."""
+    return scipy.special.log_ndtr(t) if library(t) is np else jax.scipy.special.log_ndtr(t)
+
+
+def uniform(u):
+    """The function that makes a uniform variable on (0, 1) of a standard normal one."""
+    return scipy.special.ndtr(u) if library(u) is np else jax.scipy.special.ndtr(u)
+
+
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
     return -scipy.special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
@@ -101,11 +111,14 @@ class ResponseKind(enum.Enum):
 
 
 class LinkFunction(enum.Enum):
-    """What the linear predictor is: the mean itself, its logarithm, or the logarithm of odds."""
+    """What the linear predictor is: the mean itself, its logarithm, the logarithm of odds, the normal quantile of a
+    probability, or log(-log(1 - p))."""
 
     IDENTITY = "identity"
     LOG = "log"
     LOGIT = "logit"
+    PROBIT = "probit"
+    CLOGLOG = "cloglog"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +152,11 @@ class Likelihood(abc.ABC):
     - `known`: names of what is given for every row; `auxiliary`: of the further parameters, which are `given` after these.
     - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
     - `wider`: the family to take where y varies more than this one allows, or None.
-    - `rank`: place among all families, the simplest first.
+    - `rank`: place among all families, the simplest first; `prior`: those of its further parameters, in a sentence.
     """
 
     name: ClassVar[str] = ""
+    prior: ClassVar[str] = ""
     words: ClassVar[Wording]
     response: ClassVar[ResponseKind] = ResponseKind.COUNTS
     link: ClassVar[LinkFunction] = LinkFunction.IDENTITY
@@ -275,13 +289,7 @@ class Dispersed(Likelihood):
 
 
 def contrasts(count: int) -> np.ndarray:
-    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's).
-
-    ```python
-    from gyromc.targets.likelihoods import contrasts
-    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15
-    ```
-    """
+    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's)."""
     B = np.zeros((count, count - 1))
     for k in range(1, count):
         B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))

@@ -5,7 +5,6 @@ chain) alone, so results do not depend on how the steps are cut into chunks, and
 says where the chains are and which of them are computed together.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +21,21 @@ from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
-from gyromc.engines.scan.feeding import Feed, is_fed
-from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
+from gyromc.engines.scan.layout import (
+    Carry,
+    Feed,
+    InBlocks,
+    OnMesh,
+    cast,
+    drawn,
+    in_blocks,
+    is_fed,
+    on_mesh,
+    spread_over,
+)
 from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
 from gyromc.engines.suitability import scan as why_not
+from gyromc.evaluation import Programs
 from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable, Ridge
@@ -66,10 +76,8 @@ class Pieces(eqx.Module):
 def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
-    found, scheme = (
-        (plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel),
-        plan.prepared_scheme,
-    )
+    found = plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
+    scheme = plan.prepared_scheme
     parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
     own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
     scheme, correction = cast((scheme, martingale(plan) if plan.martingale else None), dtype)
@@ -191,45 +199,22 @@ class CompiledSteps:
     """The compiled loop of some pieces; what is not an array in them is hashed once, not in every call."""
 
     def __init__(self, pieces: Pieces):
-        leaves, tree = jax.tree.flatten(pieces)
-        arrays = [isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves]
-        self.arrays = [x if given else None for x, given in zip(leaves, arrays, strict=True)]
-        self.static = _Static((tree, *(None if given else x for x, given in zip(leaves, arrays, strict=True))))
+        self.program, self.arrays = LOOPS.of(pieces)
 
     def __call__(self, carry: Carry, first, num_steps, first_slot, rows=None) -> Carry:
         """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
 
         `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
         """
-        return _advance(self.static, self.arrays, carry, first, num_steps, first_slot, rows)
+        return self.program(self.arrays, carry, first, num_steps, first_slot, rows)
 
     def lower(self, *arguments) -> Any:
         """The same before it is compiled."""
-        return _advance.lower(self.static, self.arrays, *arguments, None)
+        return self.program.lower(self.arrays, *arguments, None)
 
 
-class _Static:
-    """Values with a hash that is computed once."""
-
-    def __init__(self, values: tuple):
-        self.values, self.hash = values, hash(values)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Static) and self.values == other.values)
-
-    def joined(self, arrays: list) -> Pieces:
-        """The pieces again."""
-        tree, *others = self.values
-        return jax.tree.unflatten(tree, [x if a is None else a for x, a in zip(others, arrays, strict=True)])
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _advance(static: _Static, arrays: list, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
+def _advance(pieces: Pieces, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
     """What `CompiledSteps` computes."""
-    pieces = static.joined(arrays)
 
     def step(i, c):
         if rows is None:
@@ -241,6 +226,9 @@ def _advance(static: _Static, arrays: list, carry: Carry, first, num_steps, firs
         blocks, num_steps = num_steps // BLOCK, num_steps % BLOCK
         carry = jax.lax.fori_loop(0, blocks, lambda _, c: jax.lax.fori_loop(0, BLOCK, step, c), carry)
     return jax.lax.fori_loop(0, num_steps, step, carry)
+
+
+LOOPS = Programs(_advance, donate=1)
 
 
 def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:

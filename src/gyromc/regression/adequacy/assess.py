@@ -1,7 +1,7 @@
 """assess: does a fitted regression describe its data?
 
 A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
-Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most `MOST_ROWS` rows, drawn at random: the
+Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most 3000 rows, drawn at random: the
 time does not grow with the data.
 
 A row of weight 3 is three observations, for the fit and for the checks, which then look at observations in place of rows. A row
@@ -15,18 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from gyromc.regression.adequacy import design, laws
-from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
 from gyromc.targets.families import Normal
-
-MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
-MOST_NUMBERS = 1_500_000  # draws × rows
-LEAST_DRAWS, MOST_DRAWS = 500, 2048
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +58,6 @@ class Adequacy:
 
     @property
     def judgement(self) -> ModelVerdict:
-        """The gravest of the checks' judgements."""
         order = list(ModelVerdict)
         return max((check.verdict for check in self.checks), key=order.index)
 
@@ -80,40 +77,47 @@ def assess(
     further: Sequence[ModelCheck] = (),
     beside: Mapping[str, Any] | None = None,
     weights: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
     seed: int = 0,
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
 
-    **Arguments:**
+        **Arguments:**
 
-    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
-    - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
-    - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
-    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
-    - `weights`: how many observations each row stands for, as they were fitted.
-    - `seed`: of the replicated responses and of the choice of rows.
+        - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
+        - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
+        - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
+        - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
+        - `weights`: how many observations each row stands for, as they were fitted.
+        - `order`: a number for each row that says in which order they came; as they stand when left out.
+        - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
+        - `seed`: of the replicated responses and of the choice of rows.
 
-    **Returns:** an `Adequacy`.
+        **Returns:** an `Adequacy`.
 
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.assess import assess
-    from gyromc.regression.fit import fit
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 1))
-    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
-    found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
-    assert found.judgement.value == "misfit" and found.loo.elpd < 0
-    ```
+        ```python
+        import numpy as np
+    from scipy import special
+        from gyromc.regression.adequacy.assess import assess
+        from gyromc.regression.fit import fit
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(200, 1))
+        y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
+        found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
+        assert found.judgement.value == "misfit" and found.loo.elpd < 0
+        ```
     """
     rng = np.random.default_rng([seed, 7])
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
     sources = names if sources is None else list(sources)
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
     whole = _whole(counts)
-    rows, total = observations(counts, rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
+    rows, total = observations(
+        counts, rng, max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
+    )
     part, y_part = X[rows], np.asarray(y, float)[rows]
-    most_draws = int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS))
+    most_draws = int(np.clip(SETTINGS.most_numbers // len(rows), SETTINGS.least_draws, SETTINGS.most_draws))
     law = Predictive.of(posterior, part, most_draws, **cut(beside, rows))
     replicates = law.replicate(rng)
     log_density = law.log_density(y_part) * (1.0 if whole else counts[rows])
@@ -123,7 +127,12 @@ def assess(
     del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
+    others = {name: values[rows] for name, values in (unused or {}).items()}
+    in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if len(rows) == len(X) else None
+    groups = {name: values for name, values in others.items() if np.issubdtype(values.dtype, np.integer)}
+    numbers = {name: values for name, values in others.items() if name not in groups}
     checks = [
+        dependence(outputs, y_part, in_order if weights is None else None, groups, numbers) if whole else None,
         *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
         laws.influence(left_out),
         design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
@@ -172,22 +181,17 @@ def _law_checks(
     return [*found, calibration, laws.outliers(chances)]
 
 
-def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:
+def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.most_rows) -> np.ndarray:
     """All rows, or so many of them, drawn at random and in order."""
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def observations(counts: np.ndarray, rng: np.random.Generator, most: int = MOST_ROWS) -> tuple[np.ndarray, int]:
+def observations(
+    counts: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
+) -> tuple[np.ndarray, int]:
     """The rows of all observations, or of so many of them, and how many there are in all.
 
     `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.assess import observations
-    rows, total = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
-    assert rows.tolist() == [0, 0, 2] and total == 3
-    ```
     """
     times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
     ends = np.cumsum(times)
@@ -322,30 +326,20 @@ def _binned(found: Adequacy) -> dict[str, Any]:
 
 def _pit(u: np.ndarray) -> dict[str, Any]:
     """The histogram of the distribution function at y, with the ends between which 95 % of bins lie by chance."""
-    from scipy import stats  # when it is used: it takes long to import
-
     bins = int(np.clip(u.size // 10, 5, PIT_BINS))
-    low, high = stats.binom.ppf([0.025, 0.975], u.size, 1 / bins)
+    low, high = np.searchsorted(special.bdtr(np.arange(u.size + 1), u.size, 1 / bins), [0.025, 0.975])
     counts = np.histogram(u, bins, (0.0, 1.0))[0]
     return {"counts": counts.tolist(), "expected": u.size / bins, "low": float(low), "high": float(high)}
 
 
 def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.assess import smooth
-    x = np.linspace(0, 1, 200)
-    assert abs(smooth(x, 2 * x + 1, np.array([0.1, 0.5])) - [1.2, 2.0]).max() < 1e-9
-    ```
-    """
+    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more."""
     away = np.abs(x - grid[:, None])
     reach = np.partition(away, int(NEAR * (x.size - 1)), axis=1)[:, int(NEAR * (x.size - 1))]
     w = np.clip(1 - (away / np.maximum(reach, 1e-300)[:, None]) ** 3, 0.0, None) ** 3
     total = np.maximum(w.sum(axis=1), 1e-300)
     center, level = (w @ x) / total, (w @ y) / total
-    spread = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
+    variance = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
     both = np.sum(w * (x - center[:, None]) * (y - level[:, None]), axis=1) / total
-    slope = np.where(spread > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(spread, 1e-300), 0.0)
+    slope = np.where(variance > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(variance, 1e-300), 0.0)
     return level + slope * (grid - center)

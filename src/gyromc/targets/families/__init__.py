@@ -10,31 +10,46 @@ their priors:
   simplest case and has the largest density (a penalised-complexity prior): Poisson, a constant, binomial.
 - `nu` (Student-t): ν = 2 + e^x, x ~ N(2.73, 0.8²), the mean and standard deviation that the gamma(2, 0.1) of brms gives
   log(ν - 2); ν > 2, so that y has a variance.
+- `sigma` (lognormal), of log y: exponential with mean 1; `precision` (beta): as `concentration`; `zeros` (zero-inflated and
+  hurdle Poisson): uniform.
 - cutpoints (ordinal): at the columns' means the probabilities of the classes are Dirichlet(1, …, 1), the default of rstanarm.
 
 So U grows as a square in every direction, whatever the family.
 """
 
 from gyromc.targets.families import classes, counts, numbers
-from gyromc.targets.families.classes import Bernoulli, Categorical, Ordinal
-from gyromc.targets.families.counts import BetaBinomial, Binomial, NegativeBinomial, Poisson
-from gyromc.targets.families.numbers import Gamma, Normal, NormalNoise, StudentT
+from gyromc.targets.families.classes import Bernoulli, Categorical, Cloglog, Ordinal, Probit
+from gyromc.targets.families.counts import (
+    BetaBinomial,
+    Binomial,
+    HurdlePoisson,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedPoisson,
+)
+from gyromc.targets.families.numbers import Beta, Gamma, Lognormal, Normal, NormalNoise, StudentT
 from gyromc.targets.likelihoods import Likelihood
 
 __all__ = [
     "FAMILIES",
     "LIKELIHOODS",
     "Bernoulli",
+    "Beta",
     "BetaBinomial",
     "Binomial",
     "Categorical",
+    "Cloglog",
     "Gamma",
+    "HurdlePoisson",
+    "Lognormal",
     "NegativeBinomial",
     "Normal",
     "NormalNoise",
     "Ordinal",
     "Poisson",
+    "Probit",
     "StudentT",
+    "ZeroInflatedPoisson",
     "family_named",
 ]
 

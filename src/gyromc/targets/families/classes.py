@@ -18,13 +18,18 @@ from gyromc.targets.likelihoods import (
     contrasts,
     exponential,
     library,
+    log_ndtr,
     log_sigmoid,
     of_indicator,
     quick_sigmoid,
     sigmoid,
+    uniform,
 )
 
-__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Ordinal"]
+__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Cloglog", "Ordinal", "Probit"]
+
+MOST_LOG_RATE = 60.0  # beyond, an event is certain in every precision
+LEAST_LOG_RATE = -12.0  # below, log(1 - e⁻ʳ) is log r - r/2 to all digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +83,78 @@ class Bernoulli(Canonical):
 
     def mean_variance(self, mean, variance, *given):
         return of_indicator(mean, variance)
+
+
+class _OtherLink(Likelihood):
+    """Two classes with another link than the logistic one: P(y = 1) = mean(t), a function between 0 and 1."""
+
+    response = ResponseKind.CLASSES
+    noise_from_mean = True
+    needs, remedy = Bernoulli.needs, Bernoulli.remedy
+
+    @classmethod
+    def allowed(cls, y):
+        return (y == 0) | (y == 1)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        return (rng.random(np.shape(t)) < self.mean(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, np.where(y < 1, 1 - self.mean(t), 1.0))
+
+    def mean_variance(self, mean, variance, *given):
+        return of_indicator(mean, variance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Probit(_OtherLink):
+    """P(y = 1) = Φ(t): y is 1 where t plus standard normal noise is positive."""
+
+    name = "probit"
+    link, rank = LinkFunction.PROBIT, 10
+    words = Wording(
+        title="probit regression",
+        sentence="The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
+        of="the normal quantile of P({name} = {positive})",
+        effect="change of the normal quantile",
+        law="the model",
+    )
+
+    def loss(self, t, y, *given):
+        return -log_ndtr((2 * y - 1) * t)
+
+    def mean(self, t, *given):
+        return uniform(t)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cloglog(_OtherLink):
+    """P(y = 1) = 1 - exp(-eᵗ): whether an event of rate eᵗ comes at least once."""
+
+    name = "cloglog"
+    link, rank = LinkFunction.CLOGLOG, 11
+    words = Wording(
+        title="complementary log-log regression",
+        sentence="The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
+        of="the logarithm of the rate of {name} = {positive}",
+        effect="change of the log rate",
+        law="the model",
+        ratio="ratio of rates",
+    )
+
+    def loss(self, t, y, *given):
+        numpy = library(t)
+        rate = numpy.exp(numpy.minimum(t, MOST_LOG_RATE))
+        # log(1 - e⁻ʳ) = log r - r/2 for small r, where 1 - e⁻ʳ has lost its digits
+        inner = numpy.where(t > LEAST_LOG_RATE, rate, 1.0)
+        found = numpy.where(t > LEAST_LOG_RATE, numpy.log(-numpy.expm1(-inner)), t - rate / 2)
+        return numpy.where(y == 1, -found, rate)
+
+    def mean(self, t, *given):
+        return -library(t).expm1(-library(t).exp(library(t).minimum(t, MOST_LOG_RATE)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +247,7 @@ class Ordinal(Likelihood):
     needs = "classes 0, 1, 2, …"
     remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
     cutpoints = True
+    prior = "The classes' probabilities at the columns' means: Dirichlet(1, …, 1)."
     words = Wording(
         title="ordinal regression",
         sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
@@ -242,4 +320,4 @@ class Ordinal(Likelihood):
         return upto
 
 
-LIKELIHOODS: tuple[type[Likelihood], ...] = (Bernoulli, Categorical, Ordinal)
+LIKELIHOODS: tuple[type[Likelihood], ...] = (Bernoulli, Categorical, Ordinal, Probit, Cloglog)

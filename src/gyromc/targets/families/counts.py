@@ -1,4 +1,4 @@
-"""Families of counts: Poisson and negative binomial; binomial and beta-binomial for successes of trials. One class each."""
+"""Families of counts: Poisson, with its own share of zeros too, negative binomial, binomial and beta-binomial. One class each."""
 
 import dataclasses
 
@@ -19,9 +19,21 @@ from gyromc.targets.likelihoods import (
     quick_sigmoid,
     rising,
     sigmoid,
+    uniform,
 )
 
-__all__ = ["LIKELIHOODS", "BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"]
+__all__ = [
+    "LIKELIHOODS",
+    "BetaBinomial",
+    "Binomial",
+    "HurdlePoisson",
+    "NegativeBinomial",
+    "Poisson",
+    "ZeroInflatedPoisson",
+]
+
+LEAST_ZEROS = 1e-9  # probability of a zero, and of another count
+LEAST_LOG_RATE = -20.0  # below, a count that is not zero is one
 
 
 class _Counts(LogLink):
@@ -94,6 +106,7 @@ class NegativeBinomial(_Counts, Dispersed):
     name = "negative-binomial"
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
     rank, auxiliary = 3, ("shape",)
+    prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="negative binomial regression",
         sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
@@ -117,9 +130,8 @@ class NegativeBinomial(_Counts, Dispersed):
         return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
 
     def cdf(self, y, t, *given):
-        from scipy import stats  # when it is used: it takes long to import
-
-        return stats.nbinom.cdf(y, given[0], 1 / (1 + np.exp(t) / given[0]))
+        (s,) = given
+        return np.where(y < 0, 0.0, scipy.special.betainc(s, np.maximum(np.floor(y), 0) + 1, s / (s + np.exp(t))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +178,7 @@ class BetaBinomial(_OfTrials, Dispersed):
     name = "beta-binomial"
     aliases = ("betabinomial",)
     rank, auxiliary = 4, ("concentration",)
+    prior = "1/√concentration: exponential with mean 1."
     words = Wording(
         title="beta-binomial regression",
         sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
@@ -209,4 +222,107 @@ class BetaBinomial(_OfTrials, Dispersed):
         return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
 
 
-LIKELIHOODS: tuple[type[Likelihood], ...] = (Poisson, NegativeBinomial, Binomial, BetaBinomial)
+class _WithZeros(_Counts):
+    """Counts whose zeros have a probability of their own: one further parameter, uniform a priori."""
+
+    wider, auxiliary = "negative-binomial", ("zeros",)
+    prior = "The share of zeros: uniform."
+
+    def natural(self, u):
+        return (library(u).clip(uniform(u[..., 0]), LEAST_ZEROS, 1 - LEAST_ZEROS),)
+
+    def start(self, y):
+        return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeroInflatedPoisson(_WithZeros):
+    """A zero with the probability `zeros`, else a Poisson count with mean eᵗ, which may be zero too."""
+
+    name = "zero-inflated-poisson"
+    aliases = ("zip", "zeroinflatedpoisson")
+    rank = 14
+    words = Wording(
+        title="zero-inflated Poisson regression",
+        sentence="{name} is zero for a share of the rows, else a Poisson count; the logarithm of that count's expectation is a "
+        "weighted sum of the columns.",
+        of="the logarithm of {name}'s expectation",
+        effect="change of the log rate",
+        law="a Poisson law with more zeros",
+        ratio="rate ratio",
+    )
+
+    def loss(self, t, y, *given):
+        (zeros,) = given
+        numpy = library(t)
+        mean = numpy.exp(t)
+        none = -numpy.logaddexp(numpy.log(zeros), numpy.log1p(-zeros) - mean)
+        return numpy.where(y == 0, none, mean - y * t - numpy.log1p(-zeros))
+
+    def mean(self, t, *given):
+        return (1 - given[0]) * library(t).exp(t)
+
+    def variance(self, mean, *given):
+        return mean + mean**2 * given[0] / (1 - given[0])
+
+    def sample(self, rng, t, *given):
+        return np.where(rng.random(np.shape(t)) < given[0], 0.0, rng.poisson(np.exp(t)).astype(float))
+
+    def cdf(self, y, t, *given):
+        upto = scipy.special.pdtr(np.maximum(y, 0), np.exp(t))
+        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * upto)
+
+
+@dataclasses.dataclass(frozen=True)
+class HurdlePoisson(_WithZeros):
+    """A zero with the probability `zeros`, else a Poisson count of rate eᵗ that is not zero."""
+
+    name = "hurdle-poisson"
+    aliases = ("hurdle", "hurdlepoisson")
+    rank = 15
+    words = Wording(
+        title="hurdle Poisson regression",
+        sentence="{name} is zero for a share of the rows; the others follow a Poisson law without zero, and the logarithm of its "
+        "rate is a weighted sum of the columns.",
+        of="the logarithm of the rate of positive {name}",
+        effect="change of the log rate",
+        law="a Poisson law with its own share of zeros",
+        ratio="ratio of the rates of positive counts",
+    )
+
+    def loss(self, t, y, *given):
+        (zeros,) = given
+        numpy = library(t)
+        rate = numpy.exp(numpy.maximum(t, LEAST_LOG_RATE))
+        some = rate - y * t + numpy.log(-numpy.expm1(-rate)) - numpy.log1p(-zeros)
+        return numpy.where(y == 0, -numpy.log(zeros), some)
+
+    def mean(self, t, *given):
+        rate = library(t).exp(library(t).maximum(t, LEAST_LOG_RATE))
+        return (1 - given[0]) * rate / -library(t).expm1(-rate)
+
+    def variance(self, mean, *given):
+        positive = np.maximum(mean / (1 - given[0]), 1 + 1e-9)  # r/(1 - e⁻ʳ), solved for r by Lambert's function
+        rate = positive + scipy.special.lambertw(-positive * np.exp(-positive)).real
+        return mean * (1 + rate) - mean**2
+
+    def sample(self, rng, t, *given):
+        rate = np.exp(np.maximum(t, LEAST_LOG_RATE))
+        # the first event comes at a time below 1, the others follow as a Poisson process
+        first = -np.log1p(rng.random(np.shape(t)) * np.expm1(-rate)) / rate
+        return np.where(rng.random(np.shape(t)) < given[0], 0.0, 1.0 + rng.poisson(rate * (1 - first)))
+
+    def cdf(self, y, t, *given):
+        rate = np.exp(np.maximum(t, LEAST_LOG_RATE))
+        some = (scipy.special.pdtr(np.maximum(y, 0), rate) - np.exp(-rate)) / -np.expm1(-rate)
+        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * np.clip(some, 0.0, 1.0))
+
+
+LIKELIHOODS: tuple[type[Likelihood], ...] = (
+    Poisson,
+    NegativeBinomial,
+    Binomial,
+    BetaBinomial,
+    ZeroInflatedPoisson,
+    HurdlePoisson,
+)

@@ -1,4 +1,4 @@
-"""Families of numbers: normal, Student-t and gamma. Each is one class, as `likelihoods.Likelihood` describes it."""
+"""Families of numbers: normal, Student-t, gamma, lognormal and beta. Each is one class, as `Likelihood` describes it."""
 
 import dataclasses
 
@@ -18,14 +18,16 @@ from gyromc.targets.likelihoods import (
     library,
     log_gamma,
     rising,
+    sigmoid,
     stirling,
 )
 
-__all__ = ["LIKELIHOODS", "Gamma", "Normal", "NormalNoise", "StudentT"]
+__all__ = ["LIKELIHOODS", "Beta", "Gamma", "Lognormal", "Normal", "NormalNoise", "StudentT"]
 
 LEAST_SIGMA = 1e-4  # standard deviations of y
 NU_CENTER, NU_SCALE = 2.73, 0.8  # of log(ν - 2)
 LEAST_NU = 2.0
+LEAST_SHARE = 1e-12  # of a beta law's mean, and of what is drawn from it
 
 
 def _noise(u):
@@ -40,6 +42,7 @@ class Normal(Canonical):
     aliases = ("gaussian", "normal")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 5
     measured, wider = True, "student-t"
+    prior = "The logarithm of sigma: uniform."
     words = Wording(
         title="linear regression",
         sentence="{name} is a weighted sum of the columns plus normal noise.",
@@ -80,6 +83,7 @@ class Normal(Canonical):
 class NormalNoise(Normal):
     """y = t + N(0, σ²), σ unknown."""
 
+    prior = "sigma: exponential with mean one standard deviation of the target."
     auxiliary = ("sigma",)
 
     def natural(self, u):
@@ -97,6 +101,7 @@ class StudentT(Likelihood):
     aliases = ("t", "student")
     response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 7
     measured, auxiliary = True, ("sigma", "nu")
+    prior = "sigma: exponential with mean one standard deviation of the target; nu: 2 + eˣ with x ~ N(2.73, 0.8²)."
     words = Wording(
         title="regression with Student-t noise",
         sentence="{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
@@ -143,6 +148,7 @@ class Gamma(LogLink, Dispersed):
     response, rank, auxiliary = ResponseKind.NUMBERS, 6, ("shape",)
     needs = "positive numbers"
     remedy = "Leave these rows out, or take the family linear."
+    prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="gamma regression",
         sentence="{name} has a gamma law; the logarithm of its expectation is a weighted sum of the columns.",
@@ -179,4 +185,100 @@ class Gamma(LogLink, Dispersed):
         return np.log(y)
 
 
-LIKELIHOODS: tuple[type[Likelihood], ...] = (Normal, NormalNoise, StudentT, Gamma)
+@dataclasses.dataclass(frozen=True)
+class Lognormal(Likelihood):
+    """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
+
+    name = "lognormal"
+    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOG, 12, ("sigma",)
+    needs, remedy = Gamma.needs, Gamma.remedy
+    prior = "sigma: exponential with mean 1."
+    words = Wording(
+        title="lognormal regression",
+        sentence="The logarithm of {name} is a weighted sum of the columns plus normal noise of standard deviation sigma.",
+        of="the logarithm of {name}",
+        effect="change of the logarithm",
+        law="a lognormal law",
+        ratio="ratio of medians",
+    )
+
+    @classmethod
+    def allowed(cls, y):
+        return y > 0
+
+    def natural(self, u):
+        return (_noise(u[..., 0]),)
+
+    def loss(self, t, y, *given):
+        (sigma,) = given
+        numpy = library(t)
+        return 0.5 * ((numpy.log(y) - t) / sigma) ** 2 + numpy.log(sigma)
+
+    def mean(self, t, *given):
+        return library(t).exp(t + given[0] ** 2 / 2)
+
+    def variance(self, mean, *given):
+        return mean**2 * library(mean).expm1(given[0] ** 2)
+
+    def sample(self, rng, t, *given):
+        return np.exp(rng.normal(t, given[0]))
+
+    def cdf(self, y, t, *given):
+        return scipy.special.ndtr((np.log(np.maximum(y, 1e-300)) - t) / given[0])
+
+    def constant(self, y, *given):
+        return np.log(y) + 0.5 * np.log(2 * np.pi)
+
+    def start(self, y):
+        return np.log(y).mean(keepdims=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beta(Dispersed):
+    """Shares between 0 and 1 with mean μ = 1/(1 + e⁻ᵗ) and variance μ(1 - μ)/(1 + precision)."""
+
+    name = "beta"
+    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13, ("precision",)
+    needs = "numbers between 0 and 1, without the ends"
+    remedy = "For successes of a number of trials take the family binomial."
+    prior = "1/√precision: exponential with mean 1."
+    words = Wording(
+        title="beta regression",
+        sentence="{name} is a share with a beta law; the log-odds of its mean are a weighted sum of the columns.",
+        of="the log-odds of {name}'s mean",
+        effect="change of the log-odds",
+        law="a beta law",
+        ratio="odds ratio of the mean",
+    )
+
+    @classmethod
+    def allowed(cls, y):
+        return (y > 0) & (y < 1)
+
+    def _shapes(self, t, precision):
+        mean = library(t).clip(sigmoid(t), LEAST_SHARE, 1 - LEAST_SHARE)
+        return mean * precision, (1 - mean) * precision
+
+    def loss(self, t, y, *given):
+        a, b = self._shapes(t, given[0])
+        log, log1p = library(t).log, library(t).log1p
+        return log_gamma(a) + log_gamma(b) - log_gamma(a + b) - (a - 1) * log(y) - (b - 1) * log1p(-y)
+
+    def mean(self, t, *given):
+        return sigmoid(t)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean) / (1 + given[0])
+
+    def sample(self, rng, t, *given):
+        drawn = rng.beta(*self._shapes(t, given[0]))
+        return np.clip(drawn, LEAST_SHARE, 1 - LEAST_SHARE)
+
+    def cdf(self, y, t, *given):
+        return scipy.special.betainc(*self._shapes(t, given[0]), np.clip(y, 0.0, 1.0))
+
+    def start(self, y):
+        return scipy.special.logit(y.mean(keepdims=True))
+
+
+LIKELIHOODS: tuple[type[Likelihood], ...] = (Normal, NormalNoise, StudentT, Gamma, Lognormal, Beta)

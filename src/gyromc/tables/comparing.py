@@ -1,0 +1,162 @@
+"""Models of the same rows compared by leave-one-out cross-validation: differences of elpd, stacking weights.
+
+Input: the findings of fits (fit.json), each with log p(y_i | all other rows) of the same rows. Output: a `ModelComparison`. The
+standard error of a difference is that of paired rows, √n sd(elpd_i - elpd'_i). Stacking weights w maximise
+Σ_i log Σ_k w_k p_k(y_i | all other rows), the log score of the mixture (Yao, Vehtari, Simpson and Gelman 2018).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import require
+from gyromc.regression.comparing import CLEAR, LEAST
+from gyromc.show.numbers import number, plus_minus
+from gyromc.show.tables import Shown, Table
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import ResponseKind
+
+__all__ = ["ComparedModel", "ModelComparison", "compared", "stacked"]
+
+ROUNDS = 2000  # of the fixed-point iteration; its gain per round is below 1e-6 long before
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedModel:
+    """One model of a comparison.
+
+    - `name`: its formula or file; `family`; `elpd`, `std_error`, `p_loo`: as in its report; `r_squared`: of rows left out.
+    - `difference`, `difference_std_error`: elpd less that of the best, from paired rows; `weight`: in the stacked mixture.
+    - `heavy`: rows with Pareto's k above 0.7, whose part of elpd is not reliable.
+    """
+
+    name: str
+    family: str
+    elpd: float
+    std_error: float
+    p_loo: float
+    r_squared: float | None
+    difference: float
+    difference_std_error: float
+    weight: float
+    heavy: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is clearly worse than the best."""
+        if self.difference == 0:
+            return "best"
+        clear = -self.difference > max(LEAST, CLEAR * self.difference_std_error)
+        return "clearly worse" if clear else "not clearly worse"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ModelComparison(Shown):
+    """Models compared, the best first; `print(comparison)` shows the table."""
+
+    models: tuple[ComparedModel, ...]
+    target: str
+    rows: int
+
+    def __getitem__(self, name: str) -> ComparedModel:
+        found = {one.name: one for one in self.models}
+        require(name in found, f"The comparison has no model {name!r}: it has {', '.join(found)}.")
+        return found[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "target": self.target,
+            "rows": self.rows,
+            "models": [{**dataclasses.asdict(one), "verdict": one.verdict} for one in self.models],
+        }
+
+    def shown(self) -> Sequence[Table | str]:
+        """The table, with how to read it."""
+        rows = []
+        for one in self.models:
+            gap = "–" if one.difference == 0 else plus_minus(one.difference, one.difference_std_error)
+            words = "; ".join([one.verdict, *([f"{one.heavy} rows with k > 0.7"] if one.heavy else [])])
+            elpd, share = plus_minus(one.elpd, one.std_error), number(one.r_squared)
+            rows.append([one.name, one.family, elpd, gap, number(one.p_loo), share, f"{one.weight:.2f}", words])
+        columns = ["model", "family", "elpd", "difference", "effective parameters", "LOO R²", "stacking weight", ""]
+        note = (
+            f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
+            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors. The weights make the "
+            "mixture of all models that predicts best."
+        )
+        return [Table(columns, rows, "Models compared", [note], left=[columns[0], columns[1], ""], style="simple")]
+
+
+def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
+    """Compare models by name, from the content of their fit.json."""
+    require(len(findings) > 1, "Name two models or more, of different formulas or files.")
+    (first, reference), *others = findings.items()
+    for name, found in findings.items():
+        require("pointwise" in found["adequacy"], f"{name} was saved by an earlier gyromc: fit and save it again.")
+    for name, found in others:
+        _require_same(first, reference, name, found)
+    rows = np.array([found["adequacy"]["pointwise"]["elpd"] for found in findings.values()])
+    best = rows[int(np.argmax(rows.sum(axis=1)))]
+    count, weights = rows.shape[1], stacked(rows)
+    scale = reference["adequacy"]["of_rows"] / count
+    models = []
+    for (name, found), elpd, weight in zip(findings.items(), rows, weights, strict=True):
+        loo, gap = found["adequacy"]["loo"], elpd - best
+        models.append(
+            ComparedModel(
+                name=name,
+                family=found["model"]["name"],
+                elpd=loo["elpd"],
+                std_error=loo["std_error"],
+                p_loo=loo["p_loo"],
+                r_squared=found["adequacy"]["loo_r_squared"],
+                difference=scale * float(gap.sum()),
+                difference_std_error=scale * math.sqrt(count * float(np.var(gap))),
+                weight=float(weight),
+                heavy=loo["rows_above_0.7"],
+            )
+        )
+    models.sort(key=lambda one: -one.difference)
+    return ModelComparison(tuple(models), reference["model"]["target"], reference["adequacy"]["of_rows"])
+
+
+def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
+    """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
+    targets = [one["model"]["target"] for one in (reference, found)]
+    require(
+        targets[0] == targets[1],
+        f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}: densities of different responses cannot be compared.",
+    )
+    points = [one["adequacy"]["pointwise"] for one in (reference, found)]
+    require(
+        all(points[0][key] == points[1][key] for key in ("rows", "observed")),
+        f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows) were not fitted to the same rows. "
+        "Fit both to rows that have all columns, as with `--missing drop` and one list of columns.",
+    )
+    kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
+    require(
+        kinds[0] == kinds[1],
+        f"{first} has a density of numbers and {name} probabilities of whole numbers: list both families in one fit, "
+        "as in `--family poisson,linear`, which compares them on one scale.",
+    )
+
+
+def stacked(elpd: np.ndarray) -> np.ndarray:
+    """Stacking weights from log densities, models × rows.
+
+    ```python
+    import numpy as np
+    from gyromc.tables.comparing import stacked
+    assert np.allclose(stacked(np.log([[0.9, 0.1], [0.1, 0.9]])), 0.5)
+    assert stacked(np.log([[0.9, 0.9], [0.1, 0.1]]))[0] > 0.99
+    ```
+    """
+    p = np.exp(elpd - elpd.max(axis=0))
+    w = np.full(len(p), 1 / len(p))
+    for _ in range(ROUNDS):
+        w = w * np.mean(p / (w @ p), axis=1)
+    return w / w.sum()

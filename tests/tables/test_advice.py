@@ -1,0 +1,112 @@
+"""The cause of a misfit leads, and the command that is advised improves LOO on the data that caused it."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+from gyromc.tables.request import Request
+from gyromc.tables.study import study
+
+
+def curve(rng, n):
+    x = rng.uniform(-2, 2, n)
+    return (
+        {"x": x, "z": rng.normal(size=n), "y": x**2 + 0.4 * rng.normal(size=n)},
+        "linear",
+        "straight lines",
+        "bs(x, 4)",
+    )
+
+
+def clusters(rng, n):
+    g = rng.integers(0, 12, n)
+    y = 5 + rng.normal(size=12)[g] + 0.5 * rng.normal(size=n)
+    columns = {"x": rng.normal(size=n), "g": [f"g{k}" for k in g], "y": y}
+    return columns, "linear", "independent rows", "(1 | g)"
+
+
+def overdispersed(rng, n):
+    x = rng.normal(size=n)
+    y = rng.negative_binomial(1.0, 1 / (1 + np.exp(1 + 0.5 * x)))
+    return {"x": x, "y": y}, "poisson", "dispersion", "negative-binomial"
+
+
+def heavy_tails(rng, n):
+    x = rng.normal(size=n)
+    return {"x": x, "y": x + 0.3 * rng.standard_t(2.2, n)}, "linear", ("outliers", "calibration"), "student-t"
+
+
+def swapped_row(rng, n):
+    x = rng.normal(170, 9, n)
+    y = 60 + 0.8 * (x - 170) + 4 * rng.normal(size=n)
+    x[11], y[11] = 57.0, 166.0  # height and weight in each other's place, as in Davis' data
+    return {"x": x, "y": y}, "linear", "outliers", "student-t"
+
+
+def spread(rng, n):
+    x = rng.uniform(0, 3, n)
+    return (
+        {"x": x, "y": rng.gamma(6, np.exp(0.5 + x) / 6)},
+        "linear",
+        ("even spread", "straight lines", "calibration"),
+        None,
+    )
+
+
+def in_time(rng, n):
+    e = np.zeros(n)
+    for i in range(1, n):
+        e[i] = 0.8 * e[i - 1] + rng.normal()
+    x = rng.normal(size=n)
+    return {"x": x, "y": x + e}, "linear", "independent rows", None
+
+
+CASES = [curve, clusters, overdispersed, heavy_tails, swapped_row, spread, in_time]
+
+
+def fitted(folder, name, **options):
+    request = Request(data=str(folder / "d.csv"), out=str(folder / name), test_fraction=0.0, effort="quick", **options)
+    return study(request)[1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_cause_leads_and_its_remedy_helps(case, tmp_path):
+    columns, family, cause, remedy = case(np.random.default_rng(5), 160)
+    rows = zip(*columns.values(), strict=True)
+    (tmp_path / "d.csv").write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    found = fitted(tmp_path, "first", formula="y ~ x" if case is not curve else "y ~ x + z", family=family)
+    first = found["adequacy"]["checks"][0]
+    assert first["verdict"] == "misfit"
+    assert first["name"] in (cause if isinstance(cause, tuple) else (cause,))
+    assert first["sentence"] in found["adequacy"]["headline"]
+    if remedy is None and first["command"] is None:
+        return
+    assert first["command"] is not None
+    words = shlex.split(first["command"])
+    assert remedy is None or remedy in first["command"]
+    given = {words[i][2:].replace("-", "_"): words[i + 1] for i in range(3, len(words) - 1, 2)}
+    again = fitted(tmp_path, "second", formula=given["formula"], family=given.get("family", family))
+    if again["model"]["target"] == found["model"]["target"]:
+        assert again["adequacy"]["loo"]["elpd"] > found["adequacy"]["loo"]["elpd"] + 2
+
+
+def test_a_curve_that_is_there_already_is_made_finer(tmp_path):
+    rng = np.random.default_rng(2)
+    x = rng.uniform(0, 10, 300)
+    rows = "\n".join(f"{a},{np.sin(3 * a) + 0.2 * rng.normal()}" for a in x)
+    (tmp_path / "d.csv").write_text(f"x,y\n{rows}\n")
+    found = fitted(tmp_path, "first", formula="y ~ bs(x, 4)", family="linear")
+    check = next(check for check in found["adequacy"]["checks"] if check["name"] == "straight lines")
+    assert check["verdict"] == "fine" or "bs(x, 8)" in check["command"]
+    assert "bs(`" not in (check["command"] or "")
+
+
+def test_counts_that_vary_less_than_poisson_are_not_sent_to_a_wider_law(tmp_path):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=300)
+    y = rng.binomial(10, 1 / (1 + np.exp(-0.3 * x)))
+    (tmp_path / "d.csv").write_text("x,y\n" + "\n".join(f"{a},{b}" for a, b in zip(x, y, strict=True)))
+    checks = fitted(tmp_path, "out", formula="y ~ x", family="poisson")["adequacy"]["checks"]
+    assert checks[0]["verdict"] == "misfit"
+    assert all("negative-binomial" not in (check["command"] or "") for check in checks)
