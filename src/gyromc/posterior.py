@@ -19,7 +19,7 @@ from gyromc.checks import coverage, require
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import student_interval
+from gyromc.statistics import student_interval
 
 __all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
 
