@@ -1,4 +1,4 @@
-"""Coordinates θ = T(z) in which chains move: linear, of your own, composed, or learned from draws (T14)."""
+"""Coordinates θ = T(z) in which chains move: linear, of your own, composed, or learned from draws."""
 
 from gyromc.coordinates.learned import Learned, learn
 from gyromc.coordinates.maps import Bijection, Compose, Coordinates, Linear

@@ -1,4 +1,4 @@
-"""Coordinates learned from draws: which parameters change location and scale of others, and which margins are bent (T14).
+"""Coordinates learned from draws: which parameters change location and scale of others, and which margins are bent.
 
 Input: draws. Output: a `Learned` bijection that makes them look normal. Everything is a regression: scales by maximum likelihood
 of normal residuals, margins by a line through arcsinh of normal quantiles, so nothing is compiled and nothing is searched for.
@@ -85,7 +85,7 @@ LEARNING = LearningSettings()
 
 
 def learn(draws: Any) -> Learned:
-    """Coordinates in which draws look normal: log-scales that move and scale other parameters, and bent margins (T14).
+    """Coordinates in which draws look normal: log-scales that move and scale other parameters, and bent margins.
 
     For funnels, where the scale of some parameters is another parameter: `gm.expect` learns them itself where it sees one.
 
