@@ -232,22 +232,22 @@ def without_rights() -> Iterator[None]:
 @contextlib.contextmanager
 def empty_caches(folder: Path) -> Iterator[list[Path]]:
     """Let Numba and JAX store what they compile in new folders, and forget the loops that were compiled; returns the folders."""
-    from gyromc.engines.lanes import compiled  # a machine with a GPU may have no Numba
+    from gyromc.engines import lanes  # a machine with a GPU may have no Numba
 
-    forget = (compiled.kernel_folder.cache_clear, compiled.loop_for.cache_clear, compilation_cache.reset_cache)
-    before, jax_before = compiled.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    forget = (lanes.kernel_folder.cache_clear, lanes.loop_for.cache_clear, compilation_cache.reset_cache)
+    before, jax_before = lanes.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     shutil.rmtree(folder, ignore_errors=True)
     made = [folder / "numba", folder / "jax"]
     for path in made:
         path.mkdir(parents=True)
     for act in forget:
         act()
-    compiled.SETTINGS.CACHE_DIR = str(made[0])
+    lanes.SETTINGS.CACHE_DIR = str(made[0])
     jax.config.update("jax_compilation_cache_dir", str(made[1]))
     try:
         yield made
     finally:
-        compiled.SETTINGS.CACHE_DIR = before
+        lanes.SETTINGS.CACHE_DIR = before
         jax.config.update("jax_compilation_cache_dir", jax_before)
         for act in forget:
             act()
@@ -255,7 +255,7 @@ def empty_caches(folder: Path) -> Iterator[list[Path]]:
 
 def caches(files: Files, rng: np.random.Generator) -> bool:
     """Read-only from the start, read-only after the loops' folder was looked at, or a disk that is full."""
-    from gyromc.engines.lanes import compiled
+    from gyromc.engines import lanes
 
     kind, c = ("at the start", "later", "full")[int(rng.integers(3))], float(rng.uniform(1, 2))
     plain = plan_of(10).replace(oracle=None, scheme="euler", martingale=False, num_steps=20)
@@ -266,7 +266,7 @@ def caches(files: Files, rng: np.random.Generator) -> bool:
     with empty_caches(files.folder / "caches") as folders, without_rights(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kind != "at the start":
-            compiled.kernel_folder()
+            lanes.kernel_folder()
         if kind == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(rng.integers(1, 1000)), hard))
         else:

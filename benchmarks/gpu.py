@@ -17,8 +17,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines import pallas, scan
-from gyromc.engines.pallas.lowering import VARIABLE, Lowering, in_this_jax
-from gyromc.engines.pallas.team import Layout
+from gyromc.engines.pallas.threads import VARIABLE, Layout, Lowering, in_this_jax
 from pages import write_measured
 
 J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])

@@ -18,7 +18,7 @@ import warnings
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import limits
+from gyromc.engines import loop
 from gyromc.results import Run
 from pages import coverage_options, markdown, replace_between, save_rows
 
@@ -184,7 +184,7 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
     began = time.perf_counter()
     steps = problem.num_steps * case.finer // case.shorter
     plan = problem.plan(rotated, runs * case.chains, steps, seed).replace(step_size=problem.step_size / case.finer)
-    limits.BLOCKS = (128, 128)  # chains are judged in small groups
+    loop.BLOCKS = (128, 128)  # chains are judged in small groups
     fine = gm.run(plan, thin=case.thin, progress=False)
     coarse, bias = None, None
     if case.two_step_sizes or not problem.predictable:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import gyromc as gm
-from gyromc.engines import limits
+from gyromc.engines import loop
 from pages import markdown, replace_between, write_measured
 
 BUFFERS = 2**24
@@ -78,14 +78,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Bytes by the formula and found, of one case, in this process."""
     plan = plan_of(case)
     options = {"engine": case["engine"], "progress": False}
-    limits.BLOCKS = (case.get("blocks", 8),) * 2
+    loop.BLOCKS = (case.get("blocks", 8),) * 2
     assert gm.run(plan, **options).mean
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the most that was resident is counted from here on
     before = _resident("VmRSS")
     assert gm.run(plan, **options).mean
-    return case | {"formula_bytes": limits.run_bytes(plan), "bytes": _resident("VmHWM") - before}
+    return case | {"formula_bytes": loop.run_bytes(plan), "bytes": _resident("VmHWM") - before}
 
 
 def measured(case: dict[str, Any]) -> dict[str, Any]:

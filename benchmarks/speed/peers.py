@@ -254,8 +254,7 @@ def _limit(work: Work):
     """The `lanes` loop with its arithmetic left out: the random numbers that the work needs and nothing else."""
     from numba import njit
 
-    from gyromc.engines.lanes import Session, initial_state
-    from gyromc.engines.lanes.compiled import OPTIONS
+    from gyromc.engines.lanes import OPTIONS, Session, initial_state
     from gyromc.engines.lanes.gradients import WIDTH, draw_rows
     from gyromc.engines.lanes.kernel import LANES, draw_normals
 

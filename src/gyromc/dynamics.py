@@ -4,18 +4,31 @@ Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which ever
 one function in this module that returns `Dynamics(D, Q)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc import rotations as best
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
-__all__ = ["Dynamics", "gaul", "general", "hfhr", "nonreversible", "overdamped", "rotations"]
+__all__ = [
+    "Dynamics",
+    "equal_bias",
+    "fastest",
+    "gaul",
+    "general",
+    "hfhr",
+    "least_variance",
+    "nonreversible",
+    "overdamped",
+    "pairing",
+    "rotations",
+]
 
 
 class Dynamics(eqx.Module):
@@ -140,7 +153,8 @@ def nonreversible(J) -> Dynamics:
 
     **Arguments:**
 
-    - `J`: a skew-symmetric matrix, or `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix.
+    - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` whose Q is
+      taken.
 
     **Returns:** a `Dynamics` on θ.
 
@@ -150,7 +164,7 @@ def nonreversible(J) -> Dynamics:
     assert dyn.reversible().name == "SGNLMC, reversible"
     ```
     """
-    rotation = symmetrised(as_operator(J, "J"), -1, "J")
+    rotation = J.rotation if isinstance(J, Dynamics) else symmetrised(as_operator(J, "J"), -1, "J")
     return Dynamics(Scaled(1.0, rotation.size), rotation, "SGNLMC", augmented=False)
 
 
@@ -249,6 +263,138 @@ def general(D, Q) -> Dynamics:
     """
     diffusion = as_operator(D, "D")
     return Dynamics(diffusion, as_operator(Q, "Q", size=diffusion.size), "general")
+
+
+def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
+    """Rotate pairs of neighbouring eigenvectors of K: near the best rotation at equal bias.
+
+    A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
+    largest eigenvalue is left alone. Posterior means in slow directions gain up to λ_max/λ over D = I without a rotation.
+
+    **Arguments:**
+
+    - `K`: the target's precision, or ∇²U at its mode: a matrix, a vector for a diagonal, or a function x ↦ Kx with `dim`.
+    - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
+      out: the identity.
+    - `dim`, `count`: where K is a function, the number of parameters, and how many of the smallest eigenvalues are paired.
+
+    **Returns:** a `Dynamics` with that D.
+
+    ```python
+    import gyromc as gm
+    dyn = gm.dynamics.pairing([1.0, 1.0, 4.0])
+    assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
+    ```
+    """
+    if not callable(K) or isinstance(K, Operator):
+        return _best(K, D, "pairing", lambda P: best.paired(P).dense())
+    require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
+    require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
+    d = whole(dim, "dim", least=4)
+    count = min(whole(count, "count", least=2), d - 2) // 2 * 2
+    return Dynamics(Scaled(1.0, d), best.paired_by_products(K, d, count), "pairing", augmented=False)
+
+
+def fastest(K, D=None) -> Dynamics:
+    """The rotation with the fastest decay: every eigenvalue of (D+Q)K has the real part tr(DK)/n, the most that any Q reaches.
+
+    After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
+    `equal_bias`.
+
+    **Arguments:** `K` and `D` as in `pairing`, matrices or vectors.
+
+    **Returns:** a `Dynamics` with that D.
+
+    ```python
+    import gyromc as gm, numpy as np
+    rates = np.linalg.eigvals((np.eye(2) + gm.dynamics.fastest([1.0, 9.0]).Q) @ np.diag([1.0, 9.0])).real
+    assert np.allclose(rates, 5.0)
+    ```
+    """
+    return _best(K, D, "fastest decay", best.fastest)
+
+
+def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
+    """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
+
+    V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
+
+    **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
+
+    **Returns:** a `Dynamics` with that D.
+
+    ```python
+    import gyromc as gm
+    assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
+    ```
+    """
+    P, diffusion, kept = _read(K, D)
+    U = _directions(directions, kept)
+    U = np.concatenate([U, np.zeros((len(P) - len(U), U.shape[1]))])
+    R = np.linalg.cholesky(diffusion)
+    rate = positive(rate, "rate")
+    return _best(K, D, "least variance", lambda reduced: best.least_variance(reduced, R.T @ U, rate))
+
+
+def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
+    """The rotation with the least V of linear observables at equal step-size bias, among those that turn pairs of eigenvectors.
+
+    Every pair turns as fast as the bias allows, so all posterior means gain at once; squares gain less: see
+    `gm.predict(plan).rotations()`. With the D of `hfhr` or `gaul` each eigenvector turns with its own momentum, and only the bias
+    of θ counts.
+
+    **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
+    multiples of what it is without a rotation; at least 1.
+
+    **Returns:** a `Dynamics` with that D.
+
+    ```python
+    import gyromc as gm
+    dyn = gm.dynamics.equal_bias([1.0, 1.0, 16.0])  # the same step size and bias as without, posterior means 16 times as fast
+    assert abs(abs(dyn.Q[0, 1]) - 15**0.5) < 1e-12
+    ```
+    """
+    bias = positive(bias, "bias")
+    require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
+    P, diffusion, kept = _read(K, D)
+    d = len(P) // 2
+    Q = best.equal_bias_with_momentum(P[:d, :d], diffusion, bias) if kept.augmented else None
+    if Q is None:
+        return _best(K, D, "equal bias", lambda reduced: best.equal_bias(reduced, bias))
+    return Dynamics(kept.diffusion, Dense(Q), f"{kept.name}, equal bias", augmented=True)
+
+
+def _read(K, D) -> tuple[np.ndarray, np.ndarray, Dynamics]:
+    """The Hessian over the state, D as a matrix, and the dynamics whose D is kept."""
+    hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
+    d = len(hessian)
+    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
+    smallest = float(np.linalg.eigvalsh(hessian)[0])
+    require(
+        smallest > 0,
+        f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
+    )
+    augmented = kept.has_momentum(d, "`K`")
+    kept = Dynamics(kept.diffusion, kept.rotation, "SGLD" if D is None else kept.name, augmented)
+    return augment(hessian, augmented), kept.D, kept
+
+
+def _best(K, D, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:
+    """The dynamics with the Q that `solve` finds for D = I, carried over to D."""
+    P, diffusion, kept = _read(K, D)
+    label = name if D is None else f"{kept.name}, {name}"
+    return Dynamics(kept.diffusion, Dense(best.on_identity(P, diffusion, solve)), label, kept.augmented)
+
+
+def _directions(directions, kept: Dynamics) -> np.ndarray:
+    """Directions of θ as columns."""
+    d = kept.size // 2 if kept.augmented else kept.size
+    rows = np.atleast_2d(numbers(directions, "directions"))
+    require(
+        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
+        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
+    )
+    return rows.T
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:

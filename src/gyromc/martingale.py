@@ -124,7 +124,8 @@ def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[
     owner: list[np.ndarray] = [np.zeros(0, int)]
     if not forms:
         return directions[0], weight[0], owner[0]
-    root = _symmetric_root(doubled_sum(M, C @ C.T))
+    covariance = doubled_sum(M, C @ C.T)
+    root = symmetric_root((covariance + covariance.T) / 2)
     inverse = np.linalg.pinv(root, rcond=1e-9, hermitian=True)
     for j, form in forms.items():
         Phi = doubled_sum(M.T, np.pad(form, (0, m - len(form))))
@@ -139,8 +140,9 @@ def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[
     return np.concatenate(directions), np.concatenate(weight), np.concatenate(owner)
 
 
-def _symmetric_root(covariance: np.ndarray) -> np.ndarray:
-    values, basis = np.linalg.eigh((covariance + covariance.T) / 2)
+def symmetric_root(covariance: np.ndarray) -> np.ndarray:
+    """The symmetric root of a covariance, which may be singular."""
+    values, basis = np.linalg.eigh(covariance)
     return (basis * np.sqrt(np.maximum(values, 0.0))) @ basis.T
 
 

@@ -162,6 +162,33 @@ class Rotations(Operator):
         return not np.any(self.rates)
 
 
+class Planes(Operator):
+    """Skew: turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else; in O(nk) memory."""
+
+    basis: Float[np.ndarray, "n k"]
+    rates: Float[np.ndarray, " pairs"]
+
+    @property
+    def size(self) -> int:
+        return self.basis.shape[0]
+
+    def __call__(self, v):
+        return self.basis @ Rotations(self.rates, self.basis.shape[1])(self.basis.T @ v)
+
+    def dense(self):
+        half = (self.basis[:, 1::2] * self.rates) @ self.basis[:, ::2].T
+        return half - half.T
+
+    def cholesky(self):
+        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
+
+    def asymmetry(self, sign):
+        return (1 + sign) * float(np.abs(self.rates).max(initial=0.0)), (0, 1)
+
+    def is_zero(self):
+        return not np.any(self.rates)
+
+
 class LowRank(Operator):
     """diag(diagonal) + F diag(signs) Fᵀ, F = `factor` of n × k: symmetric, in O(nk) memory.
 

@@ -19,10 +19,11 @@ from gyromc.checks import coverage, require
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import student_interval
+from gyromc.statistics import student_interval
 
 __all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
 
+SAID = 1.05  # a gain of rotations from which on the account names it
 MOST_DRAWN = 9  # observables in one figure
 KEYS = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
 
@@ -93,6 +94,8 @@ class Account:
     - `gradients`: gradients over all the data, descents and warm-up counted.
     - `warm_up_gradients`: those before the first state that was averaged.
     - `states`: how many states of all chains were averaged.
+    - `rotation_gain`: the part of the gain over plain averages that rotated fields bring: how many times more states gradients
+      of quadratics alone would need. The median over the observables that use them.
     """
 
     method: str
@@ -110,6 +113,7 @@ class Account:
         return (
             f"{self.method}: {self.chains} chains, {self.states:,} states, {self.gradients:,} gradients "
             f"({self.warm_up_gradients:,} to warm up), {duration(self.seconds)}"
+            + (f"; of the gain, rotations {self.rotation_gain:.2g} ×" if self.rotation_gain >= SAID else "")
         )
 
 

@@ -26,7 +26,7 @@ from gyromc.plan import Plan
 from gyromc.show.numbers import plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ChainAverages, ErrorMethod, check_level, student_interval
+from gyromc.statistics import ChainAverages, ErrorMethod, check_level, student_interval
 
 if TYPE_CHECKING:
     from xarray import DataTree

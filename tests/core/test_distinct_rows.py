@@ -17,7 +17,7 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.functions import streams
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.io.planfiles import loads
-from gyromc.oracles.batches import MOST_COMPARED, distinct_rows
+from gyromc.oracles.base import MOST_COMPARED, distinct_rows
 from gyromc.oracles.moments import oracle_covariances
 from gyromc.prediction.exact.moments import exact_moments
 from support import exact

@@ -13,8 +13,8 @@ import pytest
 
 import gyromc as gm
 from gyromc import machine
-from gyromc.engines import limits, loop
-from gyromc.engines.lanes import compiled, gradients, num_threads
+from gyromc.engines import lanes, loop
+from gyromc.engines.lanes import gradients, num_threads
 from gyromc.prediction.predict import _check_size
 from support.values import in_chunks
 
@@ -31,18 +31,18 @@ print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", p
 
 AGAIN = """
 import gyromc as gm
-from gyromc.engines import limits, loop
-from gyromc.engines.lanes import compiled, gradients
+from gyromc.engines import lanes, loop
+from gyromc.engines.lanes import gradients
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
 gm.run(plan, "lanes", progress=False)
-stats = compiled.loop_for(gradients.NOTHING, False, False, False, "float32").stats
+stats = lanes.loop_for(gradients.NOTHING, False, False, False, "float32").stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
 def test_another_process_loads_the_loop_that_this_one_stored():
-    loop = compiled.loop_for(gradients.NOTHING, False, False, False, "float32")
+    loop = lanes.loop_for(gradients.NOTHING, False, False, False, "float32")
     exec(AGAIN, {})
     assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) > 0
     done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True)
@@ -63,14 +63,14 @@ import sys
 import tracemalloc
 import numpy as np
 import gyromc as gm
-from gyromc.engines import limits, loop
-from gyromc.engines.lanes import compiled, gradients
+from gyromc.engines import lanes, loop
+from gyromc.engines.lanes import gradients
 target = gm.targets.StreamedRegression(gm.data.Mapped("X.npy", "y.npy"), "logistic")
 more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.balanced([10.0, 10.0]), "martingale": True}
 plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3, step_size=0.01,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, **more)
 gm.run(plan, "lanes", progress=False)
-stats = compiled.loop_for(gradients.MAPPED, False, True, False, "float32_float32_bool").stats
+stats = lanes.loop_for(gradients.MAPPED, False, True, False, "float32_float32_bool").stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
@@ -93,17 +93,15 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
 @pytest.mark.parametrize("later", [False, True])
 def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs, martingale, later):
     """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
-    loop = compiled.loop_for(part, pairs, martingale, later, "float32").py_func
+    loop = lanes.loop_for(part, pairs, martingale, later, "float32").py_func
     values = [cell.cell_contents for cell in loop.__closure__]
-    assert compiled.STAMP in values
+    assert lanes.STAMP in values
     assert all(type(value) is int for value in values)
 
 
 def test_single_and_double_precision_are_stored_in_files_of_their_own():
     """Two processes that add to one file at once can store the one under the name of the other."""
-    single, double = (
-        compiled.loop_for(gradients.NOTHING, False, False, False, name) for name in ("float32", "float64")
-    )
+    single, double = (lanes.loop_for(gradients.NOTHING, False, False, False, name) for name in ("float32", "float64"))
     assert single.py_func.__qualname__ != double.py_func.__qualname__
 
 
@@ -139,21 +137,21 @@ def test_engines_run_where_nothing_can_be_written(tmp_path):
 @pytest.fixture
 def base(tmp_path, monkeypatch):
     """A fresh place for the cache."""
-    monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path / "base"))
-    compiled.kernel_folder.cache_clear()
+    monkeypatch.setattr(lanes.numba.config, "CACHE_DIR", str(tmp_path / "base"))
+    lanes.kernel_folder.cache_clear()
     yield tmp_path / "base"
-    compiled.kernel_folder.cache_clear()
+    lanes.kernel_folder.cache_clear()
 
 
 def test_kernels_are_stored_in_a_folder_of_the_user_alone(base):
-    folder = compiled.kernel_folder()
+    folder = lanes.kernel_folder()
     assert folder is not None
     assert Path(folder).parent == base
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
-    loop = compiled.stored(lambda x: x + 1)
+    loop = lanes.stored(lambda x: x + 1)
     assert loop(1) == 2
     assert list(Path(folder).rglob("*.nbi"))
-    assert str(base) == compiled.numba.config.CACHE_DIR
+    assert str(base) == lanes.numba.config.CACHE_DIR
 
 
 @pytest.mark.parametrize("fault", ["open", "link", "parent", "foreign"])
@@ -172,8 +170,8 @@ def test_kernels_are_not_stored_where_others_can_write(base, fault, monkeypatch)
     if fault == "foreign":
         monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     with pytest.warns(gm.GyromcWarning, match="others can write"):
-        assert compiled.kernel_folder() is None
-    assert compiled.stored(lambda x: x + 1)(1) == 2
+        assert lanes.kernel_folder() is None
+    assert lanes.stored(lambda x: x + 1)(1) == 2
     assert not list(base.rglob("*.nbi"))
 
 
@@ -308,6 +306,6 @@ def test_draws_are_in_memory_twice_at_most(monkeypatch):
     ((peak, size),) = peaks
     assert size == run.draws.nbytes
     assert peak < 1.1 * size  # besides what was kept
-    monkeypatch.setattr(limits, "free_memory", lambda: int(2.4 * size))
+    monkeypatch.setattr(loop, "free_memory", lambda: int(2.4 * size))
     with pytest.raises(gm.InvalidInput, match=r"twice at the end, does not fit .* Pass `thin=2` or more"):
         gm.run(plan, "lanes", progress=False, thin=1)

@@ -9,7 +9,7 @@ import gyromc as gm
 from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
-from gyromc.engines.lanes.mapped import fits_in_place
+from gyromc.engines.lanes.gradients import fits_in_place
 from gyromc.targets.streamed import FAMILIES, StreamedRegression
 from support.values import chunks_of
 
@@ -95,7 +95,7 @@ def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_p
     )  # fmt: skip
     assert program.compile_program(plan, 1e8, None).part == gradients.IN_PLACE
     found = averages(target, oracle)
-    monkeypatch.setattr("gyromc.engines.lanes.mapped.fits_in_place", lambda source, width: False)
+    monkeypatch.setattr("gyromc.engines.lanes.gradients.fits_in_place", lambda source, width: False)
     assert program.compile_program(plan, 1e8, None).part == gradients.MAPPED
     assert np.array_equal(averages(target, oracle), found)
 

@@ -17,11 +17,10 @@ from jax.sharding import PartitionSpec as P
 
 import gyromc as gm
 from gyromc.engines import choose, lanes, pallas
-from gyromc.engines.meshes import ChainMesh, read_mesh
+from gyromc.engines.meshes import ChainMesh, Slices, read_mesh
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.sharding import Parts, by_part, normal, require_shared, shared
 from gyromc.engines.scan.sharding import on_devices as on_devices_of
-from gyromc.engines.slices import Slices
 from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 

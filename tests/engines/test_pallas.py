@@ -10,10 +10,9 @@ import pytest
 import gyromc as gm
 from gyromc.engines import pallas, scan
 from gyromc.engines.pallas import kernel, unrolled
-from gyromc.engines.pallas import team as philox
-from gyromc.engines.pallas.lowering import Lowering, choose
+from gyromc.engines.pallas import threads as philox
 from gyromc.engines.pallas.recipe import make_recipe
-from gyromc.engines.pallas.team import Layout
+from gyromc.engines.pallas.threads import Layout, Lowering
 from gyromc.paper.catalogue import CATALOGUE
 from support import exact
 from support.kernels import ON_GPU, advanced, block, reference_step, same
@@ -287,7 +286,7 @@ def test_numbers_do_not_depend_on_blocks_or_chunks():
     assert same(whole, advanced(plan, chunks=[1, 12, 0, 7]))
     layout = pallas.default_layout(plan, 1)
     if ON_GPU:
-        layout = Layout(128, 4, lowering=Lowering.MOSAIC) if choose() is Lowering.MOSAIC else Layout(64, 2)
+        layout = Layout(128, 4, lowering=Lowering.MOSAIC) if choose_lowering() is Lowering.MOSAIC else Layout(64, 2)
     other = advanced(plan, layout=layout)
     assert np.allclose(whole.z, other.z, atol=2e-6)
     assert np.allclose(whole.sums, other.sums, atol=2e-5)

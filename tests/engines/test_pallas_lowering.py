@@ -12,9 +12,8 @@ import pytest
 
 import gyromc as gm
 from gyromc.engines import pallas
-from gyromc.engines.pallas import kernel, lowering
-from gyromc.engines.pallas.lowering import Lowering
-from gyromc.engines.pallas.team import Layout
+from gyromc.engines.pallas import kernel, threads
+from gyromc.engines.pallas.threads import Layout, Lowering
 from support.kernels import ON_GPU
 
 T, D, O, H = gm.targets, gm.dynamics, gm.oracles, gm.observables
@@ -36,26 +35,26 @@ def plan(num_chains=200, num_steps=10, **changes):
 
 
 def test_the_default_is_triton_while_jax_has_it(monkeypatch):
-    monkeypatch.delenv(lowering.VARIABLE, raising=False)
-    assert lowering.choose() is Lowering.TRITON
-    assert lowering.choose("mosaic") is Lowering.MOSAIC
-    monkeypatch.setenv(lowering.VARIABLE, "mosaic")
-    assert lowering.choose() is Lowering.MOSAIC
-    assert lowering.choose(Lowering.TRITON) is Lowering.TRITON
-    monkeypatch.setenv(lowering.VARIABLE, "cuda")
+    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    assert threads.choose_lowering() is Lowering.TRITON
+    assert threads.choose_lowering("mosaic") is Lowering.MOSAIC
+    monkeypatch.setenv(threads.VARIABLE, "mosaic")
+    assert threads.choose_lowering() is Lowering.MOSAIC
+    assert threads.choose_lowering(Lowering.TRITON) is Lowering.TRITON
+    monkeypatch.setenv(threads.VARIABLE, "cuda")
     with pytest.raises(gm.InvalidInput, match=r"GYROMC_PALLAS_LOWERING` must be one of triton, mosaic: got 'cuda'"):
-        lowering.choose()
+        threads.choose_lowering()
 
 
 def test_without_triton_mosaic_is_used_and_said_once(monkeypatch):
-    monkeypatch.delenv(lowering.VARIABLE, raising=False)
-    monkeypatch.setattr(lowering, "in_this_jax", lambda which: which is Lowering.MOSAIC)
-    lowering._say_once.cache_clear()
+    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    monkeypatch.setattr(threads, "in_this_jax", lambda which: which is Lowering.MOSAIC)
+    threads._say_once.cache_clear()
     with pytest.warns(gm.GyromcWarning, match="has no Triton lowering of Pallas"):
-        assert lowering.choose() is Lowering.MOSAIC
+        assert threads.choose_lowering() is Lowering.MOSAIC
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert lowering.choose() is Lowering.MOSAIC
+        assert threads.choose_lowering() is Lowering.MOSAIC
     layout = pallas.default_layout(plan(), 2)
     assert (layout.lowering, layout.chains, layout.warps) == (Lowering.MOSAIC, 64, 4)
 
@@ -72,13 +71,13 @@ def test_an_old_gpu_is_refused_with_the_reason(monkeypatch, capability, asked, r
         compute_capability = capability
 
     monkeypatch.setattr(jax, "devices", lambda *_: [Device()])
-    found = lowering.why_none(asked)
+    found = threads.why_no_lowering(asked)
     assert found is None if reason is None else reason in found
 
 
 def test_a_jax_without_the_lowering_is_named(monkeypatch):
-    monkeypatch.setattr(lowering, "in_this_jax", lambda which: False)
-    assert lowering.why_none("triton") == f"JAX {jax.__version__} has no Pallas lowering `triton`"
+    monkeypatch.setattr(threads, "in_this_jax", lambda which: False)
+    assert threads.why_no_lowering("triton") == f"JAX {jax.__version__} has no Pallas lowering `triton`"
 
 
 def test_a_block_of_mosaic_is_a_warpgroup():

@@ -13,8 +13,8 @@ import gyromc as gm
 from gyromc.engines import pallas
 from gyromc.engines.pallas import kernel, recipe
 from gyromc.engines.pallas import recipe as rows
-from gyromc.engines.pallas import team as philox
-from gyromc.engines.pallas.team import Team
+from gyromc.engines.pallas import threads as philox
+from gyromc.engines.pallas.threads import Team
 from gyromc.martingale import martingale
 from support import exact, recursion
 from support.kernels import ON_GPU, advanced, block, normals, reference_step, same

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import draws_bytes, limits
+from gyromc.engines import draws_bytes, loop
 from gyromc.engines.base import two_sum
 from gyromc.results import Cause
 from support import exact
@@ -276,7 +276,7 @@ def test_draws_say_what_they_take(plan, capsys, monkeypatch, engine):
     assert size == 25 * 50 * 2 * 4
     gm.run(plan, thin=4, engine=engine)
     assert "keeping" not in capsys.readouterr().err  # too small to say
-    monkeypatch.setattr(limits, "WORTH_SAYING", size)
+    monkeypatch.setattr(loop, "WORTH_SAYING", size)
     gm.run(plan, thin=4, engine=engine)
     assert "keeping 25 draws × 50 chains × 2 parameters (float32): 0 MiB" in capsys.readouterr().err
     gm.run(plan, thin=4, engine=engine, progress=False)

@@ -12,9 +12,9 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.estimation import bias as biases
-from gyromc.estimation import diagnostics
-from gyromc.estimation.diagnostics import grows, heavy_tailed, relaxation_times
-from gyromc.statistics.errors import ErrorMethod, monte_carlo_error
+from gyromc.estimation import estimate as estimation
+from gyromc.estimation.estimate import grows, heavy_tailed, relaxation_times
+from gyromc.statistics import ErrorMethod, monte_carlo_error
 from support.values import J1, on_cosine
 
 
@@ -148,8 +148,6 @@ def test_step_sizes_is_the_old_name_of_a_second_step_size(banana, monkeypatch):
     with pytest.warns(DeprecationWarning, match="second_step_size=True"):
         old = gm.estimate(banana, bias="step sizes")
     assert old["x"].bias == gm.estimate(banana, bias="predict", second_step_size=True)["x"].bias
-    with pytest.warns(DeprecationWarning, match="`notes` is now called `warnings`"):
-        assert old.notes == []
 
 
 COUNTS = (1, 2, 5, 19, 20, 64, 65)
@@ -525,7 +523,32 @@ def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said(monkeypatch
     )
     run = gm.run(network)
     monkeypatch.setattr(biases, "predict", lambda *given, **named: pytest.fail("predicted"))
-    monkeypatch.setattr(diagnostics, "_directions", lambda *given: pytest.fail("looked at the tails"))
+    monkeypatch.setattr(estimation, "_directions", lambda *given: pytest.fail("looked at the tails"))
     found = silenced(run)
     assert found["out"].bias is None
     assert [re.search(r"here 513", hint) is not None for hint in found.hints] == [True, True]
+
+
+def test_kept_draws_are_sharpened_where_there_are_enough_chains():
+    """On a Gaussian x² is 1 plus a zero-mean function: the regression finds 1 exactly, whatever bias the draws have."""
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 4.0]),
+        dynamics=gm.dynamics.overdamped(2),
+        observables={"x²": gm.observables.square([1.0, 0.0])},
+        step_size=0.05,
+        num_steps=400,
+        num_chains=32,
+        burn_in=100,
+    )
+    run = gm.run(plan, thin=20)
+    found = gm.estimate(run)
+    sharp = found["x²"].sharpened
+    assert abs(sharp.mean - 1) < 1e-6
+    assert sharp.gain > 1000
+    assert sharp is found.sharpened["x²"]
+    assert abs(found["x²"].mean - 1) > 10 * abs(sharp.mean - 1)
+    assert found.to_dict()["observables"]["x²"]["sharpened"]["mean"] == sharp.mean
+    assert "this error does not contain the rest" in str(found)
+    assert gm.estimate(gm.run(plan))["x²"].sharpened is None
+    few = gm.estimate(gm.run(plan.replace(num_chains=4, num_steps=8000), thin=20))
+    assert few["x²"].sharpened is None

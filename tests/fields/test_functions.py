@@ -91,3 +91,23 @@ def test_few_parameters_get_all_fields_and_many_the_pairs_that_depend_on_each_ot
 def test_very_many_parameters_get_few_fields_or_none(dim, functions):
     theta = np.random.default_rng(2).normal(size=(50, dim))
     assert choose_fields(theta, theta).count == functions
+
+
+def test_without_rotations_all_fields_are_gradients():
+    """Every column is Δφ - ∇φ·∇U with φ linear, quadratic or a product of three levelled coordinates."""
+    rng = np.random.default_rng(3)
+    theta, gradient = rng.normal(size=(400, 3)), rng.normal(size=(400, 3))
+    fields = choose_fields(theta, gradient, settings=FieldSettings(rotations=False))
+    assert fields.sizes == {FieldGroup.CONSTANT: 3, FieldGroup.POTENTIAL: 9, FieldGroup.QUADRATIC: 19}
+    bounded = lambda z: z / jnp.sqrt(1 + (z / FieldSettings.bound) ** 2)
+
+    def potentials(z):
+        w = bounded(z)
+        quadratic = [z[a] * z[b] for a, b in fields.pairs.T]
+        return jnp.stack([*z, *quadratic, *(w[a] * w[c] * w[b] for a, c, b in fields.triples.T)])
+
+    with jax.enable_x64(True):
+        for t, g in zip(theta[:5], gradient[:5], strict=True):
+            z, s = jnp.asarray((t - fields.center) / fields.scale), -g * fields.scale
+            wanted = jax.jacfwd(potentials)(z) @ s + jnp.trace(jax.hessian(potentials)(z), axis1=1, axis2=2)
+            np.testing.assert_allclose(fields(t[None], g[None])[0], wanted, atol=1e-10)

@@ -1,11 +1,14 @@
 """Which step sizes are stable: mini-batches of any size, and targets whose curvature is not that of the mode."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import optimize
 
 import gyromc as gm
+from gyromc.prediction import stability as stability_module
 from gyromc.prediction.answers import Kind
 from gyromc.prediction.assumptions import verdicts
 from gyromc.prediction.exact.moments import exact_moments
@@ -76,7 +79,8 @@ def test_mini_batches_count_at_any_size():
 
 
 def test_noise_that_is_not_counted_is_named(monkeypatch):
-    monkeypatch.setattr("gyromc.prediction.stability.MOST_PRODUCTS", 1000)
+    few = dataclasses.replace(stability_module.SETTINGS, most_products=1000)
+    monkeypatch.setattr(stability_module, "SETTINGS", few)
     plan = plan_of(regression(60, 30), oracle=gm.oracles.Minibatch(2))
     found = stability(plan)
     assert found.how is Linearisation.WITHOUT_NOISE

@@ -11,10 +11,10 @@ import pytest
 import gyromc as gm
 from gyromc import martingale as module
 from gyromc.dynamics import augment
-from gyromc.engines import limits
+from gyromc.engines import loop
 from gyromc.martingale import martingale
 from gyromc.prediction.answers import Answer
-from gyromc.statistics.errors import ChainAverages, ErrorMethod
+from gyromc.statistics import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
 from support.values import in_chunks
 
@@ -270,7 +270,7 @@ def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_onl
         num_chains=800,
         burn_in=50,
     )
-    monkeypatch.setattr(limits, "BLOCKS", (128, 128))
+    monkeypatch.setattr(loop, "BLOCKS", (128, 128))
     for name, row in gm.run(plan, "lanes").items():
         truth = np.std(row.averages, ddof=1)
         error = {size: np.sqrt(np.mean([g.std_error**2 for g in groups_of(row, size)]) * size) for size in (4, 20)}

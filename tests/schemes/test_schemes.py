@@ -3,6 +3,7 @@
 import pickle
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import linalg
@@ -92,6 +93,80 @@ def test_lm_ab2_is_of_second_order(eta):
     assert abs(order - 2) < 0.15
 
 
+TURNED = np.linalg.qr(np.arange(9.0).reshape(3, 3) + np.eye(3))[0]
+DYNAMICS |= {
+    "dense gaul": gm.dynamics.gaul((TURNED * [0.5, 1.0, 1.8]) @ TURNED.T, 1.0, 2.0),
+    "scalar gaul": gm.dynamics.gaul(1.3 * np.eye(3), 0.7, 1.0),
+}
+
+
+@pytest.mark.parametrize("dynamics", ["gaul", "dense gaul", "scalar gaul", "hfhr"])
+@pytest.mark.parametrize("eta", [0.05, 0.3])
+def test_the_splitting_of_gaul_has_an_exact_covariance(dynamics, eta):
+    found = stationary_covariance(plan_of("gaul_splitting", dynamics, step_size=eta))
+    np.testing.assert_allclose(found, np.linalg.inv(K), atol=1e-10)
+
+
+def test_the_splitting_of_gaul_with_one_is_that_of_hfhr():
+    """The laws agree though the states differ: r is recorded after the O-step in both."""
+    both = [plan_of(scheme, "hfhr").step_matrices for scheme in ("gaul_splitting", "hfhr_splitting")]
+    for name in "ABC":
+        np.testing.assert_allclose(*(getattr(step, name) for step in both), atol=1e-6)
+
+
+def response_error(plan, wave, observed):
+    """d/dβ of E cos(m·θ) at β = 0 under a linear scheme on U = ½θᵀKθ + β cos(k·θ), minus the target's own: exactly.
+
+    The perturbation moves y by bβ sin(k·θ) in every step, and an n-th step later cos(m·θ) is, given y, e^{-v/2} cos(a·y) with
+    a = (Mᵀ)ⁿm and v the variance of the noise since. All are Gaussian without it, so each mean is an exponential.
+    """
+    step, d = plan.step_matrices, plan.dim
+    M, noise = step.transition(augment(K, plan.augmented)), step.C @ step.C.T
+    X = linalg.solve_discrete_lyapunov(M, noise)
+    k, a = np.zeros((2, len(M)))
+    k[:d], a[:d] = wave, observed
+    across, b, total, v = M @ X @ k, -step.B[:, :d] @ wave, 0.0, 0.0
+    while np.max(np.abs(a)) > 1e-15:
+        size, shared = a @ X @ a + k @ X @ k, 2 * a @ across
+        total -= a @ b * (np.exp(-(size - shared) / 2) - np.exp(-(size + shared) / 2)) / 2 * np.exp(-v / 2)
+        v, a = v + a @ noise @ a, M.T @ a
+    S = np.linalg.inv(K)
+    size, shared = observed @ S @ observed + wave @ S @ wave, 2 * observed @ S @ wave
+    own = np.exp(-size / 2) - (np.exp(-(size - shared) / 2) + np.exp(-(size + shared) / 2)) / 2
+    return total - own
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dynamics", "order"),
+    [
+        ("euler", "general", 1),
+        ("leimkuhler_matthews", "reversible", 2),
+        ("lm_ab2", "general", 2),
+        ("lm_ab2", "gaul", 2),
+        ("hfhr_splitting", "hfhr", 2),
+        ("gaul_splitting", "gaul", 2),
+        ("gaul_splitting", "dense gaul", 2),
+    ],
+)
+def test_the_order_away_from_gaussians(scheme, dynamics, order):
+    wave, observed = np.array([1.0, 0.7, -0.4]), np.array([1.0, 0.3, 0.2])
+    errors = [response_error(plan_of(scheme, dynamics, step_size=eta), wave, observed) for eta in (0.02, 0.01)]
+    assert abs(np.log2(errors[0] / errors[1]) - order) < 0.15
+    assert gm.schemes.find(scheme).order == order
+
+
+def test_leimkuhler_matthews_with_a_rotation_would_be_of_first_order():
+    """Why `leimkuhler_matthews` refuses Q ≠ 0: its step with the whole drift, built here, has order 1."""
+
+    def step(dynamics, y, gradient, xi, eta):
+        n, w = dynamics.size, 0.5 * jnp.sqrt(2 * eta) * dynamics.noise(xi)
+        return jnp.concatenate([y[:n] + y[n:] + w - eta * dynamics.drift(gradient), w])
+
+    naive = gm.schemes.Scheme("naive", step, linear=True, memory=1)
+    off = [stationary_covariance(plan_of(naive, "general", step_size=eta)) - np.linalg.inv(K) for eta in (0.02, 0.01)]
+    assert abs(np.log2(np.abs(off[0]).max() / np.abs(off[1]).max()) - 1) < 0.15
+
+
 @pytest.mark.parametrize(
     ("scheme", "dynamics", "message"),
     [
@@ -100,6 +175,8 @@ def test_lm_ab2_is_of_second_order(eta):
         ("hfhr_splitting", "general", "needs a momentum"),
         ("hfhr_splitting", "gaul", "D = diag"),
         ("hfhr_splitting", "general on (θ, r)", "`gyromc.dynamics.hfhr`"),
+        ("gaul_splitting", "general on (θ, r)", "`gyromc.dynamics.gaul`"),
+        ("gaul_splitting", "reversible", "`gyromc.dynamics.gaul`"),
         (gm.schemes.balanced([1.0, 2.0]), "general", "`S` acts on 2 numbers"),
     ],
 )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from gyromc.statistics import variances
-from gyromc.statistics.errors import SHORT, ChainAverages, ErrorMethod, choose, monte_carlo_error
+from gyromc import statistics
+from gyromc.statistics import SETTINGS, ChainAverages, ErrorMethod, choose, monte_carlo_error
 
 
 def damped(rate, turn, time, num_blocks, chains, seed, per_block=12):
@@ -39,17 +39,17 @@ def test_lugsail_finds_the_variance_whatever_the_sign_of_correlations(turn, time
 
     Batch means without the lugsail are 9 % too small on the first of them."""
     blocks = damped(1.0, turn, time, 96, 1000, seed=1)
-    found = variances.lugsail_variance(blocks, batch=6)
+    found = statistics.lugsail_variance(blocks, batch=6)
     within = 4 * math.sqrt(2 / found.dof) + 0.01
     assert within < 0.062
     assert found.variance == pytest.approx(exact_variance(1.0, turn, time, 96 * 12), rel=within)
-    assert variances.lugsail_variance(blocks).variance == pytest.approx(found.variance, rel=within)
+    assert statistics.lugsail_variance(blocks).variance == pytest.approx(found.variance, rel=within)
 
 
 def test_degrees_of_freedom_are_those_of_the_estimate():
     """For independent blocks the variance of the estimate over its squared mean is 2/dof: 4000 chains, 5 standard errors."""
     blocks = np.random.default_rng(2).standard_normal((4000, 96))
-    found = [variances.lugsail_variance(row[None], batch=6) for row in blocks]
+    found = [statistics.lugsail_variance(row[None], batch=6) for row in blocks]
     values = np.array([one.variance for one in found])
     assert np.mean(values) * 96 == pytest.approx(1.0, abs=5 * values.std() * 96 / math.sqrt(4000))
     assert 2 * np.mean(values) ** 2 / np.var(values) == pytest.approx(found[0].dof, rel=0.15)
@@ -58,14 +58,14 @@ def test_degrees_of_freedom_are_those_of_the_estimate():
 @pytest.mark.parametrize(("rate", "turn"), [(1.0, 0.0), (0.25, 0.0), (0.5, 2.0)])
 def test_relaxation_times_are_found_also_for_oscillations(rate, turn):
     blocks = damped(rate, turn, 50.0, 128, 64, seed=3)
-    assert variances.relaxation_blocks(blocks) * 50 / 128 == pytest.approx(1 / rate, rel=0.25)
-    assert variances.relaxation_blocks(np.random.default_rng(4).standard_normal((64, 128))) == 0
+    assert statistics.relaxation_blocks(blocks) * 50 / 128 == pytest.approx(1 / rate, rel=0.25)
+    assert statistics.relaxation_blocks(np.random.default_rng(4).standard_normal((64, 128))) == 0
 
 
 def test_batches_are_twenty_relaxation_times_within_limits():
-    assert variances.lugsail_batch(96, 0.0) == 6
-    assert variances.lugsail_batch(96, 0.45) == 9
-    assert variances.lugsail_batch(96, 5.0) == 12
+    assert statistics.lugsail_batch(96, 0.0) == 6
+    assert statistics.lugsail_batch(96, 0.45) == 9
+    assert statistics.lugsail_batch(96, 5.0) == 12
 
 
 def test_a_schedule_has_blocks_of_unequal_time():
@@ -74,17 +74,17 @@ def test_a_schedule_has_blocks_of_unequal_time():
     t, n = np.geomspace(1.0, 0.1, 40), np.ones(40)
     blocks = rng.standard_normal((4000, 40)) * np.sqrt(3.0 / t)
     for weights, exact in ((t, 3.0 / t.sum()), (n, 3.0 * np.sum(n**2 / t) / n.sum() ** 2)):
-        found = variances.scheduled_variance(blocks, t, weights)
+        found = statistics.scheduled_variance(blocks, t, weights)
         assert found.variance == pytest.approx(exact, rel=0.05)
 
 
 def test_r_hat_sees_chains_that_stay_apart():
     blocks = np.random.default_rng(6).standard_normal((8, 96))
-    assert variances.split_r_hat(blocks) < 1.02
-    assert variances.disagreement(blocks) > 0.001
+    assert statistics.split_r_hat(blocks) < 1.02
+    assert statistics.disagreement(blocks) > 0.001
     apart = blocks + 2 * np.arange(8)[:, None]
-    assert variances.split_r_hat(apart) > 2
-    assert variances.disagreement(apart) < 1e-6
+    assert statistics.split_r_hat(apart) > 2
+    assert statistics.disagreement(apart) < 1e-6
     assert choose(ChainAverages(apart.mean(axis=1), apart))[0] == "replicate chains"
     assert choose(ChainAverages(blocks.mean(axis=1), blocks)) == (
         "lugsail batch means",
@@ -194,8 +194,8 @@ def test_one_short_chain_is_found_short():
     """One chain of 20 relaxation times: always on x, mostly on x², which relaxes twice as fast."""
     rng = np.random.default_rng(14)
     chains = [relaxing(1, 20.0, 128, rng) for _ in range(200)]
-    assert np.mean([averaged(x, 128).length < SHORT for x in chains]) > 0.98
-    assert np.mean([averaged(x**2, 128).length < SHORT for x in chains]) > 0.75
+    assert np.mean([averaged(x, 128).length < SETTINGS.short for x in chains]) > 0.98
+    assert np.mean([averaged(x**2, 128).length < SETTINGS.short for x in chains]) > 0.75
 
 
 def student_squares(dof, chains, steps, rng, eta=0.05):

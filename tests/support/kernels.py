@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.engines import pallas
-from gyromc.engines.pallas import team as philox
-from gyromc.engines.pallas.team import Layout
+from gyromc.engines.pallas import threads as philox
+from gyromc.engines.pallas.threads import Layout
 from gyromc.oracles import Batch, Gaussian
 
 ON_GPU = jax.default_backend() == "gpu"

@@ -38,6 +38,7 @@ LAYERS = [
     Part("evaluation", "evaluating a function over many rows in chunks; which entries of a vector it reads"),
     Part("data", "rows of data on disk: CSV, mapped files, Parquet, batches; passes over them"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
+    Part("rotations", "rotations Q that are best in a stated sense", "T4"),
     Part("dynamics", "samplers as values (D, Q)", "E1, E5"),
     Part("targets", "U(θ): densities, separable potentials, regressions"),
     Part("observables", "h(θ): ridge functions ρ(aᵀθ) by name, and any function"),

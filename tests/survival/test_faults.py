@@ -11,7 +11,7 @@ import damages
 import faults
 import gyromc as gm
 import pairs
-from gyromc.engines.lanes import compiled
+from gyromc.engines import lanes
 from gyromc.io import checkpoints as module
 
 
@@ -31,17 +31,17 @@ def test_a_loop_is_used_whether_or_not_it_can_be_stored(tmp_path, monkeypatch):
     """The disk is full when a compiled loop is stored, or the file that is read back is damaged."""
     function = lambda x: x + 1
     with damages.empty_caches(tmp_path / "caches"):
-        loop = compiled.stored(function)
+        loop = lanes.stored(function)
         save = loop._cache._cache_file.save
         monkeypatch.setattr(loop._cache._cache_file, "save", lambda *_: save("no directory", "is", "full"))
         with pytest.warns(gm.GyromcWarning, match=r"not stored in .*: it cannot be written"):
             assert loop(1) == 2
-        assert compiled.stored(function)(1) == 2  # stored this time
+        assert lanes.stored(function)(1) == 2  # stored this time
         for path in (tmp_path / "caches").rglob("*.nbi"):
             path.write_bytes(path.read_bytes()[:-20])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert compiled.stored(function)(1) == 2
+            assert lanes.stored(function)(1) == 2
         assert "a file there cannot be read" in str(caught[0].message)
 
 

@@ -14,7 +14,7 @@ from damages import digest
 from gyromc.data import Batches, Mapped, Parquet, Sequenced
 from gyromc.data.source import PRINT_BLOCKS, PRINT_BYTES
 from gyromc.engines import loop
-from gyromc.engines.scan.feeding import is_fed
+from gyromc.engines.scan.layout import is_fed
 from gyromc.targets import streamed
 from gyromc.targets.streamed import StreamedRegression
 from support import survivors

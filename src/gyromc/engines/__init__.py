@@ -6,7 +6,6 @@ Numba) and `pallas` (GPU).
 """
 
 from gyromc.engines.choice import ENGINES, choose
-from gyromc.engines.limits import draws_bytes
-from gyromc.engines.loop import run
+from gyromc.engines.loop import draws_bytes, run
 
 __all__ = ["ENGINES", "choose", "draws_bytes", "run"]

@@ -1,7 +1,8 @@
 """run: compute the averages of a plan with one of the engines.
 
 The input is a `Plan`, the output a `Run`. An engine only moves all chains by a number of steps; everything around that is the
-same for every engine and is here: chunks, progress, Ctrl-C, kept draws, failures, continuation.
+same for every engine and is here: what a run takes in memory and time, chunks, progress, Ctrl-C, kept draws, failures,
+continuation.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ import numpy as np
 
 from gyromc import processes
 from gyromc.checks import one_of, positive, require, shown, whole
-from gyromc.engines import limits
 from gyromc.engines.base import batch_length, check_state
 from gyromc.engines.choice import ENGINES, choose
 from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
+from gyromc.machine import free_memory, require_memory
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
 from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
@@ -32,6 +33,86 @@ from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
+
+WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
+STEPS_A_SECOND = 10**9  # of all chains together, at best: a large GPU
+MOST_CHAIN_STEPS = 10**17  # three years at that pace
+FEW_CHAINS = 64  # with more chains than this, errors come from the variation between chains
+BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
+
+
+def kept_blocks(plan: Plan) -> int:
+    """How many block averages of each chain are kept, at most, from which the error of single chains is computed."""
+    return BLOCKS[plan.num_chains > FEW_CHAINS]
+
+
+def least_seconds(plan: Plan, done: int = 0) -> float:
+    """The seconds that the steps after the first `done` take at least."""
+    return plan.num_chains * (plan.num_steps + plan.burn_in - done) / STEPS_A_SECOND
+
+
+def check_length(plan: Plan) -> None:
+    """Raise `InvalidInput` for a run that would take years."""
+    steps = plan.num_steps + plan.burn_in
+    require(
+        plan.num_chains * steps <= MOST_CHAIN_STEPS,
+        f"{plan.num_chains} chains × {steps} steps would take {least_seconds(plan) / (365.25 * 86400):,.1f} years at "
+        f"{STEPS_A_SECOND:.0e} steps a second. Pass a smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a "
+        "run.",
+    )
+
+
+def check_memory(plan: Plan) -> None:
+    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
+    require_memory(
+        run_bytes(plan),
+        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
+        "Take fewer chains; several runs with different seeds can be averaged.",
+    )
+
+
+def run_bytes(plan: Plan) -> int:
+    """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
+
+    For each chain: its state at the start, in the engine, at the end and in the making, and with a martingale as much again for
+    the noise and the gradients that it is made of; anchors in six copies; sums in two parts in four copies; blocks, as they are
+    copied when averages are read; random numbers and marks of failure.
+    """
+    numbers = (8 if plan.martingale else 4) * plan.state_size + 6 * plan.oracle.memory(plan.dim)
+    sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(kept_blocks(plan), plan.num_steps))
+    return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 160)
+
+
+def draws_bytes(plan: Plan, thin: int) -> int:
+    """The bytes that every `thin`-th state of every chain takes."""
+    return num_draws(plan, thin) * row_bytes(plan)
+
+
+def announce(plan: Plan, thin: int, quiet: bool) -> None:
+    """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
+    size, free = draws_bytes(plan, thin), free_memory()
+    text = (
+        f"{num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
+        f"{size / 2**20:.0f} MiB"
+    )
+    require(
+        2 * size + run_bytes(plan) < 0.8 * free,  # twice at the end, when they are put together
+        f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
+        f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains.",
+    )
+    if size >= WORTH_SAYING and not quiet:
+        say(f"keeping {text}")
+
+
+def num_draws(plan: Plan, thin: int) -> int:
+    """How many states of each chain are kept."""
+    return -(-plan.num_steps // thin)
+
+
+def row_bytes(plan: Plan) -> int:
+    """One state of every chain."""
+    return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
+
 
 if TYPE_CHECKING:
     from gyromc.engines.multiprocess import SharedCheckpoints
@@ -111,18 +192,18 @@ def run(
     ```
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
-    limits.check_length(plan)
+    check_length(plan)
     require(
         checkpoint is not None or (every, keep) == ("60s", 3),
         "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
     )
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
     if processes.count() > 1:
-        _together().require_same(plan, options)
+        _multiprocess().require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, _together().SharedCheckpoints(*stored, ended) as checkpoints:
+    with delayed() as ended, _multiprocess().SharedCheckpoints(*stored, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -135,9 +216,9 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
     choose(plan, options.engine, options.mesh)
-    limits.check_length(plan)
+    check_length(plan)
     if processes.count() > 1:
-        _together().require_same(plan, options, before.state.step)
+        _multiprocess().require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
 
 
@@ -149,7 +230,7 @@ def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh
         progress is None or isinstance(progress, bool) or callable(progress),
         f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
-    limits.check_memory(plan)
+    check_memory(plan)
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
@@ -171,16 +252,14 @@ def _execute(
     _require_unchanged(plan)
     began = time.perf_counter()
     if processes.count() > 1:
-        plan = _together().same_start(plan)
+        plan = _multiprocess().same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
-    least = limits.least_seconds(plan, before.state.step if before else 0)
+    least = least_seconds(plan, before.state.step if before else 0)
     if least > SETTINGS.worth_saying and options.progress is not False:
-        say(
-            f"this takes at least {duration(least)}: {limits.STEPS_A_SECOND:.0e} steps a second are the most that is reached"
-        )
+        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
-        limits.announce(plan, options.thin, quiet=options.progress is False)
+        announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -234,7 +313,7 @@ def _warn(run: Run, options: RunOptions) -> None:
         warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
 
 
-def _together() -> Any:
+def _multiprocess() -> Any:
     """What several processes must do alike, and checkpoints: imported when a run has either."""
     from gyromc.engines import multiprocess
 
@@ -243,7 +322,7 @@ def _together() -> Any:
 
 def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
     """Whether each of the signals came, to any of the processes."""
-    return _together().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
+    return _multiprocess().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
 
 
 def _written(plan: Plan) -> str:
@@ -283,12 +362,12 @@ class _Loop:
         self.plan, self.options = plan, options
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
-        self.length = batch_length(plan.num_steps, limits.kept_blocks(plan))
+        self.length = batch_length(plan.num_steps, kept_blocks(plan))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(limits.num_draws(plan, options.thin), SETTINGS.on_device // limits.row_bytes(plan)))
+            self.slots = max(1, min(num_draws(plan, options.thin), SETTINGS.on_device // row_bytes(plan)))
         self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
         self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.evaluation import doubled
+from gyromc.martingale import symmetric_root
 from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.targets import GeneralizedLinear
@@ -60,8 +61,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
     try:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
-        values, basis = np.linalg.eigh(covariance)
-        return (basis * np.sqrt(np.maximum(values, 0))) @ basis.T
+        return symmetric_root(covariance)
 
 
 class AtCenter(NamedTuple):

@@ -48,7 +48,7 @@ class SharedCheckpoints(Checkpoints):
     """Checkpoints that process 0 reads and writes, for all processes; the directory need not be on a shared disk."""
 
     def __enter__(self) -> "SharedCheckpoints":
-        _together(lambda: super(SharedCheckpoints, self).__enter__())
+        _on_first_process(lambda: super(SharedCheckpoints, self).__enter__())
         return self
 
     def __exit__(self, *raised: Any) -> None:
@@ -56,7 +56,7 @@ class SharedCheckpoints(Checkpoints):
             super().__exit__(*raised)
 
     def newest(self) -> Run | None:
-        found = _together(super().newest)
+        found = _on_first_process(super().newest)
         if processes.count() == 1:
             return found
         fields = ("state", "failures", "wall_time", "compile_time")
@@ -80,7 +80,7 @@ class SharedCheckpoints(Checkpoints):
         self.last = processes.agree(self.last)
 
 
-def _together(function: Any) -> Any:
+def _on_first_process(function: Any) -> Any:
     """The function's value on process 0, None on the others; what it raises there is raised on all of them."""
     found, error = None, None
     if processes.index() == 0:

@@ -1,36 +1,266 @@
-"""estimate: the means of a run with every error that is known of them.
+"""estimate: the means of a run with every error that is known of them, and what may be wrong with them.
 
 Input: a `Run`. Output: `Estimates`: by observable the mean, its Monte Carlo error and method, the discretisation bias, the
-interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains, warnings).
+interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains). Where draws were kept, their
+means regressed on zero-mean functions stand beside. Warnings are sentences with what to do; they come from the chains
+themselves, the curvature of the target where the chains have been, and the target's tails. Hints say what was not looked at.
 """
 
+import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from gyromc.approx.sample import Sample
+from gyromc import statistics
+from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.checks import flag, one_of, require
+from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
-from gyromc.estimation.bias import Bias, BiasSource
-from gyromc.estimation.diagnostics import hints_of, warnings_of
+from gyromc.estimation.bias import Bias, BiasSource, extrapolated, order_of_bias
 from gyromc.estimation.estimates import Estimate, Estimates
-from gyromc.estimation.richardson import extrapolated
+from gyromc.observables import Ridge
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
+from gyromc.posterior import PosteriorMean
 from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
 from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
-from gyromc.statistics import errors
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError
-from gyromc.statistics.variances import Spread, lugsail_variance
+from gyromc.solve.draws import check, sharpen
+from gyromc.statistics import ErrorMethod, MonteCarloError, VarianceEstimate, lugsail_variance
+from gyromc.targets import SumOverData
+from gyromc.targets.regressions import KnownLikelihood, Regression
+
+HEAVY = (
+    "the observable has heavy tails under this target: its variance, and with it this error, may not exist. Estimate something "
+    "that grows more slowly, such as a probability or a quantile."
+)
+FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateSettings:
+    """When a run's means are doubted, and what may be spent on looking."""
+
+    start_shows: float = 3.5
+    """Standard errors between the first and the second half of the chains."""
+    vague: float = 3.0
+    """Standard errors of the mean, from which the error of a bias rules the interval."""
+    most_checked: int = 4096
+    """Draws of all chains whose gradients are computed."""
+    least_checked: int = 8
+    """Of each chain."""
+    checked_chains: int = 20
+    """With fewer, pieces of one chain, which depend on each other, would be taken for independent."""
+    most_touched: float = 2e9
+    """Numbers of the data that the gradients at kept draws may read."""
+    seen: float = 0.01
+    """Share of the fluctuations of h from which a direction counts."""
+    most_draws: int = 20_000
+    """For the plug-in."""
+    floor_draws: int = 200
+    """For the oracle's part of the error, which is small."""
+
+
+SETTINGS = EstimateSettings()
+
+
+def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] = ()) -> Iterator[str]:
+    """What may be wrong and what to do about it; `of_draws` is what zero-mean functions say about kept draws."""
+    dominated = [name for name, row in rows.items() if row.bias_dominates]
+    if dominated:
+        less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
+        yield (
+            f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: report the corrected interval, or "
+            f"halve the step size (now {run.plan.eta_text}), which {less}; more steps at this step size will not help."
+        )
+    slowest = relaxation_times(run, [name for name, row in rows.items() if row.method is ErrorMethod.LUGSAIL])
+    for name, row in rows.items():
+        yield from _convergence(row, slowest.get(name, 0.0))
+    if heavy := heavy_tailed(run.plan, run.state.z[~run.diverged][:, : run.plan.dim]):
+        yield f"{', '.join(heavy)}: {HEAVY}"
+    yield from (
+        _uneven(row) for name, row in rows.items() if name not in heavy and row.average.uneven and grows(run, name)
+    )
+    yield from of_draws
+    if run.failures:
+        yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
+
+
+def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Iterator[str]:
+    """What is not known and was not looked at."""
+    unknown: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        if row.bias is None and bias_wanted:
+            unknown.setdefault(row.bias_method, []).append(name)
+    for why, names in unknown.items():
+        yield (
+            f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. "
+            "The intervals are for the mean of the chain's stationary law."
+        )
+    predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
+    vague = [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]
+    if vague:
+        yield (
+            f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
+            '`bias="richardson"` to measure it with pairs of chains that share their noise.'
+        )
+    if run.plan.dim > MOST_PARAMETERS and run.plan.flat_target.gaussian() is None:
+        yield f"The target's tails are not looked at with more than {MOST_PARAMETERS} parameters (here {run.plan.dim})."
+
+
+def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
+    """What the chains of one observable show: no mixing, too few relaxation times, the start."""
+    name, average = row.name, row.average
+    if average.disagree:
+        yield (
+            f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): there are several modes, or they are too short, and the "
+            "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
+        )
+    if row.method is ErrorMethod.LUGSAIL:
+        yield from _shortness(row, slowest)
+    elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < statistics.SETTINGS.fewest_blocks:
+        yield (
+            f"{name}: one chain of so few steps does not show its correlation time, and its error may be far too small. "
+            "Run longer, or several chains."
+        )
+    drift, error = average.drift
+    if abs(drift) > SETTINGS.start_shows * error and not row.discretisation.start:
+        yield (
+            f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: "
+            "the chains have not forgotten their start. Pass `burn_in`, or a start closer to the mode."
+        )
+
+
+def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
+    """Whether batch means within chains have too few relaxation times, as blocks show them or as the curvature implies."""
+    average, alone = row.average, len(row.average.good) == 1
+    enough = statistics.SETTINGS.short_alone if alone else statistics.SETTINGS.short
+    length, known = average.length, average.time / slowest if slowest > 0 else math.inf
+    if length >= enough and known >= statistics.SETTINGS.short:
+        return
+    shown = min(length, known) if known < statistics.SETTINGS.short else length
+    yield (
+        f"{row.name}: a chain lasts only {shown:.0f} relaxation times, so its error is too small. Run "
+        f'{max(1.1, enough / shown):.1f} times longer, run several chains, or keep draws and pass `method="plug-in"`.'
+    )
+
+
+def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
+    """The kept draws regressed on functions whose mean under the target is known to be zero, and what these say is wrong.
+
+    Returns sharpened means by observable and warnings. Both are empty without draws, with too few chains, and where the
+    target has no finite gradient at a draw; with more than `MOST_PARAMETERS` parameters draws are only checked.
+    """
+    plan, good = run.plan, ~run.diverged
+    chains = int(good.sum())
+    if run.draws is None or chains < SETTINGS.checked_chains:
+        return {}, []
+    rows_of_data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
+    theta = flat_draws(run.draws, good).reshape(chains, -1, plan.dim)
+    most = min(SETTINGS.most_checked, SETTINGS.most_touched / (rows_of_data * plan.dim)) / chains
+    theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
+    if theta.shape[1] < SETTINGS.least_checked:
+        return {}, []
+    try:
+        if plan.dim > MOST_PARAMETERS:
+            return {}, check(theta, plan).warnings
+        with warnings.catch_warnings():
+            # What the check finds is among the warnings of the estimates.
+            warnings.simplefilter("ignore", GyromcWarning)
+            found = sharpen(theta, plan, level=level)
+        return found.rows, found.warnings
+    except InvalidInput:
+        # The density is zero at a draw, or an observable is not finite there.
+        return {}, []
+
+
+def _uneven(row: Estimate) -> str:
+    index, share = row.average.tail
+    return (
+        f"{row.name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks, and the "
+        f"largest fall off slowly (tail index {index:.1f}): its tails are heavy and the error may be far too small. Run longer, "
+        "or estimate something that grows more slowly."
+    )
+
+
+def grows(run: Run, name: str) -> bool:
+    """Whether an observable still grows from a hundred to ten thousand times as far out as the chains; an event does not."""
+    last = run.state.z[~run.diverged][:64, : run.plan.dim]
+    center, h = last.mean(axis=0), run.plan.observables[name]
+    with np.errstate(all="ignore"):
+        near, far = (np.max(np.abs(run.plan.model.values(h, center + s * (last - center)))) for s in (1e2, 1e4))
+    return bool(far > 2 * near)
+
+
+def relaxation_times(run: Run, names: list[str]) -> dict[str, float]:
+    """By observable, the slowest relaxation time that it sees, from the curvature at the chains' last states; 0 where unknown.
+
+    The chain is linearised, dz = -A z dt + noise, A = (D+Q)P. The autocovariance of h then is a sum over the eigenvalues λ of A
+    with weights from the gradient of h, and each relaxes in 1/Re λ; those seen in ∫ autocovariance count. The
+    curvature is that of all states for Gaussian targets, and nearly so for regressions; others are not looked at.
+    """
+    plan, target = run.plan, run.plan.flat_target
+    known = target.gaussian()
+    small = plan.dim <= MOST_PARAMETERS and names
+    if not small or plan.scheduled or (known is None and not isinstance(target, Regression)):
+        return {}
+    last = run.state.z[~run.diverged][:8, : plan.dim]
+    K = augment(known[0] if known is not None else target.mean_hessian(last), plan.augmented)
+    values, V = np.linalg.eig((plan.dynamics.D + plan.dynamics.Q) @ K)
+    rates = np.real(values)
+    if not np.all(rates > 0):
+        return {}
+    into, found = np.linalg.solve(V, np.linalg.inv(K).astype(complex)), {}
+    for name in names:
+        h = plan.observables[name]
+        slopes = h.direction[None] if isinstance(h, Ridge) else plan.model.value_gradients(h, last)
+        g = np.pad(slopes, ((0, 0), (0, plan.dynamics.size - plan.dim)))
+        shares = np.abs((g @ V) * (g @ into.T)).mean(axis=0) / np.abs(values)
+        seen = shares > SETTINGS.seen * shares.sum()
+        found[name] = float(np.max(1 / rates[seen])) if np.any(seen) else 0.0
+    return found
+
+
+def heavy_tailed(plan: Plan, states: np.ndarray) -> list[str]:
+    """The observables h whose fourth moment diverges along some direction, so that the error of their error does not exist.
+
+    Where U grows as k·log s along a direction, the law falls as s^-k there; h grows as s^p, and ∫ h⁴ is infinite if 4p ≥ k - 1.
+    Directions are the coordinates and the principal axes of the curvature far out, where a heavy one has none.
+    """
+    target = plan.flat_target
+    gaussian_prior = isinstance(target, KnownLikelihood)  # and a loss that is bounded below: U grows as a square
+    if plan.dim > MOST_PARAMETERS or gaussian_prior or target.gaussian() is not None:
+        return []
+    center = np.mean(states, axis=0) if len(states) else np.zeros(plan.dim)
+    scale = max(1.0, float(np.max(np.abs(states - center), initial=0.0)), float(np.max(np.abs(center))))
+    axes = _directions(plan, center, scale)
+    rows = (center + scale * FAR[:, None, None] * np.concatenate([axes, -axes])).reshape(-1, plan.dim)
+    with np.errstate(all="ignore"):
+        energy = np.asarray(plan.flat_target.potentials(rows), float).reshape(3, -1)
+        first, k = np.diff(energy, axis=0) / math.log(10)
+        heavy = np.isclose(first, k, rtol=0.02) & (k > 1)  # elsewhere U grows faster than a logarithm
+        if not np.any(heavy):
+            return []
+        sizes = {name: np.abs(plan.model.values(h, rows)).reshape(3, -1) for name, h in plan.observables.items()}
+        return [
+            name for name, h in sizes.items() if np.any(heavy & (4 * np.log10(h[2] / h[1]) >= k - 1) & (h[2] > h[1]))
+        ]
+
+
+def _directions(plan: Plan, center: np.ndarray, scale: float) -> np.ndarray:
+    """Unit vectors: the coordinates, and the eigenvectors of the Hessian at a random point far out where it is finite."""
+    toward = np.random.default_rng(0).standard_normal(plan.dim)
+    try:
+        K = plan.flat_target.hessians((center + scale * FAR[1] * toward)[None])[0]
+    except InvalidInput:
+        return np.eye(plan.dim)
+    return np.concatenate([np.eye(plan.dim), np.linalg.eigh(K)[1].T]) if np.all(np.isfinite(K)) else np.eye(plan.dim)
+
 
 __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
-
-MOST_DRAWS = 20_000  # for the plug-in
-FLOOR_DRAWS = 200  # for the oracle's part of the error, which is small
 
 
 def estimate(
@@ -47,9 +277,10 @@ def estimate(
 
     **Arguments:**
 
-    - `run`: from `gyromc.run`; keep draws for the plug-in and for the effective sample size of few chains.
+    - `run`: from `gyromc.run`; keep draws for the plug-in, for the effective sample size of few chains, and, with 20 chains or
+      more, for `sharpened` means and a check of the draws against the target, which take a gradient for each of 4096 draws.
     - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
-      draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.errors.choose`.
+      draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.choose`.
     - `bias`: where the discretisation bias comes from: `"predict"`; `"richardson"`, pairs of chains at η and η/2 with the same
       noise, at three times the run's cost (at most 512 pairs); `"auto"`, predicted where that takes seconds or no longer
       than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step
@@ -78,15 +309,18 @@ def estimate(
         warnings.warn('`bias="step sizes"` is now `second_step_size=True`.', DeprecationWarning, stacklevel=2)
         bias, second_step_size = BiasSource.AUTO, True
     source = bias if isinstance(bias, Run | Mapping) else _bias_source(bias)
-    errors.check_level(level)
+    statistics.check_level(level)
     flag(second_step_size, "second_step_size")
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
     found = {name: _error(run, row, asked) for name, row in run.items()}
     bias_of = _biases(run, source, second_step_size, found)
     cost = run.gradient_evaluations
-    rows = {name: Estimate(row, found[name], bias_of[name], cost, level) for name, row in run.items()}
-    sentences = list(warnings_of(run, rows))
+    sharpened, of_draws = by_zero_mean_functions(run, level)
+    rows = {
+        name: Estimate(row, found[name], bias_of[name], cost, level, sharpened.get(name)) for name, row in run.items()
+    }
+    sentences = list(warnings_of(run, rows, of_draws))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
     return Estimates(run, level, rows, sentences, list(hints_of(run, rows, source is not BiasSource.NONE)))
@@ -108,7 +342,7 @@ def _error(run: Run, row: Average, asked: ErrorMethod | None) -> MonteCarloError
     """The Monte Carlo error of a row by the method asked for; None: the row's own."""
     if asked is None:
         return row.error
-    return _plug_in_error(run, row) if asked is ErrorMethod.PLUG_IN else errors.monte_carlo_error(row, asked)
+    return _plug_in_error(run, row) if asked is ErrorMethod.PLUG_IN else statistics.monte_carlo_error(row, asked)
 
 
 def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
@@ -119,7 +353,7 @@ def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
         'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
     )
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
-    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), MOST_DRAWS)
+    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws)
     values = plan.model.values(plan.observables[average.name], rows)
     worth = min(len(rows), _worth(average, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
@@ -130,14 +364,14 @@ def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
     share = found.sampling_error / found.variance if found.variance > 0 else math.inf
     dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well
     reason = f"asked for; degree {found.degree}, V ± {100 * share:.2g} %"
-    return errors.of_mean(Spread(variance, dof), len(average.good), ErrorMethod.PLUG_IN, reason)
+    return statistics.of_mean(VarianceEstimate(variance, dof), len(average.good), ErrorMethod.PLUG_IN, reason)
 
 
 def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     """What the oracle's noise adds to N·Var, averaged over some of the draws."""
     if isinstance(plan.oracle, Exact):
         return 0.0
-    z = with_momenta(plan, spaced(rows, FLOOR_DRAWS), np.random.default_rng(0))
+    z = with_momenta(plan, spaced(rows, SETTINGS.floor_draws), np.random.default_rng(0))
     return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 

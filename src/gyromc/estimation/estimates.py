@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyromc.estimation.bias import Bias
+from gyromc.posterior import PosteriorMean
 from gyromc.results import Average, Run
 from gyromc.show.records import Column, Forwarded, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
+from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (
@@ -28,7 +29,9 @@ class Estimate(WithError):
     """What a run says about one μ(h).
 
     `mean` with its `std_error` and `interval`, which are statistical alone; `bias`, None where it is not known; `corrected`, the
-    interval after taking the bias off; and `recommended`, the one of the two to report: `verdict` says why.
+    interval after taking the bias off; and `recommended`, the one of the two to report: `verdict` says why. `sharpened` is the
+    mean of the kept draws regressed on zero-mean functions (`gyromc.sharpen`), None where there is none: it removes a bias in
+    part, and its error does not contain the rest.
     """
 
     average: Average
@@ -36,6 +39,7 @@ class Estimate(WithError):
     discretisation: Bias
     gradient_evaluations: int
     level: float = 0.95
+    sharpened: PosteriorMean | None = None
 
     name = Forwarded[str]("average.name", "The observable's name.")
     r_hat = Forwarded[float]("average.r_hat", "Split R-hat: 1 when the halves of all chains agree.")
@@ -133,7 +137,8 @@ class Estimate(WithError):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; NaN and infinities become None."""
-        return plain_attributes(self, *KEYS)
+        sharp = None if self.sharpened is None else self.sharpened.to_dict()
+        return {**plain_attributes(self, *KEYS), "sharpened": sharp}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -168,6 +173,7 @@ class Estimates(Records[Estimate], Shown):
     method = Column[ErrorMethod]("How `std_error` is known.")
     bias_method = Column[str]("How `bias` is known.")
     verdict = Column[str]("What to do about the bias, in a sentence.")
+    sharpened = Column[PosteriorMean | None]("The mean of the kept draws regressed on zero-mean functions.")
     gradient_evaluations = Forwarded[int](
         "run.gradient_evaluations", "Gradients the run computed, failed chains included."
     )
@@ -214,6 +220,7 @@ class Estimates(Records[Estimate], Shown):
             f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
             for name, row in self.items()
         ]
+        how += [_sharpened(row) for row in self.values() if row.sharpened is not None]
         title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
         cells = [_cells(row) + ([f"{row.gain:.3g} ×"] if run.plan.martingale else []) for row in self.values()]
         table = Table(columns, cells, title)
@@ -233,6 +240,16 @@ def _cells(row: Estimate) -> list[str]:
         _short(row.r_hat, 4),
         _short(row.ess),
     ]
+
+
+def _sharpened(row: Estimate) -> str:
+    found = row.sharpened
+    assert found is not None
+    return (
+        f"{row.name}: {found.mean:.6g} ± {found.std_error:.2g} by zero-mean functions from the kept draws, whose plain mean has "
+        f"this error with {found.gain:.3g} × as many; a bias of the draws is removed in part, and "
+        "this error does not contain the rest"
+    )
 
 
 def _short(value: float, digits: int = 3) -> str:

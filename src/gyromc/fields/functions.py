@@ -36,11 +36,13 @@ class FieldSettings:
       crossed groups, radon and item response: rotations halve the error, quadratic fields take off another tenth to a half.
     - `bound`: standard deviations at which the factors of quadratic fields level off. Without it, errors of eight schools were
       up to eight times too small: cubic functions of log τ far out decided.
+    - `rotations`: whether fields with a rotation Q are among them; without, all are gradients, of quadratics and of cubics.
     """
 
     most: int = 1000
     pair_share: float = 0.3
     bound: float = 3.0
+    rotations: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +53,7 @@ class Fields:
     - `pairs`: columns (a, b), a ≤ b: gradients of z_a z_b, and rotations z_a e_b - z_b e_a where a < b.
     - `triples`: columns (a, c, b): the field w_a w_c e_b, where w is z levelled off in the tails.
     - `constants`: whether the fields e_b are used.
+    - `rotations`: whether Q is not 0. Without, no pair rotates, and a triple stands for the gradient of w_a w_c w_b.
     """
 
     center: Float[np.ndarray, " d"]
@@ -58,6 +61,7 @@ class Fields:
     pairs: Int[np.ndarray, "2 pairs"]
     triples: Int[np.ndarray, "3 triples"]
     constants: bool = True
+    rotations: bool = True
 
     @functools.cached_property
     def sizes(self) -> dict[FieldGroup, int]:
@@ -66,7 +70,7 @@ class Fields:
         added = {
             FieldGroup.CONSTANT: len(self.center) if self.constants else 0,
             FieldGroup.POTENTIAL: len(a),
-            FieldGroup.ROTATION: int(np.sum(a != b)),
+            FieldGroup.ROTATION: int(np.sum(a != b)) if self.rotations else 0,
             FieldGroup.QUADRATIC: self.triples.shape[1],
         }
         ends = np.cumsum(list(added.values()))
@@ -88,17 +92,27 @@ class Fields:
         columns = [
             s if self.constants else s[:, :0],
             forward + backward + 2.0 * (a == b),
-            (forward - backward)[:, apart],
+            (forward - backward)[:, apart & self.rotations],
         ]
         a, c, b = self.triples
-        w, slope = _bounded(z)
-        inner = w[:, a] * w[:, c]
-        columns.append(inner * s[:, b] + w[:, a] * slope[:, c] * (c == b) + w[:, c] * slope[:, a] * (a == b))
+        w, slope, bend = _bounded(z)
+        if self.rotations:
+            inner = w[:, a] * w[:, c]
+            columns.append(inner * s[:, b] + w[:, a] * slope[:, c] * (c == b) + w[:, c] * slope[:, a] * (a == b))
+        else:
+            turn = slope * s + bend
+            columns.append(sum(_gradient_term(w, slope, turn, *of) for of in ((a, c, b), (c, b, a), (b, a, c))))
         return np.concatenate(columns, axis=1)
 
     def virial(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """1 - z_i σ_i ∂_iU of every coordinate: its average is the relative error of a variance (T13)."""
         return 1.0 - (theta - self.center) * gradient  # T13
+
+
+def _gradient_term(w: np.ndarray, slope: np.ndarray, turn: np.ndarray, a, c, b) -> np.ndarray:
+    """∇·v - v·∇U of v = w_a w_c w_b′ e_b, a third of the gradient of w_a w_c w_b."""
+    inside = w[:, a] * slope[:, c] * (c == b) + w[:, c] * slope[:, a] * (a == b)
+    return w[:, a] * w[:, c] * turn[:, b] + inside * slope[:, b]
 
 
 def choose_fields(
@@ -119,7 +133,10 @@ def choose_fields(
     every = np.stack(np.triu_indices(d))
     if d * (d + 1) ** 2 // 2 + 2 * d <= settings.most:
         corner = np.stack(np.meshgrid(*[np.arange(d)] * 3, indexing="ij")).reshape(3, -1)
-        return Fields(center, scale, every, corner[:, corner[0] <= corner[1]])
+        kept = corner[0] <= corner[1]
+        if not settings.rotations:
+            kept &= corner[1] <= corner[2]
+        return Fields(center, scale, every, corner[:, kept], rotations=settings.rotations)
     if 2 * d > settings.most:
         return Fields(center, scale, np.zeros((2, 0), int), np.zeros((3, 0), int), constants=d <= settings.most)
     drives = _driving(theta, gradient, center, scale)
@@ -133,13 +150,16 @@ def choose_fields(
         products = products[:, order[:budget]]
     pairs = np.concatenate([np.stack([np.arange(d)] * 2), products], axis=1)
     left = settings.most - 2 * d - 2 * products.shape[1]
-    return Fields(center, scale, pairs, _driven_triples(drives, left))
+    triples = _driven_triples(drives, left)
+    if not settings.rotations:
+        triples = np.unique(np.sort(triples, axis=0), axis=1)
+    return Fields(center, scale, pairs, triples, rotations=settings.rotations)
 
 
-def _bounded(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """z/√(1 + z²/c²), which is z in the bulk and at most c in the tails, and its derivative."""
+def _bounded(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z/√(1 + z²/c²), which is z in the bulk and at most c in the tails, and its first and second derivative."""
     root = 1 / np.sqrt(1 + (z / FieldSettings.bound) ** 2)
-    return z * root, root**3
+    return z * root, root**3, -3 * z * root**5 / FieldSettings.bound**2
 
 
 def _driving(theta: np.ndarray, gradient: np.ndarray, center: np.ndarray, scale: np.ndarray) -> np.ndarray:

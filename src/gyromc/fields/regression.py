@@ -57,7 +57,7 @@ class Sharpened:
     - `plain`, `corrected`: chains × observables.
     - `groups`: the group of fields that each observable was regressed on.
     - `sd`: posterior standard deviations of the observables.
-    - `without_rotations`: the corrected averages with gradients of quadratics at most.
+    - `without_rotations`, `with_rotations`: the corrected averages with gradients of quadratics at most, and with rotations too.
     - `kurtosis`: of the observables over single states; 3 for a normal law.
     - `least_share`: of a plain standard error that is left at least.
     """
@@ -67,6 +67,7 @@ class Sharpened:
     groups: list[FieldGroup]
     sd: Float[np.ndarray, " k"]
     without_rotations: Float[np.ndarray, "chains k"]
+    with_rotations: Float[np.ndarray, "chains k"]
     kurtosis: Float[np.ndarray, " k"]
     least_share: float = SETTINGS.least_share
 
@@ -93,8 +94,8 @@ class Sharpened:
 
     @property
     def rotation_gain(self) -> np.ndarray:
-        """The part of `gain` that fields beyond gradients of quadratics bring."""
-        return _ratio(self.without_rotations, self.corrected)
+        """The part of `gain` that rotations z_a e_b - z_b e_a bring beyond gradients of quadratics."""
+        return _ratio(self.without_rotations, self.with_rotations)
 
 
 def between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
@@ -194,7 +195,7 @@ class FieldRegression:
         """The corrected averages of all chains so far."""
         plain, sd = self.value_sums / self.states, self.sd()
         best, rest = plain.copy(), self._rest_squares(None, 0)
-        plainer = best
+        plainer = turned = best
         groups = np.full(plain.shape[1], FieldGroup.NONE, dtype=object)
         fitted_rows = self.rows * (1 - 1 / SETTINGS.folds)
         for group, size in self.fields.sizes.items():
@@ -207,9 +208,12 @@ class FieldRegression:
             groups[taken] = group
             if group in (FieldGroup.CONSTANT, FieldGroup.POTENTIAL):
                 plainer = best
+            if group is not FieldGroup.QUADRATIC:
+                turned = best
         fourth = self.fourths / (self.states * len(self.fold))
         kurtosis = np.where(sd > 0, fourth / np.where(sd > 0, sd, 1.0) ** 4, 3.0)
-        return Sharpened(plain + self.center, best + self.center, list(groups), sd, plainer + self.center, kurtosis)
+        averages = (x + self.center for x in (plainer, turned))
+        return Sharpened(plain + self.center, best + self.center, list(groups), sd, *averages, kurtosis)
 
     def _corrected(self, plain: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """The chains' averages corrected by the first functions, and the squares of the rest on the chains left out."""

@@ -5,8 +5,7 @@ every step and chain, and the engine chooses the generator. `base` has the inter
 `batches` those that read some rows, `control_variates` those anchored at a point.
 """
 
-from gyromc.oracles.base import Exact, Gaussian, Oracle
-from gyromc.oracles.batches import Batch, Minibatch
+from gyromc.oracles.base import Batch, Exact, Gaussian, Minibatch, Oracle
 from gyromc.oracles.control_variates import ControlVariate
 
 __all__ = ["Batch", "ControlVariate", "Exact", "Gaussian", "Minibatch", "Oracle"]

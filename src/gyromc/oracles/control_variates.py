@@ -17,7 +17,7 @@ from gyromc.checks import cause, leaves, numbers, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled, over_rows
 from gyromc.operators import Dense, Diagonal, Operator, as_operator
-from gyromc.oracles.batches import Batch
+from gyromc.oracles.base import Batch
 from gyromc.targets import GeneralizedLinear, SumOverData
 from gyromc.targets.regressions import KnownLikelihood
 

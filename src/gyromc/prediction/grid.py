@@ -24,14 +24,30 @@ from gyromc.prediction.answers import Number
 from gyromc.prediction.step_effects import arrive, brought, some_starts
 from gyromc.schemes import Balanced
 
-MOST_NODES = 1600
-LEAST_NOISE = 1e-6  # smallest variance of what a scheme draws, against its largest
-DEPTH = 24.0  # H above its minimum at which the grid ends, at first
-EDGE = 1e-7, 1e-4  # stationary mass near the border below which the grid is large enough; at most, where it cannot grow
-VISITED = 1e-6  # stationary mass of a node from which the width of its steps counts
-DECAYED = 1e-6  # of the effect of the start: less than this share of it is an error
-MOST_PRODUCTS = 2000
-SHARP = 1e-8  # error of sums over the grid
+
+@dataclasses.dataclass(frozen=True)
+class GridSettings:
+    """Sizes and tolerances of a grid."""
+
+    most_nodes: int = 1600
+    """A dense linear system of this size takes about a second."""
+    least_noise: float = 1e-6
+    """Smallest variance of what a scheme draws, against its largest."""
+    depth: float = 24.0
+    """H above its minimum at which the grid ends, at first."""
+    edge: tuple[float, float] = (1e-7, 1e-4)
+    """Stationary mass near the border below which the grid is large enough; at most, where it cannot grow."""
+    visited: float = 1e-6
+    """Stationary mass of a node from which the width of its steps counts."""
+    decayed: float = 1e-6
+    """Of the effect of the start: less than this share of it is an error."""
+    most_products: int = 2000
+    """Of the chain's matrix with a vector, while the effect of the start decays."""
+    sharp: float = 1e-8
+    """Error of sums over the grid: cells are one standard deviation of a step wide."""
+
+
+SETTINGS = GridSettings()
 FINER = {1: 16, 2: 3}  # nodes for h, per axis and node of the grid
 
 
@@ -164,7 +180,7 @@ def _solved(plan: Plan, chosen: tuple[int, ...], step_size: float) -> "_Grid":
     if reason is not None:
         raise InvalidInput(reason)
     chain = _Reduced(plan, chosen, step_size)
-    if np.linalg.eigvalsh(chain.drawn)[0] < LEAST_NOISE * np.max(np.abs(chain.drawn)):
+    if np.linalg.eigvalsh(chain.drawn)[0] < SETTINGS.least_noise * np.max(np.abs(chain.drawn)):
         raise InvalidInput("too little noise is drawn at this step size")
     root = linalg.cholesky(chain.covariances(chain.mode[None])[0], lower=True)
     for _ in range(4):
@@ -178,7 +194,7 @@ def _solved(plan: Plan, chosen: tuple[int, ...], step_size: float) -> "_Grid":
 
 def _grown(chain: _Reduced, root: np.ndarray) -> "_Grid":
     """A grid with the given sides of a cell, enlarged until its border has no mass."""
-    depth, found = DEPTH, None
+    depth, found = SETTINGS.depth, None
     for _ in range(8):
         try:
             z, outer = _nodes(chain, root, depth)
@@ -188,10 +204,10 @@ def _grown(chain: _Reduced, root: np.ndarray) -> "_Grid":
             break
         P, sums = _kernel(chain, z, z, root)
         found = _Grid(chain, root, z, outer, P, sums, _stationary(P))
-        if found.beyond < EDGE[0]:
+        if found.beyond < SETTINGS.edge[0]:
             break
         depth *= 1.5
-    if found is None or found.beyond > EDGE[1]:
+    if found is None or found.beyond > SETTINGS.edge[1]:
         raise InvalidInput("the chain's stationary law is too wide for a grid")
     return found
 
@@ -207,8 +223,8 @@ def _nodes(chain: _Reduced, root: np.ndarray, depth: float) -> tuple[np.ndarray,
         around = np.array([k for k in around.tolist() if tuple(k) not in kept], int).reshape(-1, n)
         border = around[chain.energies(mode + around @ root.T) - bottom < depth] if len(around) else around
         kept.update(map(tuple, border.tolist()))
-        if len(kept) > MOST_NODES:
-            raise InvalidInput(f"the step size is too small for a grid of {MOST_NODES} nodes")
+        if len(kept) > SETTINGS.most_nodes:
+            raise InvalidInput(f"the step size is too small for a grid of {SETTINGS.most_nodes} nodes")
     places = np.array(sorted(kept))
     neighbours = (places[:, None] + steps).reshape(-1, n).tolist()
     inner = np.array([tuple(k) in kept for k in neighbours]).reshape(len(places), -1).all(axis=1)
@@ -254,7 +270,7 @@ class _Grid:
     def smallest_step(self) -> float:
         """The smallest standard deviation of a step from a node that the chain visits, in units of the cell."""
         inner = np.linalg.inv(self.root)
-        S = inner @ self.chain.covariances(self.z[self.law > VISITED]) @ inner.T
+        S = inner @ self.chain.covariances(self.z[self.law > SETTINGS.visited]) @ inner.T
         return float(np.sqrt(np.min(np.linalg.eigvalsh(S))))
 
     @functools.cached_property
@@ -310,16 +326,14 @@ class _Grid:
         deviation = math.sqrt(float(self.law @ phi**2))
         unresolved = float(self.law @ np.where(self.outer, 0.0, np.abs(self.sums - 1)))
         skewness = 0.0 if isinstance(self.chain.plan.oracle, Exact | Gaussian) else abs(float(self._skewed @ phi))
-        return (SHARP + unresolved) * deviation + self.beyond * float(np.max(np.abs(at_nodes))) + skewness
+        return (SETTINGS.sharp + unresolved) * deviation + self.beyond * float(np.max(np.abs(at_nodes))) + skewness
 
     def _transient(self, values, phi: np.ndarray, mean: float) -> Number | None:
         """Σ_k (E h(z_k) - π(h)) over the steps that count, averaged over the starts."""
         chain, highest = self.chain, np.max(self.chain.energies(self.z))
         ratio = chain.plan.eta / chain.step_size
-        steps, burn_in = (
-            max(1, round(chain.plan.num_steps * ratio)),
-            round(chain.plan.burn_in * ratio),
-        )  # of the same time
+        # Steps of this size for the same time.
+        steps, burn_in = max(1, round(chain.plan.num_steps * ratio)), round(chain.plan.burn_in * ratio)
         starts = some_starts(chain.plan)[:, list(chain.chosen)]
         found = arrive(
             starts, lambda z: chain.energies(z) <= highest, chain.means, lambda z: values(z) - mean, steps, burn_in
@@ -337,8 +351,8 @@ class _Grid:
 def _after(P: np.ndarray, phi: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
     """P^N φ, and what was left where it is small, or where that takes too many products."""
     left, zero = phi, np.zeros_like(phi)
-    for _ in range(min(num_steps, MOST_PRODUCTS)):
-        if np.max(np.abs(left)) < DECAYED * np.max(np.abs(phi)):
+    for _ in range(min(num_steps, SETTINGS.most_products)):
+        if np.max(np.abs(left)) < SETTINGS.decayed * np.max(np.abs(phi)):
             return zero, left
         left = P @ left
-    return (left, zero) if num_steps <= MOST_PRODUCTS else (zero, left)
+    return (left, zero) if num_steps <= SETTINGS.most_products else (zero, left)

@@ -329,17 +329,13 @@ def _asymptotic(
     if first is None or base.expectation is None:
         found = leading(plan, base.variance, floor)
     else:
-        mean, chosen = (
-            Number(base.expectation, base.expectation_error),
-            galerkin.active(plan, plan.model.coordinates_of(h)),
-        )
+        mean = Number(base.expectation, base.expectation_error)
+        chosen = galerkin.active(plan, plan.model.coordinates_of(h))
         asked = Asked(plan, h, base.variance, mean, spread, chosen, shared.steady)
         found = averaged(asked, dataclasses.replace(first, floor=floor), shared.grids)
     length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
-    notes = (
-        (f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)",) if length < SHORT else ()
-    )
-    return dataclasses.replace(base, **vars(found)).noting(*notes)
+    short = f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)"
+    return dataclasses.replace(base, **vars(found)).noting(*([short] if length < SHORT else []))
 
 
 def _floor(plan: Plan, h: Observable, V: float) -> float | None:

@@ -25,10 +25,30 @@ from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSt
 from gyromc.prediction.step_effects import noise_limit
 from gyromc.targets import GeneralizedLinear, SumOverData, Target
 
-RAYS = 16
-EDGE = 20.0  # U above its minimum: a chain goes beyond with a probability of about e⁻²⁰
-FAR = (30.0, 100.0)  # radii against that edge
-LINEAR = 1.5  # by which curvature along a ray may rise between them
+
+@dataclasses.dataclass(frozen=True)
+class StabilitySettings:
+    """How far from the mode a target is linearised, and what is affordable."""
+
+    rays: int = 16
+    """From the mode: ± the stiffest directions, and random ones."""
+    edge: float = 20.0
+    """U above its minimum: a chain goes beyond with a probability of about e⁻²⁰."""
+    far: tuple[float, ...] = (30.0, 100.0)
+    """Radii against that edge."""
+    linear: float = 1.5
+    """By which curvature along a ray may rise between them."""
+    max_dense: int = 1000
+    """Numbers of a state whose matrices are formed."""
+    rounding: float = 1e-12
+    """Of the step size against its limit."""
+    most_products: float = 1e8
+    """N d² for noise that grows with the state: seconds."""
+    smaller: float = 1 - 1e-3
+    """A limit away from the mode counts below this share of the limit at the mode."""
+
+
+SETTINGS = StabilitySettings()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,30 +62,30 @@ class Growth:
 def growth(target: Target, center: GaussianApproximation) -> Growth:
     """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
     d = len(center.mean)
-    stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : RAYS // 4].T
-    drawn = np.random.default_rng(0).standard_normal((RAYS // 4, d)) @ inverse_root(center.precision).T
+    stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : SETTINGS.rays // 4].T
+    drawn = np.random.default_rng(0).standard_normal((SETTINGS.rays // 4, d)) @ inverse_root(center.precision).T
     v = np.concatenate([stiff, drawn])
     v = np.concatenate([v, -v]) / np.linalg.norm(np.concatenate([v, v]), axis=1, keepdims=True)
     edge = _edges(target, center, v)
-    near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *FAR))
-    rises = [b > LINEAR * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
+    near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *SETTINGS.far))
+    rises = [b > SETTINGS.linear * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
     chosen = near if any(rises) else far[-1]
     return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
 
 
 def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
-    """How far along each ray U is `EDGE` above the mode, one column, by bisection."""
+    """How far along each ray U is `SETTINGS.edge` above the mode, one column, by bisection."""
     bottom = target.potentials(center.mean[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
     rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
     for _ in range(60):
-        inside = rise(high) < EDGE
+        inside = rise(high) < SETTINGS.edge
         if not np.any(inside):
             break
         low, high = np.where(inside, high, low), np.where(inside, 2 * high, high)
     for _ in range(20):
         middle = (low + high) / 2
-        inside = rise(middle) < EDGE
+        inside = rise(middle) < SETTINGS.edge
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return low[:, None]
 
@@ -87,11 +107,7 @@ def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> li
     return found
 
 
-MAX_DENSE = 1000
-ROUNDING = 1e-12
 NO_NOISE_LEFT = "beyond it balanced noise has a negative variance, W = 2ηD - η²GSGᵀ"
-MOST_PRODUCTS = 1e8  # N d² for noise that grows with the state: seconds
-SMALLER = 1 - 1e-3  # a limit away from the mode counts below this share of the limit at the mode
 
 
 class Linearisation(enum.StrEnum):
@@ -138,9 +154,7 @@ class Stability:
     how: Linearisation
     rate: float  # the slowest, per unit of time, of the linear dynamics
     superlinear: bool  # whether ∇U grows faster than linearly: then the chain leaves from far enough away
-    noise_limit: float = (
-        math.inf
-    )  # the largest step size at which the scheme can draw its noise: W ⪰ 0 for balanced noise
+    noise_limit: float = math.inf  # of the step size: beyond it balanced noise has no W ⪰ 0 to draw
     drawable: bool = True  # whether it can at this one
 
     @property
@@ -193,7 +207,7 @@ def stability(plan: Plan) -> Stability | None:
     except InvalidInput:  # S cannot be had
         noise = math.inf
     limit = min(known.limit, noise)
-    drawable = eta <= noise * (1 + ROUNDING)
+    drawable = eta <= noise * (1 + SETTINGS.rounding)
     return Stability(known.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
 
 
@@ -235,7 +249,7 @@ def _largest_step(plan: Plan) -> float:
 
 def _linear(plan: Plan) -> _Linear | None:
     """The linear chain that decides; None where nothing can be formed."""
-    if plan.dynamics.size > MAX_DENSE:
+    if plan.dynamics.size > SETTINGS.max_dense:
         return None
     known = plan.flat_target.gaussian()
     if known is None:
@@ -267,7 +281,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
     steepest = [other for other in others if other.limit_of_euler > 0]
     found = min(steepest, key=lambda other: other.limit_of_euler, default=mode)
-    return found if found.limit < SMALLER * mode.limit else mode
+    return found if found.limit < SETTINGS.smaller * mode.limit else mode
 
 
 def _chain(
@@ -279,7 +293,7 @@ def _chain(
 
 def _affordable(plan: Plan) -> bool:
     target = plan.flat_target
-    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= MOST_PRODUCTS
+    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= SETTINGS.most_products
 
 
 def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:

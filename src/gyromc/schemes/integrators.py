@@ -1,7 +1,8 @@
-"""Schemes of second order with one gradient per step (T5): Leimkuhler-Matthews, its form for Q ≠ 0, the splitting of HFHR.
+"""Schemes of second order with one gradient per step (T5): Leimkuhler-Matthews, its form for Q ≠ 0, splittings of HFHR and GAUL.
 
-All three draw on noise twice: half of it in this step, the same half again in the next. That half is their memory. With noisy
-gradients `prepared` takes the oracle's part off the noise that is drawn, so that the covariance on a Gaussian stays exact.
+All draw on noise twice: half of it in this step, the same half again in the next. That half is their memory. With noisy gradients
+`prepared` of Leimkuhler-Matthews and of the splitting of HFHR takes the oracle's part off the noise that is drawn, so that the
+covariance on a Gaussian stays exact.
 """
 
 from typing import Any, ClassVar
@@ -12,8 +13,9 @@ import numpy as np
 import scipy
 
 from gyromc.checks import require
+from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
-from gyromc.operators import Blocks, Diagonal, DiagonalLowRank, Gram, Operator, Scaled, as_operator
+from gyromc.operators import Blocks, Dense, Diagonal, DiagonalLowRank, Gram, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
@@ -62,7 +64,9 @@ class LmAb2(Scheme):
     """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q.
 
     z⁺ = z - η[Dĝ_k + Q(1.5 ĝ_k - 0.5 ĝ_{k-1})] + ½√(2ηD)(ξ_k + ξ_{k+1}). The memory is half of the noise and ĝ_{k-1}, which is 0
-    before the first step.
+    before the first step. It is a postprocessed integrator in the sense of Abdulle, Vilmart and Zygalakis (2015): the hidden
+    chain Y = z - ½w_k + ½ηQĝ_{k-1} makes the step Y⁺ = Y - ηGĝ(z) + w_k, and what is recorded is z = Y + ½w_k - ½ηQĝ_{k-1},
+    half a step of noise and rotation ahead, with the last gradient in place of a second one.
     """
 
     order: ClassVar[int] = 2
@@ -155,6 +159,101 @@ class HfhrSplitting(Scheme):
         half = 0.5 * jnp.sqrt(2 * eta) * root.upper_left(xi[:d])
         theta = theta - 0.5 * eta * Q.upper_right(before + r) + half  # both A½ at once
         return jnp.concatenate([theta, r, half])  # T5
+
+
+class GaulSplitting(Scheme):
+    """The splitting A½ O A½ N½ G N½ of GAUL, D+Q = [[aC, -C], [I, γI]]: the covariance of θ on a Gaussian is exact.
+
+    G, at the recorded θ = θ̂ + ν: θ ← θ̂ + (2-τq/N)ν + τ(1-κ)r - ηaCĝ and r ← κr + (q/N)ν - ηĝ; A½: θ ← θ + τr; O: r ← cr +
+    √(1-c²)ζ; then ν ~ N(0, N) is drawn and θ + ν recorded. With τ = ηC/2 and q = η/2 - τκ the cross-covariance of θ and r is +τ
+    before G and -τ after it for every Hessian exactly when N(1-κ²) = q² and N = ηaC/2 - τ²(1-κ) + τq; ν brings θ and r the
+    correlated noise of D. C = I has κ = 1 and q = 0: the splitting of HFHR. The memory is ν.
+
+    Gradient noise brings back a bias of first order.
+    """
+
+    order: ClassVar[int] = 2
+    parts: tuple[Operator, ...] | None
+    """Of a plan: aηC, τ, τ(1-κ), κ, c, 1-τq/N, q/N, √N and √(1-c²), each a function of C."""
+
+    def __init__(self, parts: tuple[Operator, ...] | None = None):
+        super().__init__("gaul_splitting", None, linear=True, memory=1)
+        self.parts = parts
+
+    @property
+    def needs_prepared(self) -> bool:
+        return True
+
+    def state_size(self, n):
+        return n + n // 2
+
+    def why_not(self, dynamics, augmented):
+        if augmented and _gaul(dynamics) is not None:
+            return None
+        return f"it splits `gyromc.dynamics.gaul`, and the dynamics is {dynamics.name}: use `lm_ab2`, which takes any D and Q"
+
+    def prepared(self, plan):
+        found = _gaul(plan.dynamics)
+        assert found is not None
+        basis, C, a, gamma = found
+        parts = _gaul_parts(C, a, gamma, plan.eta)
+        require(
+            parts is not None,
+            f"`{self}` needs a smaller `step_size` than {plan.eta:g}: the noise that θ and r share leaves no friction to r.",
+        )
+        make = Diagonal if basis is None else lambda x: Dense((basis * x) @ basis.T)
+        return GaulSplitting(tuple(make(x) for x in parts))  # type: ignore[union-attr]  # required above
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        if self.parts is None:
+            raise InvalidInput("`gaul_splitting` needs a plan that says what C and η are: use it in `gyromc.Plan`.")
+        step, tau, drag, kept, decay, again, shared, root, drawn = self.parts
+        d = dynamics.size // 2
+        theta, r, nu, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
+        theta = theta + (again(nu) + drag(r) - step(g))
+        r = kept(r) + shared(nu) - eta * g
+        before, r = r, decay(r) + drawn(xi[d:])
+        nu = root(xi[:d])
+        return jnp.concatenate([theta + tau(before + r) + nu, r, nu])
+
+
+def _gaul(dynamics: Dynamics) -> tuple[np.ndarray | None, np.ndarray, float, float] | None:
+    """An eigenbasis of C (None: the axes), its eigenvalues, a and γ of D+Q = [[aC, -C], [I, γI]]; None for other dynamics."""
+    D, Q = dynamics.diffusion, dynamics.rotation
+    if not isinstance(D, Blocks) or not isinstance(Q, Blocks) or not isinstance(D.lower_right, Scaled):
+        return None
+    d, near = dynamics.size // 2, lambda x, y: np.allclose(x, y, rtol=1e-9, atol=1e-12)
+    found = D.coordinates(), Q.coordinates()
+    if found[0] is not None and found[1] is not None:
+        aC, C, lower = (sign * np.broadcast_to(found[0][i] + found[1][i], (d,)) for i, sign in enumerate((1, -1, 1)))
+        basis, one = None, np.ones(d)
+    else:
+        G = D.dense() + Q.dense()
+        aC, C, lower, one = G[:d, :d], -G[:d, d:], G[d:, :d], np.eye(d)
+        basis = np.linalg.eigh((C + C.T) / 2)[1]
+    a = float(np.sum(aC * C) / np.sum(C * C)) if np.any(C) else 0.0
+    if not (near(lower, one) and near(aC, a * C) and Q.upper_left.is_zero() and Q.lower_right.is_zero()):
+        return None
+    eigenvalues = C if basis is None else np.diag(basis.T @ C @ basis)
+    return (basis, eigenvalues, a, float(D.lower_right.scale)) if np.min(eigenvalues) > 0 else None
+
+
+def _gaul_parts(C: np.ndarray, a: float, gamma: float, eta: float) -> tuple[np.ndarray, ...] | None:
+    """The coefficients of `GaulSplitting` for the eigenvalues of C; None where the step is too large for them."""
+    tau, half, own = eta * C / 2, eta / 2, eta * a * C / 2
+    lead = own + tau * half
+    square = (half * tau) ** 2 - lead * (half**2 - lead + tau**2)
+    kappa = (half * tau + np.sqrt(np.maximum(square, 0.0))) / lead
+    q = half - tau * kappa
+    N = own - tau**2 * (1 - kappa) + tau * q
+    decay = np.exp(-gamma * eta) / np.where(kappa > 0, kappa, 1.0)
+    if np.min(square) < 0 or np.min(kappa) <= 0 or np.min(N) <= 0 or np.max(decay) > 1:
+        return None
+    shared = q / N
+    return (
+        *(2 * own, tau, tau * (1 - kappa), kappa, decay),
+        *(1 - tau * shared, shared, np.sqrt(N), np.sqrt(1 - decay**2)),
+    )
 
 
 def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
@@ -320,3 +419,6 @@ lm_ab2 = LmAb2()
 
 hfhr_splitting = HfhrSplitting()
 """The splitting of HFHR, with or without preconditioner."""
+
+gaul_splitting = GaulSplitting()
+"""The splitting of GAUL."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, positive, require, whole
+from gyromc.checks import coverage, flag, positive, require, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -47,6 +47,7 @@ def expect(
     level: float = 0.95,
     start: Any = None,
     coordinates: Coordinates | str | None = None,
+    rotations: bool = True,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Posterior:
@@ -68,6 +69,8 @@ def expect(
     - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`.
     - `coordinates`: of `gyromc.coordinates`, in which chains move; "learned": fitted to the warm-up's draws. Left out: learned
       where one parameter is seen to change the scale of others, as in a funnel.
+    - `rotations`: whether zero-mean functions with a rotation are used; without them the same draws have larger errors, which
+      shows what rotations gain.
     - `seed`: a whole number; the same seed gives the same numbers, unless time ends the run.
     - `progress`: show the stage and the error so far; left out: when standard error is a terminal.
 
@@ -85,8 +88,11 @@ def expect(
     question = Question.read(target, observables, start)
     _check_coordinates(coordinates, question)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
-        number = whole(seed, "seed", least=0)
-        solver = Solver(question, error, limits, lambda: bool(stop), shown, number, coordinates=coordinates)
+        number, chosen = (
+            whole(seed, "seed", least=0),
+            {"coordinates": coordinates, "rotations": flag(rotations, "rotations")},
+        )
+        solver = Solver(question, error, limits, lambda: bool(stop), shown, number, **chosen)
         solver.solve()
     found = answer(solver, level)
     if found.warnings:

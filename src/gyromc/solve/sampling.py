@@ -149,6 +149,6 @@ def split_r_hat(rounds: np.ndarray, sd: np.ndarray) -> np.ndarray:
 
 
 def rotation_gain(sharp: Sharpened) -> float:
-    """The median gain that fields beyond gradients of quadratics bring, over the observables that use them."""
+    """The median gain that rotations bring beyond gradients of quadratics, over the observables that use them."""
     used = [i for i, group in enumerate(sharp.groups) if group in (FieldGroup.ROTATION, FieldGroup.QUADRATIC)]
     return float(np.median(sharp.rotation_gain[used])) if used else 1.0

@@ -16,7 +16,7 @@ import numpy as np
 from gyromc.checks import positive
 from gyromc.coordinates.learned import funnel_shaped, learn
 from gyromc.coordinates.maps import Coordinates
-from gyromc.fields.functions import choose_fields
+from gyromc.fields.functions import FieldSettings, choose_fields
 from gyromc.show.progress import Progress
 from gyromc.solve.chains import ChainSettings, LangevinChains
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
@@ -33,8 +33,8 @@ class SolverSettings:
     - `seconds`: that a call without limits may take.
     - `first_look`, `growth`: sampling rounds before the first estimate, and the factor to the next. Chains of a mixture that
       ended after 24 had missed a thousandth of its mass, which sharpened errors do not see.
-    - `few_parameters`, `longest`: below, the first look comes later in proportion, up to so many times. E x² of a mild funnel with
-      three parameters was silently wrong for 1 of 20 seeds without, and mean z² of a GARCH model 3 in place of 1.
+    - `few_parameters`, `longest`: below, the first look comes later in proportion, up to so many times. E x² of a mild funnel
+      with three parameters was silently wrong for 1 of 20 seeds without, and mean z² of a GARCH model 3 in place of 1.
     - `heavy`, `longer`: kurtosis of an observable from which on its tails need so many times the rounds of a first look. E log τ
       of a logistic model with 100 groups was silently wrong for 1 of 5 seeds without.
     - `warm_share`: of limited gradients or seconds that warm-up may take.
@@ -119,8 +119,9 @@ class Solver:
         settings: ChainSettings | None = None,
         coordinates: Coordinates | str | None = None,
         may_learn: bool = True,
+        rotations: bool = True,
     ):
-        self.coordinates, self.may_learn, self.learned = coordinates, may_learn, False
+        self.coordinates, self.may_learn, self.learned, self.rotations = coordinates, may_learn, False, rotations
         self.question, self.error, self.limits, self.stop, self.shown = question, error, limits, stop, shown
         self.few = limits.gradients <= SETTINGS.few_gradients
         few = ChainSettings(chains=SETTINGS.few_chains, steps=SETTINGS.few_steps) if self.few else None
@@ -229,7 +230,7 @@ class Solver:
         """Choose the fields from warm-up states, and begin the sums."""
         theta, gradient = self.chains.warm_states()
         covariance = self.chains.metric.covariance() if self.question.model.dim <= 500 else None
-        fields = choose_fields(theta, gradient, covariance)
+        fields = choose_fields(theta, gradient, covariance, FieldSettings(rotations=self.rotations))
         rows = self.chains.settings.chains * self.chains.settings.steps
         values = self._values(np.resize(theta[-rows:], (rows, theta.shape[1])))
         chains = self.chains.settings.chains

@@ -16,7 +16,7 @@ import numpy as np
 from gyromc.checks import leaves, positive, require, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.estimation.diagnostics import HEAVY, heavy_tailed
+from gyromc.estimation.estimate import HEAVY, heavy_tailed
 from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan

@@ -224,10 +224,8 @@ def add_increments(p, products, sums, at):
         t0 = t1 = t2 = t3 = zeros_like(products) - number(p.constant, q)
         for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
             u, v = number(p.term_noise, t), number(p.term_state, t)
-            cross, square = (
-                zeros_like(products) + number(p.term_cross, t),
-                zeros_like(products) + number(p.term_square, t),
-            )
+            cross = zeros_like(products) + number(p.term_cross, t)
+            square = zeros_like(products) + number(p.term_square, t)
             linear = zeros_like(products) + number(p.term_linear, t)
             t0 = term(products, u, v, cross, square, linear, t0)
             t1 = term(products, u + LANES, v + LANES, cross, square, linear, t1)

@@ -23,9 +23,8 @@ from gyromc import targets
 from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import WIDTH
+from gyromc.engines.lanes.gradients import WIDTH, mapped_rows, no_rows
 from gyromc.engines.lanes.kernel import Program
-from gyromc.engines.lanes.mapped import mapped_rows, no_rows
 from gyromc.engines.lanes.vectors import LANES
 from gyromc.engines.lowering import at_center, linear_step
 from gyromc.engines.suitability import PROFILES
@@ -42,9 +41,8 @@ KNOWN = {
 }
 WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
-WORTH = (
-    48  # columns of rows that are computed in pairs: with fewer there is little to gain, and one loop more to compile
-)
+# With fewer columns there is little to gain from rows in pairs, and one loop more to compile.
+FEWEST_PAIRED = 48
 IN_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # with fewer registers one at a time is faster
 MANY = 16  # logistic observables from which on they are computed for several steps together
 MOST_KEPT, KEPT_BYTES = 8, 16384  # of these steps: how many, and the memory of their θ, half of a small cache
@@ -223,7 +221,7 @@ def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.n
     stored, pair, i = matrix != 0, np.zeros(len(matrix), np.int64), 0
     while IN_PAIRS and i + 1 < len(matrix):
         either = stored[i] | stored[i + 1]
-        if either.sum() >= WORTH and 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
+        if either.sum() >= FEWEST_PAIRED and 2 * either.sum() <= MOST_FILLED * stored[i : i + 2].sum():
             stored[i : i + 2], pair[i] = either, 1
             i += 1
         i += 1
@@ -247,28 +245,21 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     dtype = np.dtype(plan.dtype)
     f, table = _form_and_table(plan, dtype)
     matrix, shift = step_matrix(plan, f)
-    n, d, m = plan.dynamics.size, plan.dim, plan.state_size
-    row_start, row_pair, column, entry = sparse_rows(matrix, dtype)
     psi = increments(plan) if plan.martingale else observables_alone(plan)
-    ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]  # all of them: see `why_not`
-    h_start, h_pair, h_column, h_entry = sparse_rows(psi.rows, dtype)
-    row_width = f.table.shape[1]
+    # All observables are ridges: see `suitability`.
+    ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
+    row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
     mapped = mapped_rows(plan, row_width) if f.part == gradients.MAPPED else no_rows(dtype)
+    step_rows, observed_rows = sparse_rows(matrix, dtype), sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     return Program(
-        n=n,
+        n=plan.dynamics.size,
         d=d,
         m=m,
         draws=matrix.shape[1] - m - d,
-        row_start=row_start,
-        row_pair=row_pair,
-        column=column,
-        entry=entry,
+        **dict(zip(("row_start", "row_pair", "column", "entry"), step_rows, strict=True)),
         shift=shift.astype(dtype),
-        h_start=h_start,
-        h_pair=h_pair,
-        h_column=h_column,
-        h_entry=h_entry,
+        **dict(zip(("h_start", "h_pair", "h_column", "h_entry"), observed_rows, strict=True)),
         h_shift=np.zeros(len(psi.rows), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
         window=_window(plan, ridges),
@@ -276,9 +267,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         term_start=psi.start.astype(np.int64),
         term_noise=psi.noise.astype(np.int64) * WIDTH,
         term_state=psi.state.astype(np.int64) * WIDTH,
-        term_cross=psi.cross.astype(dtype),
-        term_square=psi.square.astype(dtype),
-        term_linear=psi.linear.astype(dtype),
+        **{f"term_{name}": getattr(psi, name).astype(dtype) for name in ("cross", "square", "linear")},
         constant=psi.constant.astype(dtype),
         weight=plan.eta if plan.weighting == "step_size" else 1.0,
         burn_in=plan.burn_in,
@@ -287,21 +276,16 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         infinity_bits=int(np.array(np.inf, dtype).view(word)),
         magnitude_bits=int(np.iinfo(word).max),
         part=gradients.IN_PLACE if mapped.in_place else WIDE.get(f.part, f.part) if row_width > LANES else f.part,
-        slope_code=f.slope_code,
-        uses_response=f.uses_response,
-        uses_centre=f.uses_centre,
-        curvature_column=f.curvature_column,
+        **{
+            name: getattr(f, name)
+            for name in ("slope_code", "uses_response", "uses_centre", "curvature_column", "batch")
+        },
         table=table,
         num_rows=len(mapped.responses) or len(table) // row_width - 1,
         row_width=row_width,
-        batch=f.batch,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
-        rows=mapped.rows,
-        responses=mapped.responses,
-        descriptor=mapped.descriptor,
-        data_offset=mapped.data_offset,
-        centre=mapped.centre,
+        **{name: getattr(mapped, name) for name in ("rows", "responses", "descriptor", "data_offset", "centre")},
     )
 
 

@@ -53,10 +53,8 @@ def translated(function: Callable, num_arguments: int) -> Callable:
     lines: list[str] = []
     (result,) = map(_written, _emit(closed.jaxpr, [np.asarray(c) for c in closed.consts], names, lines))
     body = "".join(f"    {line}\n" for line in lines)
-    source = (
-        f"def formula({', '.join(names)}):\n{body}    return x0 * 0.0 + {result}\n"  # a vector even if it is constant
-    )
-    return _compiled(source)
+    # x0 · 0 makes a vector of the result even if it is constant.
+    return _compiled(f"def formula({', '.join(names)}):\n{body}    return x0 * 0.0 + {result}\n")
 
 
 @functools.lru_cache(maxsize=64)

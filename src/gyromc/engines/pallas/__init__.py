@@ -21,13 +21,11 @@ from gyromc import processes
 from gyromc.engines import base as protocol
 from gyromc.engines import suitability
 from gyromc.engines.base import initial_state
-from gyromc.engines.pallas import lowering as lowerings
+from gyromc.engines.meshes import sliced
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
-from gyromc.engines.pallas.lowering import Lowering, instructions
 from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
-from gyromc.engines.pallas.team import Layout
+from gyromc.engines.pallas.threads import Layout, Lowering, choose_lowering, instructions, why_no_lowering
 from gyromc.engines.pallas.unrolled import Unsupported
-from gyromc.engines.slices import sliced
 from gyromc.engines.suitability import interpreting
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch
@@ -42,11 +40,11 @@ LARGEST_TEAM = 8
 
 def why_not(plan: Plan, mesh: Any = None) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    reason = suitability.pallas(plan, mesh) or (None if interpreting() else lowerings.why_none())
+    reason = suitability.pallas(plan, mesh) or (None if interpreting() else why_no_lowering())
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False), instructions(lowerings.choose(), interpreting()).refusing():
+        with jax.enable_x64(False), instructions(choose_lowering(), interpreting()).refusing():
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
@@ -78,7 +76,7 @@ def team_size(plan: Plan) -> int:
 
 def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
     """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
-    chosen = lowerings.choose(asked)
+    chosen = choose_lowering(asked)
     warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
     return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
 

@@ -16,9 +16,8 @@ from jax.experimental import pallas as pl
 
 from gyromc.checks import require
 from gyromc.engines.base import two_sum
-from gyromc.engines.pallas.lowering import instructions
 from gyromc.engines.pallas.recipe import Recipe, Row, Rows
-from gyromc.engines.pallas.team import NOISE, ORACLE, ROWS, Layout, Team, row_numbers
+from gyromc.engines.pallas.threads import NOISE, ORACLE, ROWS, Layout, Team, instructions, row_numbers
 from gyromc.engines.pallas.unrolled import entries
 from gyromc.observables import PROFILES
 

@@ -159,9 +159,8 @@ def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Call
     return add, np.concatenate(columns)
 
 
-MOST_LOADS = (
-    256  # numbers that unrolled increments read; beyond, they are computed in a loop, with their sums in memory
-)
+# Numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory.
+MOST_LOADS = 256
 
 Row = tuple[tuple[int, int, int], ...]
 """One row of a sparse matrix: (column, number of the coefficient, sign)."""

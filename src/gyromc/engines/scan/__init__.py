@@ -21,8 +21,18 @@ from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.meshes import ROWS, ChainMesh
 from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
-from gyromc.engines.scan.feeding import Feed, is_fed
-from gyromc.engines.scan.layout import Carry, InBlocks, OnMesh, cast, drawn, in_blocks, on_mesh, spread_over
+from gyromc.engines.scan.layout import (
+    Carry,
+    Feed,
+    InBlocks,
+    OnMesh,
+    cast,
+    drawn,
+    in_blocks,
+    is_fed,
+    on_mesh,
+    spread_over,
+)
 from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
 from gyromc.engines.suitability import scan as why_not
 from gyromc.evaluation import Programs
@@ -66,10 +76,8 @@ class Pieces(eqx.Module):
 def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
-    found, scheme = (
-        (plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel),
-        plan.prepared_scheme,
-    )
+    found = plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
+    scheme = plan.prepared_scheme
     parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
     own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
     scheme, correction = cast((scheme, martingale(plan) if plan.martingale else None), dtype)

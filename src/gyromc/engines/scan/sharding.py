@@ -53,9 +53,7 @@ SPARE = 4  # standard deviations of the number of drawn rows that a device holds
 class Shards(SumOverData):
     """A sum over data with the rows of one device; its methods are called by `on_devices`, where sums go over all devices."""
 
-    rows: tuple[
-        Any, ...
-    ]  # the arrays with one entry per row, S shares after one another; one share inside `on_devices`
+    rows: tuple[Any, ...]  # arrays with one entry per row, S shares after one another; one share inside `on_devices`
     rest: Any  # the target without them
     num_rows: int = eqx.field(static=True)
     share: int = eqx.field(static=True)  # rows a device holds, the empty ones at its end not counted

@@ -30,7 +30,7 @@ from gyromc.precision import private
 from gyromc.results import Average, Run
 from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics.errors import ChainAverages
+from gyromc.statistics import ChainAverages
 
 __all__ = ["Summary", "draws", "observables", "predictive", "summary"]
 

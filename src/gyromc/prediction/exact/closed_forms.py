@@ -122,13 +122,8 @@ def strictness_integral(D, Q, P, matrix=None, linear=None) -> float:
 MOST_TERMS = 1000
 REACH = 14.0  # standard deviations
 FIRST_PANELS = 96
-FINEST_TIME = 32  # Gauss-Legendre nodes on a stretch of time
+FINEST_TIME = 32  # Gauss-Legendre nodes on an interval of time
 Profile = Callable[[np.ndarray], np.ndarray]
-
-
-def expectation(profile: Profile, mean: float, deviation: float) -> float:
-    """E ρ(mean + deviation·N(0, 1))."""
-    return _profile(profile, mean, deviation)[1].value
 
 
 def ridge_expectation(profile: Profile, mean: float, deviation: float) -> Number:
@@ -200,11 +195,11 @@ def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndar
     edges = np.append(0.0, np.cumsum(lengths))
 
     def integrands(t: np.ndarray) -> tuple[np.ndarray, ...]:
-        stretch = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, len(lengths) - 1)
-        apart = (2 * (t - edges[stretch]) / lengths[stretch] - 1)[:, None] - locations
+        piece = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, len(lengths) - 1)
+        apart = (2 * (t - edges[piece]) / lengths[piece] - 1)[:, None] - locations
         apart[apart == 0] = 1e-300
         shares = interpolation / apart
-        r = np.sum(shares * correlations[stretch], axis=1) / np.sum(shares, axis=1)
+        r = np.sum(shares * correlations[piece], axis=1) / np.sum(shares, axis=1)
         r = np.clip(r, -1.0, 1.0)
         total = np.zeros_like(r)
         for square in squares[::-1]:
@@ -226,7 +221,7 @@ def _interpolation() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correlations(A: np.ndarray, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Stretches of time, short against the modes still alive in them, and r at Gauss-Legendre nodes of each."""
+    """Intervals of time, short against the modes still alive in them, and r at Gauss-Legendre nodes of each."""
     nodes, rates = _interpolation()[0], np.linalg.eigvals(A)
     lengths, values, began, here = [], [], 0.0, np.asarray(w, float)  # here = e^{-At}w
     steps = np.empty(0)

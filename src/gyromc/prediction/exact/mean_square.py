@@ -40,11 +40,6 @@ def limit_of_mean(rates: np.ndarray) -> float:
     return 0.0 if real.min() <= 0 else float(np.min(2 * real / np.abs(rates) ** 2))  # |1 - ηλ| < 1
 
 
-def radius_of_mean(rates: np.ndarray, step_size: float) -> float:
-    """ρ(I - ηA)² from the eigenvalues of A."""
-    return float(np.max(np.abs(1 - step_size * rates)) ** 2)
-
-
 class Eigenmodes(NamedTuple):
     """M of one step size, and its eigenvalues and eigenvectors; the inverse of these is None where M has none, or nearly so."""
 
@@ -86,7 +81,7 @@ class EulerSteps:
 
     def radius(self, step_size: float) -> float:
         """ρ(M)²."""
-        return radius_of_mean(self.rates, step_size)
+        return float(np.max(np.abs(1 - step_size * self.rates)) ** 2)
 
     def limit(self) -> float:
         """The largest step size with ρ(M) < 1."""

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.martingale import martingale
+from gyromc.martingale import martingale, symmetric_root
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power, why_not_linear
-from gyromc.prediction.exact.closed_forms import expectation
+from gyromc.prediction.exact.closed_forms import ridge_expectation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def linear_change(chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: i
 
 
 def _longer(p: tuple, q: tuple) -> tuple:
-    """(m, M^m, T_m = Σ_{j<m} M^j, Σ_{j<m} (m-1-j)M^j) of two stretches together."""
+    """(m, M^m, T_m = Σ_{j<m} M^j, Σ_{j<m} (m-1-j)M^j) of two runs of steps."""
     return p[0] + q[0], p[1] @ q[1], p[2] + p[1] @ q[2], p[3] + q[0] * p[2] + p[1] @ q[3]
 
 
@@ -235,7 +235,7 @@ def _one_step(chain: LinearChain, h: np.ndarray) -> _QuadraticSteps:
 
 def _less(chain: LinearChain, one: _QuadraticSteps, increment: Increment) -> _QuadraticSteps:
     """One step whose sum is h less ψ = (Lẑ)ᵀw + wᵀRw - tr R: E[ψ | z] = 0, so that E[S | z] stays."""
-    entering = np.concatenate([chain.C, chain.spread @ _root(chain.noise.constant)], axis=1)
+    entering = np.concatenate([chain.C, chain.spread @ symmetric_root(chain.noise.constant)], axis=1)
     L, R = increment.forms(chain.M, entering)
     E = np.concatenate([entering, np.zeros((1, entering.shape[1]))])
     N, short = L.T @ E.T, Symmetric(len(one.M))
@@ -243,12 +243,6 @@ def _less(chain: LinearChain, one: _QuadraticSteps, increment: Increment) -> _Qu
     v = L.T @ L
     v[-1, -1] += 2 * np.sum(R * R)
     return one._replace(K=short.map(K), v=short.vector(v))
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """A symmetric root of a covariance, which may be singular."""
-    values, basis = np.linalg.eigh(covariance)
-    return (basis * np.sqrt(np.maximum(values, 0.0))) @ basis.T
 
 
 def _compose_quadratic(p: _QuadraticSteps, q: _QuadraticSteps) -> _QuadraticSteps:
@@ -321,12 +315,15 @@ def _mean_at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: 
         w, variance = chain.ahead(w, k)
         centers, deviation = np.sort(shift + chain.starts @ w), math.sqrt(max(variance, 0.0))
         parts = np.array_split(centers, min(len(centers), MOST_GROUPS))
-        means, counts = np.array([expectation(rho, part.mean(), deviation) for part in parts]), list(map(len, parts))
+        means, counts = (
+            np.array([ridge_expectation(rho, part.mean(), deviation).value for part in parts]),
+            list(map(len, parts)),
+        )
         mean = float(np.average(means, weights=counts))
         return mean, math.sqrt(float(np.average((means - mean) ** 2, weights=counts)))
     Y = second_moments(chain, k)
     first, second = float(w @ Y[:-1, -1]), float(w @ Y[:-1, :-1] @ w)
-    return expectation(rho, shift + first, math.sqrt(max(second - first**2, 0.0))), 0.0
+    return ridge_expectation(rho, shift + first, math.sqrt(max(second - first**2, 0.0))).value, 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,7 +446,7 @@ def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> StateA
     """Mean and covariance of the average of y under additive noise."""
     start = np.mean(chain.starts, axis=0)
     centred = chain.starts - start
-    M_b, W_b = stretch(chain.M, chain.W, burn_in)
+    M_b, W_b = after_steps(chain.M, chain.W, burn_in)
     mean, covariance = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
     zero = np.zeros((chain.size, chain.size))
     total = power(_compose_steps, _Steps(chain.M, np.eye(chain.size), chain.W, zero, zero), num_steps)
@@ -457,7 +454,7 @@ def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> StateA
     return StateAverage(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
 
 
-def stretch(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def after_steps(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(F^k, Σ_{j<k} F^j W F^jᵀ): the map of the mean over k steps, and the covariance they add."""
     if count == 0:
         return np.eye(len(F)), np.zeros_like(F)

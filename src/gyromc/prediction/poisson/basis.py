@@ -14,7 +14,7 @@ import numpy as np
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
-from gyromc.prediction.poisson.hermite import hermite, ladders, multi_indices
+from gyromc.prediction.poisson.hermite import derivative_matrices, hermite, multi_indices
 
 SPACING = 0.2  # nodes, in standard deviations
 FINEST = 0.02
@@ -111,9 +111,10 @@ def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[f
             weights = _normalised(energy)
             mean = float(weights @ t)
             sd, step = float(np.sqrt(weights @ (t - mean) ** 2)), float(t[1] - t[0])
-            return (
-                (mean, sd) if sd > 5 * step else location_and_scale(potential, mean, step)
-            )  # a scale guessed too large
+            if sd > 5 * step:
+                return mean, sd
+            # The scale was guessed too large.
+            return location_and_scale(potential, mean, step)
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
     )
@@ -158,7 +159,7 @@ def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree
         raise TooLarge(f"Polynomials of degree {degree} cannot be told apart on this target.")
     signs, inverse = np.sign(np.diag(R)), np.linalg.inv(R)
     inverse, R = inverse * signs, signs[:, None] * R
-    in_white = np.stack([R @ (step @ inverse) for step in ladders(powers)])
+    in_white = np.stack([R @ (step @ inverse) for step in derivative_matrices(powers)])
     derivatives = np.einsum("wi,wmn->imn", white, in_white)  # chain rule: x = white (z - center)
     basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse
     return Axis(coordinates, nodes, weights, raw @ inverse, derivatives, steps, energy, basis)

@@ -37,21 +37,38 @@ from gyromc.prediction.poisson.equation import Generator, Solution, along, coeff
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
 from gyromc.prediction.step_effects import NEAR, FirstOrder, arrive, first_order, mean_step, no_first_order, some_starts
 
-DEGREES = (9, 13, 17, 21, 25, 31, 37, 45, 55)
-MOST_COEFFICIENTS = 300_000
-MOST_WORK = 4_000_000
-MOST_ON_PLANE = 260  # functions
-FINAL_NODES = 6_000_000  # of all shifted grids together, where h reads so few coordinates that each grid is small
-MOMENTUM_DEGREE = 9  # φ is smooth in r: this leaves less than 1e-9, but with little friction
-MORE_MOMENTUM = 4  # degrees at a time, where it leaves more
-LITTLE = 1e-6  # of V: fewer functions of the momentum that change so much are followed by more
-RATIOS = (
-    0.5,
-    0.95,
-)  # of successive changes: less is not counted on, so that the error is at least the latest; more is taken as this
-GRIDS = 8  # with random shifts
-COVERAGE = 0.975
-SLOPE_ERROR = 1e-8  # of the integrated bias: the target's curvature is differentiated numerically
+
+@dataclasses.dataclass(frozen=True)
+class GalerkinSettings:
+    """Sizes and tolerances of the expansion in polynomials."""
+
+    degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)
+    """Tried one after the other, until V has its digits."""
+    most_coefficients: int = 300_000
+    """Of a tensor basis."""
+    most_work: int = 4_000_000
+    """Products in one application of the generator, beyond the second degree."""
+    most_on_plane: int = 260
+    """Functions of two coordinates that do not separate."""
+    final_nodes: int = 6_000_000
+    """Of all shifted grids together, where h reads so few coordinates that each grid is small."""
+    momentum_degree: int = 9
+    """φ is smooth in r: this leaves less than 1e-9, but with little friction."""
+    more_momentum: int = 4
+    """Degrees at a time, where it leaves more."""
+    little: float = 1e-6
+    """Of V: fewer functions of the momentum that change so much are followed by more."""
+    ratios: tuple[float, float] = (0.5, 0.95)
+    """Of successive changes: a smaller one is counted as the first, a larger one as the second."""
+    grids: int = 8
+    """With random shifts."""
+    coverage: float = 0.975
+    """Of the errors from shifted grids, one-sided."""
+    slope_error: float = 1e-8
+    """Of the integrated bias: the target's curvature is differentiated numerically."""
+
+
+SETTINGS = GalerkinSettings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +98,8 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
     depends = plan.model.coordinates_of(h)
     if not depends:
         return "the observable is constant"
-    sizes = _sizes(plan, active(plan, depends), DEGREES[1])
-    if np.prod(sizes) > MOST_COEFFICIENTS or len(depends) > 4:
+    sizes = _sizes(plan, active(plan, depends), SETTINGS.degrees[1])
+    if np.prod(sizes) > SETTINGS.most_coefficients or len(depends) > 4:
         return f"h and the dynamics couple {len(sizes)} coordinates: too many for a tensor basis"
     return None
 
@@ -102,7 +119,7 @@ def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
 
 def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
     """The number of basis functions on each axis."""
-    momentum = [min(degree, MOMENTUM_DEGREE) + 1 for i in coordinates if i >= plan.dim]
+    momentum = [min(degree, SETTINGS.momentum_degree) + 1 for i in coordinates if i >= plan.dim]
     if plan.flat_target.separable() is None and plan.dim == 2:
         return [(degree + 1) * (degree + 2) // 2, *momentum]
     return [degree + 1] * sum(i < plan.dim for i in coordinates) + momentum
@@ -131,7 +148,7 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
         return _explicit(plan, h, chosen[0])
     levels: list[Level] = []
     evaluated = 0
-    for number, degree in enumerate(DEGREES):
+    for number, degree in enumerate(SETTINGS.degrees):
         spacing = 1.25 * SPACING * 0.963**number  # no two levels share their nodes
         try:
             levels.append(_level(plan, h, depends, chosen, degree, spacing, MOST_NODES - evaluated))
@@ -168,7 +185,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     order, start, bias_slope = _order(plan), float(np.mean(found.at(starts))), None
     if order is not None:
         value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
-        bias_slope = Number(float(value), SLOPE_ERROR * abs(value))
+        bias_slope = Number(float(value), SETTINGS.slope_error * abs(value))
     return Galerkin(
         variance=found.variance,
         reversible_variance=found.variance,
@@ -208,14 +225,18 @@ def _gaps(levels: list[Level]) -> np.ndarray:
 def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: float, most: int) -> Level:
     sizes = _sizes(plan, chosen, degree)
     work = math.prod(sizes) * sum(sizes)  # of one application of the generator, about
-    if math.prod(sizes) > MOST_COEFFICIENTS or max(sizes) > MOST_ON_PLANE or (degree > DEGREES[1] and work > MOST_WORK):
+    if (
+        math.prod(sizes) > SETTINGS.most_coefficients
+        or max(sizes) > SETTINGS.most_on_plane
+        or (degree > SETTINGS.degrees[1] and work > SETTINGS.most_work)
+    ):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
     axes = axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
     used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
     values = on_grid(plan, h, used, most)
     center = _mean(used, values)
     c, second = coefficients(used, values - center), _mean(used, (values - center) ** 2)
-    axes += momentum_axes(plan, chosen, MOMENTUM_DEGREE - 2)
+    axes += momentum_axes(plan, chosen, SETTINGS.momentum_degree - 2)
     return _solved(plan, axes, used, degree, center, c, second - float(np.sum(c**2)))
 
 
@@ -250,7 +271,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     if not np.any(seconds):
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
-    reach = special.stdtrit(len(parts) - 1, COVERAGE) / math.sqrt(len(parts))
+    reach = special.stdtrit(len(parts) - 1, SETTINGS.coverage) / math.sqrt(len(parts))
     spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final, change = _with_momentum(plan, chosen, last, c, missing)
@@ -291,19 +312,23 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
         axes = positions + momentum_axes(plan, chosen, degree)
         return _solved(plan, axes, last.used, last.degree, last.expectation, c, missing)
 
-    final = solved(MOMENTUM_DEGREE)
+    final = solved(SETTINGS.momentum_degree)
     change = np.abs(final.values - last.values)
-    if len(final.axes) == len(positions) or np.all(change <= LITTLE * final.values):
+    if len(final.axes) == len(positions) or np.all(change <= SETTINGS.little * final.values):
         return final, change
-    found = [solved(MOMENTUM_DEGREE - MORE_MOMENTUM), final]
+    found = [solved(SETTINGS.momentum_degree - SETTINGS.more_momentum), final]
     own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(final.axes) - len(positions)
-    for degree in range(MOMENTUM_DEGREE + MORE_MOMENTUM, max(DEGREES), MORE_MOMENTUM):
-        if own * (degree + 1) ** momenta > MOST_COEFFICIENTS or np.all(_gaps(found) <= LITTLE * found[-1].values):
+    for degree in range(
+        SETTINGS.momentum_degree + SETTINGS.more_momentum, max(SETTINGS.degrees), SETTINGS.more_momentum
+    ):
+        if own * (degree + 1) ** momenta > SETTINGS.most_coefficients or np.all(
+            _gaps(found) <= SETTINGS.little * found[-1].values
+        ):
             break
         found.append(solved(degree))
-    latest, ratio = _gaps(found), RATIOS[1]
+    latest, ratio = _gaps(found), SETTINGS.ratios[1]
     if len(found) > 2:
-        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), *RATIOS)
+        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
     return found[-1], latest * ratio / (1 - ratio)  # a geometric series
 
 
@@ -329,8 +354,9 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     """Coefficients of h - center and its second moment, once for every grid with its own random shift."""
     size = math.prod(len(axis.weights) for axis in used)
     on_lines = all(len(axis.coordinates) == 1 for axis in used)
-    grids = int(np.clip(MOST_NODES // size, 3, GRIDS)) if on_lines else GRIDS // 2  # the basis of a plane takes long
-    denser = int(np.clip((FINAL_NODES / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
+    # The basis of a plane takes long.
+    grids = int(np.clip(MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
+    denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
     rng, parts, seconds = np.random.default_rng(0), [], []
     strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
     for shifts in zip(*strata, strict=True):  # along every coordinate the shifts cover a step evenly

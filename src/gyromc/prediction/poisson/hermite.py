@@ -1,7 +1,7 @@
 """Products of normalised Hermite polynomials in several variables, and polynomials in that basis.
 
 Input: exponents and points. Output: values, gradients and Hessians. ∂ᵢ of a product is √power times the product with that power
-lowered by one, so derivatives are exact matrices ("ladders") on coefficients.
+lowered by one, so derivatives are exact matrices on coefficients.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
     return values.T
 
 
-def ladders(powers: np.ndarray) -> list[sparse.csr_array]:
+def derivative_matrices(powers: np.ndarray) -> list[sparse.csr_array]:
     """For every variable j the matrix of ∂ⱼ on products: ∂ⱼ product b = Σ_a [a, b] product a. The set must be closed under ∂."""
     index = {tuple(row): k for k, row in enumerate(powers.tolist())}
     size, down = len(powers), []
@@ -64,7 +64,7 @@ class Products:
     @functools.cached_property
     def down(self) -> list[sparse.csr_array]:
         """The derivatives in x as matrices on coefficients."""
-        return ladders(self.powers)
+        return derivative_matrices(self.powers)
 
     @functools.cached_property
     def lift(self) -> np.ndarray:

@@ -15,7 +15,7 @@ from scipy import linalg
 
 from gyromc.approx.sample import Sample
 from gyromc.checks import require
-from gyromc.prediction.poisson.hermite import Polynomial, Products, count, hermite, ladders, multi_indices
+from gyromc.prediction.poisson.hermite import Polynomial, Products, count, derivative_matrices, hermite, multi_indices
 
 MOST_FUNCTIONS = 450
 BLOCKS = 20
@@ -175,7 +175,7 @@ def _gradient_sums(
     of_theta, a = np.unique(powers[:, :d], axis=0, return_inverse=True)
     of_r, b = np.unique(powers[:, d:], axis=0, return_inverse=True)
     a, b = a.ravel()[1:], b.ravel()[1:]
-    down, r_down = ladders(of_theta), ladders(of_r)
+    down, r_down = derivative_matrices(of_theta), derivative_matrices(of_r)
     down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
     same, steps = np.eye(len(of_r))[np.ix_(b, b)], [step.toarray()[np.ix_(b, b)] for step in r_down]
     known = [_momentum_averages(C, d, r_down, b) if r_down else None for C in (D, -Q)]

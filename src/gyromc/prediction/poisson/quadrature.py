@@ -38,9 +38,8 @@ def _lobatto() -> tuple[np.ndarray, np.ndarray]:
 
 
 NODES, WEIGHTS = _lobatto()
-SPLIT = (
-    1 + NODES[ORDER // 2]
-) / 2  # at a node: both rules would place a jump beside the middle wrongly by the same amount
+# A panel is divided at a node: both rules would place a jump beside the middle wrongly by the same amount.
+SPLIT = (1 + NODES[ORDER // 2]) / 2
 
 
 @functools.cache

@@ -1,23 +1,97 @@
-"""The threads of a block: which chain each of them works on, its random numbers, and sums over the threads of one chain.
+"""The threads of a block, and the compiler that makes their kernel: Pallas' Triton lowering or its Mosaic GPU lowering.
 
-Input: how chains are laid out on the GPU. Output: tiles, arrays with one entry per thread of the block. The threads of a team
-share one chain and lie side by side in a warp.
+`choose_lowering` takes what was asked for and returns a `Lowering`; `why_no_lowering` says why there is none on this machine.
 
-Random words, standard normals and row numbers are functions of (seed, chain, step, draw) alone. The generator is Philox4x32-10
-(Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is (step,
-chain, draw, stream). It has no state, so a run does not depend on how chains and steps are divided. One key has 2¹²⁸ counters of
-four words each; one chain's step has 2³² of them per stream.
+`Team` takes how chains are laid out on the GPU and returns tiles, arrays with one entry per thread of the block: which chain a
+thread works on, its random numbers, and sums over the threads of one chain, which lie side by side in a warp. Random words,
+standard normals and row numbers are functions of (seed, chain, step, draw) alone. The generator is Philox4x32-10 (Salmon, Moraes,
+Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is (step, chain, draw,
+stream). It has no state, so a run does not depend on how chains and steps are divided. One key has 2¹²⁸ counters of four words
+each; one chain's step has 2³² of them per stream.
 """
 
 import dataclasses
+import enum
+import functools
+import importlib.util
+import os
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from gyromc.engines.pallas.instructions import Instructions, multiply_high
-from gyromc.engines.pallas.lowering import Lowering, instructions
+from gyromc.checks import one_of
+from gyromc.engines.pallas.instructions import Instructions, Triton, multiply_high
+from gyromc.errors import GyromcWarning
+
+
+class Lowering(enum.StrEnum):
+    """The compilers."""
+
+    TRITON = "triton"
+    MOSAIC = "mosaic"
+
+
+CAPABILITY = {Lowering.TRITON: 8.0, Lowering.MOSAIC: 9.0}
+"""The least compute capability of a GPU that each compiler supports."""
+VARIABLE = "GYROMC_PALLAS_LOWERING"
+_MODULES = {
+    Lowering.TRITON: "jax.experimental.pallas.triton",
+    Lowering.MOSAIC: "jax.experimental.pallas.mosaic_gpu",
+}
+
+
+def instructions(lowering: Lowering, interpret: bool) -> Instructions:
+    """The instructions of a compiler, or plain JAX for an interpreted kernel."""
+    if interpret:
+        return Instructions()
+    if lowering is Lowering.TRITON:
+        return Triton()
+    from gyromc.engines.pallas.mosaic import Mosaic
+
+    return Mosaic()
+
+
+def in_this_jax(lowering: Lowering) -> bool:
+    """Whether the installed JAX has this lowering."""
+    return importlib.util.find_spec(_MODULES[lowering]) is not None
+
+
+def choose_lowering(asked: str | Lowering | None = None) -> Lowering:
+    """The lowering asked for, here or by the environment variable; left out: Triton where JAX has it, else Mosaic."""
+    asked = asked or os.environ.get(VARIABLE) or None
+    if asked is None and in_this_jax(Lowering.TRITON):
+        return Lowering.TRITON
+    if asked is None:
+        _say_once(jax.__version__)
+        return Lowering.MOSAIC
+    return Lowering(one_of(asked, tuple(Lowering), f"lowering` or `{VARIABLE}"))
+
+
+@functools.cache
+def _say_once(version: str) -> None:
+    """Warn, once in a process, that the default lowering is not there."""
+    warnings.warn(
+        f"JAX {version} has no Triton lowering of Pallas: the engine `pallas` compiles its kernels with Mosaic GPU. "
+        f"Chains are the same up to rounding. Set `{VARIABLE}=mosaic` to turn this warning off.",
+        GyromcWarning,
+        stacklevel=2,
+    )
+
+
+def why_no_lowering(asked: str | Lowering | None = None) -> str | None:
+    """Why no kernel can be compiled for JAX's default GPU, or None."""
+    lowering = choose_lowering(asked)
+    others = "" if in_this_jax(Lowering.TRITON) else f"JAX {jax.__version__} has no Triton lowering, and "
+    if not in_this_jax(lowering):
+        return f"JAX {jax.__version__} has no Pallas lowering `{lowering}`"
+    capability = float(getattr(jax.devices()[0], "compute_capability", 0))
+    if capability < CAPABILITY[lowering]:
+        return f"{others}the lowering `{lowering}` needs compute capability {CAPABILITY[lowering]}, and the GPU has {capability}"
+    return None
+
 
 NOISE, ROWS, ORACLE = 0, 1, 2
 """The streams, the last word of the counter: a scheme's noise, mini-batches and a Gaussian oracle's noise share no number."""

@@ -1,0 +1,178 @@
+"""Rotations Q that are best in a stated sense, for a target with the Hessian P and a given D (T4).
+
+Input: P and D as matrices, or products P·x. Output: skew matrices Q. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to
+(I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form near the optimum at equal bias),
+`fastest` (the largest spectral gap; Lelièvre, Nier and Pavliotis 2013), `least_variance` (the least V of given linear observables
+for a given size of Q), `equal_bias` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
+eigenvectors or of each eigenvector with its momentum). `bias_matrix`, `linear_variance` and `all_squares_variance` measure them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from gyromc.operators import Planes
+
+Matrix = Float[np.ndarray, "n n"]
+
+
+def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
+    """Ã = P^{1/2}(D+Q)P^{1/2}: the drift where the target is a standard normal law."""
+    eigenvalues, basis = np.linalg.eigh(P)
+    root = (basis * np.sqrt(eigenvalues)) @ basis.T
+    return root @ (D + Q) @ root
+
+
+def bias_matrix(A: Matrix) -> Matrix:
+    """E with ÃE + EÃᵀ = ÃÃᵀ: Euler's covariance is I + ηE to first order, where the target is a standard normal law."""
+    return scipy.linalg.solve_continuous_lyapunov(A, A @ A.T)  # T4
+
+
+def linear_variance(A: Matrix, U: np.ndarray) -> np.ndarray:
+    """V(h)/Var(h) of the linear observables with the columns of U, in whitened coordinates."""
+    return 2 * np.einsum("ij,ij->j", U, np.linalg.solve(A, U)) / np.einsum("ij,ij->j", U, U)
+
+
+def square_variance(A: Matrix, U: np.ndarray) -> np.ndarray:
+    """V(h)/Var(h) of the squares (uᵀz)², u the columns of U, in whitened coordinates."""
+    units = U / np.linalg.norm(U, axis=0)
+    solve = lambda u: 2 * u @ scipy.linalg.solve_continuous_lyapunov(A.T, np.outer(u, u)) @ u
+    return np.array([solve(u) for u in units.T])
+
+
+def all_squares_variance(A: Matrix) -> float:
+    """The mean of V/Var over all quadratic observables: (2/(n(n+1)/2)) Σ_{a≤b} 1/(μ_a + μ_b), μ the spectrum of Ã."""
+    mu = np.linalg.eigvals(A)
+    upper = np.triu_indices(len(mu))
+    return float(2 * np.mean((1 / (mu[upper[0]] + mu[upper[1]])).real))  # T4
+
+
+def on_identity(P: Matrix, D: Matrix, solve: Callable[[Matrix], Matrix]) -> Matrix:
+    """Q = RJRᵀ for the J that `solve` finds for D = I and the Hessian RᵀPR."""
+    R = np.linalg.cholesky(D)
+    Q = R @ solve(R.T @ P @ R) @ R.T
+    return (Q - Q.T) / 2
+
+
+def neighbours(eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Neighbours among sorted eigenvalues as pairs (λ_a, λ_b); with an odd number the largest is left alone."""
+    paired = eigenvalues[: len(eigenvalues) // 2 * 2]
+    return paired[::2], paired[1::2]
+
+
+def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
+    """ω with ω² = max(0, λ_max/mean(λ_a, λ_b) - 1): no pair adds more bias than the largest eigenvalue has anyway."""
+    a, b = neighbours(eigenvalues)
+    return np.sqrt(np.maximum(0.0, 2 * largest / (a + b) - 1))  # T4
+
+
+def paired(K: Matrix) -> Planes:
+    """The pairing for D = I."""
+    eigenvalues, basis = np.linalg.eigh(K)
+    return Planes(basis[:, : len(K) // 2 * 2], paired_rates(eigenvalues, eigenvalues[-1]))
+
+
+def paired_by_products(product: Callable, dim: int, count: int) -> Planes:
+    """The pairing of the `count` smallest eigenvalues, found by the Lanczos method from products K·x alone."""
+    start = np.random.default_rng(0).standard_normal(dim)
+    apply = scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(product(x.ravel()), float))
+    largest = scipy.sparse.linalg.eigsh(apply, 1, which="LA", v0=start, return_eigenvectors=False)[0]
+    # the smallest eigenvalues of K are the largest of λ_max - K
+    shifted = scipy.sparse.linalg.LinearOperator(
+        (dim, dim), matvec=lambda x: largest * x.ravel() - apply.matvec(x.ravel())
+    )
+    found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
+    order = np.argsort(-found)
+    return Planes(basis[:, order], paired_rates(largest - found[order], largest))
+
+
+def fastest(K: Matrix) -> Matrix:
+    """J with all eigenvalues of (I+J)K on the line Re = tr(K)/n, the most that any J reaches.
+
+    In an orthonormal basis where K has a constant diagonal, N = K^{1/2}JK^{1/2} with N_jk = K_jk(c_j+c_k)/(c_j-c_k) makes
+    K + N - tr(K)/n skew in the scalar product diag(1/c), for any distinct positive c; here c = 1 … n.
+    """
+    n = len(K)
+    eigenvalues, basis = np.linalg.eigh(K)
+    turn = _constant_diagonal(eigenvalues)
+    S = turn.T @ (eigenvalues[:, None] * turn)
+    c = np.arange(1.0, n + 1)
+    gap = c[:, None] - c + np.eye(n)
+    N = np.where(np.eye(n) > 0, 0.0, S * (c[:, None] + c) / gap)
+    half = basis / np.sqrt(eigenvalues)
+    return half @ (turn @ N @ turn.T) @ half.T
+
+
+def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
+    """An orthogonal matrix whose columns v all have vᵀ diag(eigenvalues) v equal to the mean: n-1 plane rotations."""
+    n, mean = len(eigenvalues), float(np.mean(eigenvalues))
+    S, turn = np.diag(eigenvalues), np.eye(n)
+    for _ in range(n - 1):
+        diagonal = np.diag(S)
+        i, j = int(np.argmax(diagonal)), int(np.argmin(diagonal))
+        if diagonal[i] - diagonal[j] <= 1e-14 * mean:
+            break
+        # the tangent that moves entry i to the mean: (S_ii - m) + 2t S_ij + t²(S_jj - m) = 0
+        over, cross, under = S[i, i] - mean, S[i, j], mean - S[j, j]
+        t = (cross + np.sqrt(cross**2 + over * under)) / under if cross >= 0 else over / (
+            np.sqrt(cross**2 + over * under) - cross
+        )  # fmt: skip
+        plane = np.array([[1.0, -t], [t, 1.0]]) / np.hypot(1.0, t)
+        turn[:, [i, j]] = turn[:, [i, j]] @ plane
+        S = turn.T @ (eigenvalues[:, None] * turn)
+    return turn
+
+
+def least_variance(K: Matrix, U: np.ndarray, rate: float) -> Matrix:
+    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns u of U.
+
+    V = 2wᵀ(I + JᵀJ)⁻¹w with w = K⁻¹u is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
+    many observables as parameters and both odd, one direction cannot turn: the one that matters least.
+    """
+    W = np.linalg.solve(K, U)
+    basis, sizes, _ = np.linalg.svd(W, full_matrices=True)
+    rank = int(np.sum(sizes > 1e-12 * sizes[0]))
+    turning = min(rank + rank % 2, len(K) // 2 * 2)
+    return Planes(basis[:, :turning], np.full(turning // 2, float(rate))).dense()
+
+
+def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
+    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2.
+
+    With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
+    """
+    s, delta = a + b, np.abs(a - b) / (a + b)
+    tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
+    return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
+
+
+def equal_bias(K: Matrix, bias: float) -> Matrix:
+    """J = Σ ω(v′vᵀ - vv′ᵀ) over pairs of eigenvectors, each as fast as λ_max(E) = bias·λ_max(K)/2 allows.
+
+    V = 2wᵀ(I + JᵀJ)⁻¹w falls with every ω, so all linear observables have their least V at once.
+    """
+    eigenvalues, basis = np.linalg.eigh(K)
+    rates = rates_at_bias(*neighbours(eigenvalues), bias * eigenvalues[-1] / 2)
+    return Planes(basis[:, : 2 * len(rates)], rates).dense()
+
+
+def equal_bias_with_momentum(K: Matrix, D: Matrix, bias: float) -> Matrix | None:
+    """Q on (θ, r) that couples each eigenvector of K with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
+
+    In whitened coordinates a block is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for
+    θ; n is the larger root of E_θθ = e. None where D and K have no common eigenvectors.
+    """
+    d = len(K)
+    eigenvalues, basis = np.linalg.eigh(K)
+    blocks = [basis.T @ D[i : i + d, j : j + d] @ basis for i in (0, d) for j in (0, d)]
+    if any(np.max(np.abs(x - np.diag(np.diag(x)))) > 1e-9 * np.max(np.abs(D)) for x in blocks):
+        return None
+    root = np.sqrt(eigenvalues)
+    p, q, r = np.diag(blocks[0]) * eigenvalues, np.diag(blocks[1]) * root, np.diag(blocks[3])
+    spare = np.maximum(bias * np.max(p) / 2 - p / 2, 0.0)
+    n = (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2
+    coupling = (basis * (n / root)) @ basis.T
+    zero = np.zeros((d, d))
+    return np.block([[zero, -coupling], [coupling, zero]])
