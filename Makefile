@@ -7,10 +7,13 @@ READY := $(VENV)/.ready
 # Python keeps what it compiled, also where the environment says otherwise: each process would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: reproduce test test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve dist dist-test lock notebooks sizes clean help
+# Two workers on two cores: one thread each.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: reproduce test test-unit test-statistical test-end-to-end test-slow lint bench accuracy coverage checked faults gpu-site docs docs-serve dist dist-test lock notebooks sizes clean help
 
 help:  ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # Python compiles a module when it is first imported; compiling all of them while installing takes 40 seconds more.
 # CONSTRAINTS=constraints/python3.11.txt installs the versions that were tested instead of the newest.
@@ -23,7 +26,16 @@ reproduce: $(READY)  ## environment, then all twelve experiments (quick profile)
 	$(BIN)/gyromc reproduce --profile quick
 
 test: $(READY)  ## environment, then the tests
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # two workers on two cores: one thread each
+	$(PYTEST)
+
+test-unit: $(READY)  ## those of one part alone
+	$(PYTEST) -m 'unit and not slow'
+
+test-statistical: $(READY)  ## samples against exact answers
+	$(PYTEST) -m 'statistical and not slow'
+
+test-end-to-end: $(READY)  ## commands, processes, browsers, pages
+	$(PYTEST) -m 'end_to_end and not slow'
 
 test-slow: $(READY)  ## the long statistical studies
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -11,13 +11,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 import gyromc as gm
-from support import compiling
+from support import compiling, tiers
 from support.browsing import browser  # noqa: F401  # a fixture
 
 
 def pytest_configure(config):
+    for name, (meaning, _) in tiers.TIERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
     compiling.share(config.add_cleanup)
     compiling.with_the_older_generator(config.getoption("markexpr"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Every test gets the marker of its tier before `-m` chooses among them."""
+    for item in items:
+        item.add_marker(tiers.tier(item.path))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src.lru_cache import LRUCache
 
-from support import compiling
+from support import compiling, tiers
 from support.launch import free_port
 
 
@@ -96,3 +96,29 @@ def test_only_default_tests_of_listed_files_are_compiled_quickly(path, marks, qu
     compiling.in_the_way_of(request.path, "not slow")
     assert found == (quick and jax.default_backend() == "cpu")
     assert not jax.config.values["jax_disable_most_optimizations"]
+
+
+def test_every_test_has_one_tier_and_every_place_named_is_there(request):
+    """A place that was renamed would send its tests to another tier without a word."""
+    for item in request.session.items:
+        assert sum(item.get_closest_marker(name) is not None for name in tiers.TIERS) == 1
+    folder = Path(__file__).parent
+    places = [place for _, places in tiers.TIERS.values() for place in places]
+    assert len(places) == len(set(places))
+    assert [place for place in places if not (folder / place).exists()] == []
+    assert [name for name in compiling.QUICK if not list(folder.glob(f"**/{name}"))] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("tests/core/test_plan.py", "unit"),
+        ("tests/core/test_oracles.py", "statistical"),
+        ("tests/regression/test_fit.py", "statistical"),
+        ("tests/regression/test_against_nuts.py", "end_to_end"),
+        ("tests/tables/test_fit.py", "end_to_end"),
+        ("tests/test_suite.py", "unit"),
+    ],
+)
+def test_the_tier_is_that_of_the_file_before_that_of_its_folder(path, name):
+    assert tiers.tier(Path(path)) == name

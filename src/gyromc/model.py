@@ -6,9 +6,10 @@ curvature there, a Gaussian fit and an importance sample. Each is computed when 
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,12 +28,15 @@ from gyromc.approx.sample import (
 )
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import indices_read, over_rows
+from gyromc.evaluation import compiled, indices_read, over_rows
 from gyromc.flat import flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.targets import SumOverData, Target
+from gyromc.precision import fresh
+from gyromc.targets import CosinePerturbed, Quadratic, SumOverData, Target
+from gyromc.targets.regressions import KnownLikelihood
+from gyromc.targets.separable import why_not_in_jax
 
-__all__ = ["Model"]
+__all__ = ["Model", "check_gradient"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +50,8 @@ class ModelSettings:
     - `checked`: draws of the Gaussian fit that get importance weights.
     - `curvatures`: points at which Hessians are averaged.
     - `nudge`: standard deviation of the step off the start, in case that is a saddle.
+    - `compared`, `apart`: rows at which gradients are compared with those of single rows, and how far they are from the start;
+      `agrees`: of the row's largest entry, far above what another order of sums changes.
     """
 
     most_followed: int = 2000
@@ -55,9 +61,14 @@ class ModelSettings:
     checked: int = 200
     curvatures: int = 256
     nudge: float = 1e-3
+    compared: int = 3
+    apart: float = 0.1
+    agrees: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"float32": 1e-2, "float64": 1e-6})
 
 
 SETTINGS = ModelSettings()
+FORMULAS = (Quadratic, CosinePerturbed, KnownLikelihood)
+"""Targets whose gradients are formulas of ours, which the tests compile for processors."""
 
 
 class Computed:
@@ -289,6 +300,40 @@ class Model:
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
         return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws", self.flat_target)
+
+
+def check_gradient(model: Model, dtype: str = "float64") -> None:
+    """Raise `InvalidInput` where ∇U compiled for many rows differs from ∇U of single rows: the compiler is wrong there.
+
+    JAX 0.11.2 compiled `vmap(grad(cumsum))` wrongly on CUDA. It is done once for a model, and on processors for users'
+    functions alone; streams of rows are computed outside JAX.
+    """
+    target = model.flat_target
+    known = isinstance(model.target, FORMULAS) and jax.default_backend() == "cpu"
+    if known or why_not_in_jax(target) is not None or model.computed.find(f"gradient in {dtype}", ()):
+        return
+    model.computed.keep(f"gradient in {dtype}", (), True)
+    start = np.zeros(model.dim) if model.start is None else np.asarray(model.start, float)
+    away = np.random.default_rng(0).standard_normal((SETTINGS.compared, model.dim))
+    rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
+    with jax.enable_x64(dtype == "float64"):
+        pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
+        many, single = map(np.asarray, _both_ways(pieces, jnp.asarray(rows, dtype)))
+    scale = np.max(np.abs(single), axis=1, keepdims=True)
+    bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
+    if bad.any():
+        row, entry = (int(i) for i in np.argwhere(bad)[0])
+        raise InvalidInput(
+            f"The gradient is compiled wrongly for many chains on this device: at θ = {np.round(rows[row][:4], 4).tolist()} "
+            f"its entry {entry} is {many[row, entry]:.6g}, and {single[row, entry]:.6g} where that row is computed alone. "
+            "Write the density with other functions, or run it on a processor (JAX_PLATFORMS=cpu)."
+        )
+
+
+@compiled
+def _both_ways(target, rows):
+    """∇U of all rows together, as chains compute it, and one row after the other."""
+    return jax.vmap(target.gradient)(rows), jax.lax.map(target.gradient, rows)
 
 
 def _value(h, unravel, theta):

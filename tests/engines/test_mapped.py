@@ -10,7 +10,8 @@ from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
 from gyromc.engines.lanes.gradients import fits_in_place
-from gyromc.targets.streamed import FAMILIES, StreamedRegression
+from gyromc.targets.regressions import BY_FAMILY
+from gyromc.targets.streamed import StreamedRegression
 from support.values import chunks_of
 
 RNG = np.random.default_rng(1)
@@ -40,7 +41,7 @@ def mapped(folder, family, X=X, kind=np.float32, **options):
 
 
 def memory(family, X=X, kind=np.float32):
-    return FAMILIES[family](X, np.asarray(RESPONSES[family], kind), 2.0)
+    return BY_FAMILY[family](X, np.asarray(RESPONSES[family], kind), 2.0)
 
 
 @pytest.mark.parametrize(

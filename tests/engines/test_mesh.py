@@ -35,6 +35,7 @@ def found_on_eight_devices(arguments: list[str]) -> dict:
     flags = {
         "XLA_FLAGS": compiling.flags("--xla_force_host_platform_device_count=8"),
         "PYTHONPATH": os.pathsep.join(sys.path),
+        "JAX_PLATFORMS": "cpu",  # the eight devices are virtual ones of the processor, on a machine with a GPU too
     }
     command = [sys.executable, on_devices.__file__, *arguments]
     done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True)

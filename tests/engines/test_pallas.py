@@ -119,7 +119,9 @@ def test_unrolled_functions_agree_with_jax():
     gradient = jax.grad(bumpy)
     of_tiles = unrolled.unroll(gradient, jax.ShapeDtypeStruct((3,), jnp.float32))
     tiles = jax.jit(lambda x: jnp.stack(list(of_tiles(unrolled.entries(list(x.T), (3,)))), 1))(x)
-    assert np.allclose(tiles, jax.jit(jax.vmap(gradient))(x), rtol=1e-5, atol=1e-5)
+    # One row at a time: JAX 0.11.2 compiles the gradient of `cumsum` wrongly for many rows on CUDA.
+    single = np.stack([jax.jit(gradient)(row) for row in x])
+    assert np.allclose(tiles, single, rtol=1e-5, atol=1e-5)
 
 
 # --- one step, from the same random numbers

@@ -6,11 +6,12 @@ from scipy import stats
 
 from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy import residuals as trends
-from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage
+from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage, observations, smooth
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import chance, residuals
 from gyromc.regression.draws import Predictive, ResponseKind
 from gyromc.targets.families import Normal, Poisson
+from gyromc.targets.likelihoods import contrasts
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 
@@ -373,3 +374,14 @@ def test_the_chance_of_a_statistic_is_that_of_its_law_and_larger_where_replicate
     wider = np.sum(heavy**2, axis=1)
     assert chance(9.0, wider, 3) > 1.3 * stats.chi2.sf(9.0, 3)
     assert chance(20.0, wider, 3) > 10 * stats.chi2.sf(20.0, 3)
+
+
+def test_small_functions_on_small_numbers():
+    x = np.linspace(0, 1, 200)
+    assert abs(smooth(x, 2 * x + 1, np.array([0.1, 0.5])) - [1.2, 2.0]).max() < 1e-9
+    rows, total = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
+    assert rows.tolist() == [0, 0, 2]
+    assert total == 3
+    widths = [trends.natural_spline(values).shape for values in (np.arange(50.0), np.arange(50) % 3, np.arange(50) % 2)]
+    assert widths == [(50, 2), (50, 1), (50, 0)]
+    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15

@@ -91,6 +91,7 @@ def test_draws_come_in_groups_of_one_chain_each():
     assert found.account is not None
     assert not found.partial
     assert str(found.account.chains) in found.reason
+    assert list(found.refused) == ["closed form", "importance sample of the variances"]
 
 
 def test_softmax_against_quadrature():

@@ -21,15 +21,12 @@ OLDER_GENERATOR = "--xla_cpu_use_fusion_emitters=false"
 # The folders and files whose default tests are compiled quickly.
 QUICK = frozenset(
     (
+        "approx",
         "core",
         "estimation",
-        "interop",
         "prediction",
-        "regression",
         "schemes",
-        "shape",
         "targets",
-        "tuning",
         "test_accuracy.py",
         "test_blocks.py",
         "test_checkpoints.py",

@@ -9,7 +9,8 @@ import gyromc as gm
 from gyromc.approx.modes import ModeSettings
 from gyromc.data import Batches, Mapped, Sequenced
 from gyromc.evaluation import doubled
-from gyromc.targets.streamed import FAMILIES, StreamedRegression
+from gyromc.targets.regressions import BY_FAMILY
+from gyromc.targets.streamed import StreamedRegression
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((600, 3))
@@ -35,10 +36,10 @@ class Counted(Sequenced):
 def pair(family, kind=Counted):
     y = np.asarray(RESPONSES[family], float)
     source = kind(list(zip(X, y, strict=True)))
-    return StreamedRegression(source, family, 1.5), FAMILIES[family](X, y, 1.5)
+    return StreamedRegression(source, family, 1.5), BY_FAMILY[family](X, y, 1.5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BY_FAMILY)
 def test_sums_are_those_in_memory(family, monkeypatch):
     monkeypatch.setattr("gyromc.data.source.BLOCK_NUMBERS", 100)  # 19 blocks
     streamed, memory = pair(family)

@@ -10,6 +10,7 @@ import gyromc as gm
 from gyromc.approx.sample import expectation
 from gyromc.datasets import heart_split
 from gyromc.martingale import martingale
+from gyromc.solve.chains import ChainSettings
 from gyromc.tuning.trials import Trial
 from gyromc.tuning.tune import _base
 from support import recursion
@@ -202,15 +203,19 @@ def test_seconds_set_the_length_of_a_run():
 
 
 def test_many_parameters_are_tuned_without_matrices():
-    """Errors are measured here too: the truth is known, and 6 stated errors are not passed."""
-    precision = np.geomspace(0.1, 10.0, 1200)
-    plan = untuned(gm.targets.LogDensity(lambda t: -0.5 * jnp.sum(precision * t**2)), 1200)
-    tuned = gm.tune(plan, gradients=40_000)
+    """Errors are measured here too: the truth is known, and 6 stated errors are not passed.
+
+    One parameter more than matrices are formed for. A gradient is worth 1/400 of a draw or more: at 0.1 times the slowest
+    direction's standard deviation from 40,000 gradients, which is 0.2 from 10,000.
+    """
+    precision = np.geomspace(0.1, 10.0, ChainSettings.most_dense + 1)
+    plan = untuned(gm.targets.LogDensity(lambda t: -0.5 * jnp.sum(precision * t**2)), len(precision))
+    tuned = gm.tune(plan, gradients=10_000)
     assert str(tuned.plan.scheme) == "hfhr_splitting"
-    assert tuned.plan.gradients <= 1.01 * 40_000
+    assert tuned.plan.gradients <= 1.01 * 10_000
     run = gm.run(tuned.plan, progress=False)
     for name, truth in {"x": 0.0, "x²": 10.0}.items():
-        assert tuned[name].relative < 0.1
+        assert tuned[name].relative < 0.2
         assert abs(run.mean[name] - truth) < 6 * tuned.expected[name]
 
 

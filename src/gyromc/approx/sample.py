@@ -157,6 +157,20 @@ class Sample:
         beyond = size[-count:] - size[-count - 1]
         return float(generalised_pareto(beyond[None, beyond > 0])[0][0])
 
+    def why_not_even(self, share: float = SETTINGS.even_share, needed: float = 0.0) -> str | None:
+        """Why its weights are too uneven, or None: an effective size below this share of the draws or below what is needed, or
+        a few draws that dominate.
+        """
+        count, d = self.theta.shape
+        size = f"the effective sample size of {count} draws is {self.effective_size:.0f}"
+        if not self.effective_size >= share * count:
+            return size
+        if not self.effective_size >= needed:
+            return f"{size}, and {d} parameters need {needed:.0f}"
+        if (index := self.tail_index) > HEAVY:
+            return f"a few draws dominate, the tail index of the weights is {index:.2g}"
+        return None
+
     def square_distances(self, points: np.ndarray) -> np.ndarray:
         """Squared distances of points from the sample's mean, in its standard deviations."""
         mean, root = self.moments()
@@ -256,23 +270,10 @@ def t_proposal(
 
 
 def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) -> str | None:
-    """Why a sample does not represent the target, or None.
-
-    ```python
-    import gyromc as gm
-    from gyromc.approx.sample import why_not_trusted
-    model = gm.Model(gm.targets.Quadratic([1.0, 4.0]))
-    assert why_not_trusted(model.flat_target, model.importance_sample(2000), lambda: model.modes) is None
-    ```
-    """
-    count, d = sample.theta.shape
-    size = f"the effective sample size of {count} draws is {sample.effective_size:.0f}"
-    if not sample.effective_size >= SETTINGS.even_share * count:
-        return size
-    if not sample.effective_size >= SETTINGS.per_parameter * d:
-        return f"{size}, and {d} parameters need {SETTINGS.per_parameter * d}"
-    if (index := sample.tail_index) > HEAVY:
-        return f"a few draws dominate, the tail index of the weights is {index:.2g}"
+    """Why a sample does not represent the target, or None."""
+    uneven = sample.why_not_even(needed=SETTINGS.per_parameter * sample.theta.shape[1])
+    if uneven is not None:
+        return uneven
     if (share := _beyond(target, sample)) > SETTINGS.beyond:
         return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
     return why_a_mode_is_missed(sample, modes())

@@ -26,6 +26,7 @@ from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
 from gyromc.machine import free_memory, require_memory
+from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
 from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
@@ -266,6 +267,8 @@ def _execute(
         if before is not None:
             check_state(before.state, ENGINES[options.engine], plan)
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
+        if options.engine == "scan" and processes.count() == 1:
+            check_gradient(plan.model, plan.dtype)
         loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began
         interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))

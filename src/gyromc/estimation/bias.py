@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.approx.pareto import HEAVY
 from gyromc.approx.sample import DRAWS, MOST_PARAMETERS
 from gyromc.checks import require
 from gyromc.engines import run as run_plan
@@ -189,14 +188,8 @@ def _by_formula(plan: Plan) -> bool:
 def _sample(plan: Plan) -> np.ndarray:
     """Draws around the mode, resampled by their weights: with a sample no Poisson equation is solved, which can take a minute."""
     drawn = plan.model.importance_sample()
-    require(
-        drawn.effective_size > HEALTHY * len(drawn.weights),
-        f"{len(drawn.weights)} draws around the mode have an effective sample size of only {drawn.effective_size:.0f}.",
-    )
-    require(
-        not drawn.tail_index > HEAVY,
-        f"A few of the {len(drawn.weights)} draws around the mode dominate: the weights' tail index is {drawn.tail_index:.2g}.",
-    )
+    uneven = drawn.why_not_even(HEALTHY)
+    require(uneven is None, f"The weights of the draws around the mode are uneven: {uneven}.")
     return drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
 
 

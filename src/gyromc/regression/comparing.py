@@ -83,7 +83,6 @@ class Comparison:
 
     @property
     def chosen(self) -> str:
-        """The simplest family that is not clearly worse than the best."""
         return next(one.family for one in self.candidates if not one.clearly_worse)
 
     @property

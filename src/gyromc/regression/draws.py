@@ -8,7 +8,7 @@ arrays, so that they can be pickled.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from gyromc.regression.averages import (
     in_parts,
     linear_averages,
 )
-from gyromc.regression.problem import GroupTerm
+from gyromc.regression.problem import GroupTerm, of_rows
 from gyromc.regression.standardised import Units
 from gyromc.targets import families
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
@@ -56,15 +56,7 @@ def _between(values: np.ndarray) -> np.ndarray:
 
 
 def sd_errors(draws: np.ndarray) -> np.ndarray:
-    """The standard error of the standard deviation of draws, chains × draws × …
-
-    ```python
-    import numpy as np
-    from gyromc.regression.draws import sd_errors
-    draws = np.random.default_rng(0).normal(size=(64, 32))
-    assert 0.5 < sd_errors(draws) * np.sqrt(2 * 64 * 32) < 2  # σ/√(2n) for independent draws of a normal law
-    ```
-    """
+    """The standard error of the standard deviation of draws, chains × draws × …"""
     squares = (draws - draws.mean(axis=(0, 1))) ** 2
     sd = np.sqrt(squares.mean(axis=(0, 1)))
     return _between(squares) / (2 * np.maximum(sd, 1e-300))  # d√v = dv/(2√v)
@@ -74,13 +66,6 @@ def quantile_errors(draws: np.ndarray, levels: Sequence[float]) -> np.ndarray:
     """The standard errors of quantiles of draws, chains × draws × numbers: levels × numbers.
 
     The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its slope.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.draws import quantile_errors
-    draws = np.random.default_rng(0).normal(size=(64, 32, 1))
-    assert 0.02 < quantile_errors(draws, [0.5])[0, 0] < 0.04  # 1.25 σ/√n for the median
-    ```
     """
     flat, found = draws.reshape(-1, draws.shape[-1]), []
     for level in levels:
@@ -239,11 +224,6 @@ class Draws:
         by_chain = np.mean(values - mean, axis=1)
         return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
 
-    def sd(self) -> np.ndarray:
-        """The posterior standard deviation of each coefficient."""
-        draws = self.coefficients()
-        return np.sqrt(self.average((draws - self.average(draws)[0]) ** 2)[0])
-
     def quantiles(self, levels: Sequence[float]) -> np.ndarray:
         """Quantiles of each coefficient: levels × coefficients."""
         draws = self.coefficients()
@@ -252,11 +232,7 @@ class Draws:
     def thinned(self, count: int) -> "Draws":
         """At most about so many draws, evenly spaced in every chain."""
         step = max(1, -(-self.count // count))
-        groups = tuple(
-            dataclasses.replace(g, deviations=g.deviations[:, ::step], root=g.root[:, ::step]) for g in self.groups
-        )
-        given = tuple(g[:, ::step] for g in self.given)
-        return dataclasses.replace(self, theta=self.theta[:, ::step], given=given, groups=groups)
+        return self._each(lambda values: values[:, ::step])
 
     def predict(self, X, **beside) -> Predictions:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
@@ -302,11 +278,15 @@ class Draws:
 
     def single(self) -> "Draws":
         """The same draws in single precision."""
+        return self._each(np.float32)
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
+        """The draws with every array of them changed, chains × draws × …."""
         groups = tuple(
-            dataclasses.replace(g, deviations=np.float32(g.deviations), root=np.float32(g.root)) for g in self.groups
+            dataclasses.replace(g, deviations=change(g.deviations), root=change(g.root)) for g in self.groups
         )
-        given = tuple(np.float32(g) for g in self.given)
-        return dataclasses.replace(self, theta=np.float32(self.theta), given=given, groups=groups)
+        given = tuple(change(values) for values in self.given)
+        return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
     def _averages(self, draws: "Draws", X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
         """Averages of some rows over these draws; over the draws in double precision where the numbers are too large."""
@@ -329,8 +309,8 @@ class Draws:
             "Counts of successes need `trials`, one number for each row of `X`.",
         )
         return {
-            "offset": None if offset is None else _of_rows(offset, "offset", num_rows),
-            "trials": None if trials is None else _of_rows(trials, "trials", num_rows),
+            "offset": of_rows(offset, "offset", num_rows),
+            "trials": of_rows(trials, "trials", num_rows),
             "groups": tuple(group.placed(_term_of(group, groups, num_rows)) for group in self.groups),
         }
 
@@ -362,13 +342,6 @@ class Draws:
             t += group.at(rows, dtype)
         known = () if trials is None else (trials[rows].astype(dtype, copy=False),)
         return t, (*known, *(g[..., None] for g in self.given))
-
-
-def _of_rows(values, name: str, num_rows: int) -> np.ndarray:
-    values = numbers(values, name)
-    fits = values.shape == (num_rows,)
-    require(fits, f"`{name}` must have one entry per row of `X` ({num_rows}): got shape {values.shape}.")
-    return values
 
 
 def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> GroupTerm:
@@ -445,12 +418,10 @@ class Predictive:
 
     @functools.cached_property
     def mean(self) -> np.ndarray:
-        """E[y | θ_s], or the probabilities of the classes."""
         return self.likelihood.mean(self.t, *self.given)
 
     @functools.cached_property
     def variance(self) -> np.ndarray:
-        """The variance of y given θ_s, or of each class's indicator."""
         given = self.given if self.mean.ndim == 2 else tuple(g[..., None] for g in self.given)
         return np.broadcast_to(self.likelihood.variance(self.mean, *given), self.mean.shape)
 

@@ -221,8 +221,6 @@ def robust_sd(
 
 def _at_mean(posterior: Any) -> Any:
     """Return the posterior with one draw: its mean."""
-    import dataclasses
-
     given = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
     return dataclasses.replace(posterior, theta=posterior.theta.mean(axis=(0, 1), keepdims=True), given=given)
 

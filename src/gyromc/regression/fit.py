@@ -67,17 +67,14 @@ class Coefficient:
 
     @property
     def ess(self) -> float:
-        """(sd / std_error)²."""
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     @property
     def error(self) -> float:
-        """√(std_error² + bias²)."""
         return math.hypot(self.std_error, self.bias)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of the credible interval."""
         return self.low, self.high
 
     @property
@@ -100,7 +97,8 @@ class Fit(Records[Coefficient]):
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
       chains × draws × coefficients.
-    - `reason`: how it was computed; `account`: what the solver did, None where no chain was run.
+    - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
+      where no chain was run.
     - `partial`: whether Ctrl-C ended it early.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
@@ -117,6 +115,7 @@ class Fit(Records[Coefficient]):
     account: Account | None = None
     partial: bool = False
     auxiliary: tuple[Coefficient, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     _entry, _result = "coefficient", "fit"
     mean = Column[float]("The posterior mean.")
@@ -137,19 +136,16 @@ class Fit(Records[Coefficient]):
 
     @property
     def noise_scale(self) -> float | None:
-        """The posterior mean of σ of a linear model, in the units of y."""
         return (
             next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.family == "linear" else None
         )
 
     @property
     def draws(self) -> np.ndarray:
-        """Kept draws as coefficients in the user's units: chains × draws × coefficients, in the table's order."""
         return self.posterior.coefficients()
 
     @property
     def groups(self) -> dict[str, GroupDraws]:
-        """The deviations of the levels, by the name of their group."""
         return {group.name: group for group in self.posterior.groups}
 
     def predict(self, X, **beside) -> Predictions:
@@ -279,30 +275,16 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    level, intercept = coverage(level), flag(intercept, "intercept")
-    options = {
-        "num_chains": whole(num_chains, "num_chains", least=2),
-        "num_draws": num_draws,
-        "seed": whole(seed, "seed", least=0),
-    }
-    problem = read(
-        X,
-        y,
-        family,
-        names=names,
-        classes=classes,
-        intercept=intercept,
-        prior_scale=positive(prior_scale, "prior_scale"),
-        groups=groups,
-        offset=offset,
-        weights=weights,
-        trials=trials,
-        priors=priors,
-    )
+    level = coverage(level)
+    num_chains = whole(num_chains, "num_chains", least=2)
+    seed = whole(seed, "seed", least=0)
+    about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
+    by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials}
+    problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
     standard = standardise(problem)
-    rows = labels(problem)
-    texts = [name if output is None else f"{name} ({output})" for name, output in rows]
-    sampled = sample(standard, texts, relative_error(effort), progress, groups=problem.groups, **options)
+    texts = [name if output is None else f"{name} ({output})" for name, output in labels(problem)]
+    error = relative_error(effort)
+    sampled = sample(standard, texts, error, progress, num_chains, num_draws, seed, problem.groups)
     if sampled.warnings:
         warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
     return _fit_of(sampled, standard, problem, level)
@@ -335,4 +317,5 @@ def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: f
         account=sampled.account,
         partial=sampled.interrupted,
         auxiliary=auxiliary(sampled, problem, level),
+        refused=sampled.refused,
     )

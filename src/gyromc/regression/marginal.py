@@ -73,19 +73,7 @@ class MarginalDraws:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marginal:
-    """p(φ | y) of a linear regression with groups.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.marginal import Marginal
-    from gyromc.targets.families import NormalNoise
-    from gyromc.targets.mixed import Group, MixedRegression
-    group = Group(np.ones((6, 1)), [0, 0, 1, 1, 2, 2], 3, [1.0])
-    y = np.array([0.1, 0.2, 1.0, 1.1, -1.0, -1.2])
-    found = Marginal(MixedRegression(np.ones((6, 1)), y, NormalNoise(), 2.5, groups=(group,)))
-    assert np.isfinite(found.log_densities(np.zeros((1, 2)))[0])
-    ```
-    """
+    """p(φ | y) of a linear regression with groups."""
 
     target: MixedRegression
 

@@ -178,7 +178,7 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     X, y = numbers(X, "X"), numbers(y, "y")
     require(X.ndim == 2 and X.shape[0] > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
     require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
-    trials = _of_rows(beside["trials"], "trials", len(X))
+    trials = of_rows(beside["trials"], "trials", len(X))
     _require_responses(y, FAMILIES[family], trials)
     seen = int(y.max()) + 1
     count = seen if classes is None else len(classes)
@@ -190,7 +190,7 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     require(
         not groups or not likelihood.vector, f"Groups are not available for the family {family}: leave `groups` out."
     )
-    weights, offset = _of_rows(beside["weights"], "weights", len(X)), _of_rows(beside["offset"], "offset", len(X))
+    weights, offset = of_rows(beside["weights"], "weights", len(X)), of_rows(beside["offset"], "offset", len(X))
     if weights is not None:
         require(weights.min() >= 0 and weights.max() > 0, "`weights` must not be negative, and some must be positive.")
     require(
@@ -199,24 +199,13 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     priors = read_priors(beside["priors"], columns, groups)
     located = any(prior.location for prior in priors.values())
     require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
-    return Problem(
-        family=family,
-        likelihood=likelihood,
-        X=X,
-        y=y,
-        names=columns,
-        classes=values,
-        intercept=intercept and not likelihood.cutpoints,
-        prior_scale=prior_scale,
-        priors=priors,
-        offset=offset,
-        weights=weights,
-        known=() if trials is None else (trials,),
-        groups=groups,
-    )
+    intercept = intercept and not likelihood.cutpoints
+    known = () if trials is None else (trials,)
+    model = Problem(family, likelihood, X, y, columns, values, intercept, prior_scale, priors)
+    return dataclasses.replace(model, offset=offset, weights=weights, known=known, groups=groups)
 
 
-def _of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
+def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
     """A number for each row, or None."""
     if values is None:
         return None

@@ -200,7 +200,6 @@ class Loo:
 
     @property
     def elpd(self) -> float:
-        """Σ_i log p(y_i | all other rows)."""
         return self.scale * float(self.elpd_rows.sum())
 
     @property
@@ -210,17 +209,14 @@ class Loo:
 
     @property
     def p_loo(self) -> float:
-        """The effective number of parameters."""
         return self.scale * float(self.p_rows.sum())
 
     @property
     def looic(self) -> float:
-        """-2 elpd, on the scale of a deviance."""
         return -2 * self.elpd
 
     @property
     def influential(self) -> np.ndarray:
-        """The rows with k > 0.7, the largest first."""
         rows = np.flatnonzero(self.pareto_k > HEAVY)
         return rows[np.argsort(-self.pareto_k[rows], kind="stable")]
 

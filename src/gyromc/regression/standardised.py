@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gyromc.regression.conjugate import noise_scale
-from gyromc.regression.problem import GroupTerm, Prior, Problem
+from gyromc.regression.problem import GroupTerm, Prior, Problem, cut
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
 from gyromc.targets.regressions import WithLikelihood, regression
@@ -49,12 +49,24 @@ class Units:
 
     @classmethod
     def of(
-        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, centred: bool | None = None
+        cls,
+        X: np.ndarray,
+        y: np.ndarray | None,
+        prior_scale: float,
+        intercept: bool,
+        centred: bool | None = None,
+        weights: np.ndarray | None = None,
     ) -> "Units":
-        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
-        center, scale = _standard(X, intercept if centred is None else centred)
+        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given.
+
+        A row of weight w counts as w rows.
+        """
+        if weights is not None:
+            counted = weights > 0
+            X, y, weights = X[counted], None if y is None else y[counted], weights[counted]
+        center, scale = _standard(X, intercept if centred is None else centred, weights)
         scale = np.where(two_values(X), (X.max(axis=0) - X.min(axis=0)) / 2, scale)
-        y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept)
+        y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept, weights)
         return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
 
     def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
@@ -98,17 +110,17 @@ def two_values(columns: np.ndarray) -> np.ndarray:
     return (low < high) & np.all((columns == low) | (columns == high), axis=0)
 
 
-def _standard(columns: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+def _standard(columns: np.ndarray, centred: bool, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Centre and scale of each column; 1 for the scale of one that never changes."""
-    size = np.maximum(
-        np.abs(columns).max(axis=0), np.finfo(float).tiny
-    )  # so that squares of huge entries do not overflow
+    # In units of the largest entry, so that squares of huge entries do not overflow.
+    size = np.maximum(np.abs(columns).max(axis=0), np.finfo(float).tiny)
     unit = columns / size
-    center = unit.mean(axis=0) if centred else np.zeros(columns.shape[1])
-    sd = np.sqrt(np.mean((unit - center) ** 2, axis=0))
+    center = np.average(unit, axis=0, weights=weights) if centred else np.zeros(columns.shape[1])
+    sd = np.sqrt(np.average((unit - center) ** 2, axis=0, weights=weights))
     return size * center, np.where(sd > 1e-10, size * sd, 1.0)
 
 
+MOST_SORTED = 10_000_000  # numbers of X
 GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard deviation of its column (and of y)
 
 
@@ -126,21 +138,12 @@ class Standardised:
 
 
 def standardise(problem: Problem) -> Standardised:
-    """Standardise a regression.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.problem import Problem
-    from gyromc.regression.standardised import standardise
-    from gyromc.targets.families import Poisson
-    problem = Problem("poisson", Poisson(), np.arange(6.0)[:, None], np.arange(6.0), ("x",), None, True, 2.5, {})
-    assert standardise(problem).target.dim == 2
-    ```
-    """
+    """Standardise a regression."""
+    problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
     measured = likelihood.measured
     centred = problem.intercept or likelihood.cutpoints
-    units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred)
+    units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred, problem.weights)
     units = units.with_priors(problem.priors, problem.names, prior_scale)
     if isinstance(likelihood, Normal) and not problem.groups:
         return _linear(problem, units)
@@ -160,9 +163,22 @@ def standardise(problem: Problem) -> Standardised:
         offset=np.broadcast_to(before, y.shape),
         weights=problem.weights,
         known=problem.known,
-        groups=tuple(_group(term, problem.priors.get(term.name), units) for term in problem.groups),
+        groups=tuple(_group(term, problem, units) for term in problem.groups),
     )
     return Standardised(target, units)
+
+
+def _in_order(problem: Problem) -> Problem:
+    """The same with its rows sorted: sums over rows, and so all draws, do not depend on the order in which these came.
+
+    Data so large that sorting takes seconds stay as they are.
+    """
+    if problem.X.size > MOST_SORTED:
+        return problem
+    order = np.lexsort((*problem.X.T, problem.y))
+    beside = cut({"offset": problem.offset, "weights": problem.weights, "groups": problem.groups}, order)
+    known = tuple(values[order] for values in problem.known)
+    return dataclasses.replace(problem, X=problem.X[order], y=problem.y[order], known=known, **beside)
 
 
 def _linear(problem: Problem, units: Units) -> Standardised:
@@ -177,9 +193,10 @@ def _linear(problem: Problem, units: Units) -> Standardised:
     return Standardised(target, units, count)
 
 
-def _group(term: GroupTerm, prior: Prior | None, units: Units) -> Group:
+def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
     """A group with the prior means of its standard deviations."""
-    sd = Units.of(term.Z, None, 1.0, True).scale
+    prior = problem.priors.get(term.name)
+    sd = Units.of(term.Z, None, 1.0, True, weights=problem.weights).scale
     scale = GROUP_SCALE / sd if prior is None else np.full(len(sd), prior.scale / units.y_scale)
     return Group(term.Z, term.index, len(term.levels), scale)
 

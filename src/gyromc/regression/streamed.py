@@ -27,7 +27,7 @@ from gyromc.regression.fit import Coefficient
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
-from gyromc.targets.streamed import FAMILIES
+from gyromc.targets.regressions import BY_FAMILY
 
 __all__ = ["Learnt", "StreamedFit", "fit_streamed", "learn"]
 
@@ -68,16 +68,7 @@ class Learnt:
 
 
 def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
-    """One pass over a source: moments and ranges of all columns, and a random sample of the rows.
-
-    ```python
-    import numpy as np
-    import gyromc as gm
-    from gyromc.regression.streamed import learn
-    found = learn(gm.data.Batches([(np.array([[1.0], [3.0]]), [0, 1])], num_rows=2))
-    assert found.mean.tolist() == [2.0, 0.5] and found.two_values.all() and found.family == "logistic"
-    ```
-    """
+    """One pass over a source: moments and ranges of all columns, and a random sample of the rows."""
     N, d = source.num_rows, source.num_columns + 1
     index = np.sort(np.random.default_rng(seed).choice(N, min(sample, N), replace=False))
     count, mean, squares = 0, np.zeros(d), np.zeros(d)
@@ -180,7 +171,7 @@ def fit_streamed(
     names = tuple(names or (f"x{j}" for j in range(source.num_columns)))
     say(f"reading {source.num_rows:,} rows × {source.num_columns} columns: centre and scale of each column")
     learnt = learn(source, seed=seed)
-    family = learnt.family if family is None else one_of(family, FAMILIES, "family")
+    family = learnt.family if family is None else one_of(family, BY_FAMILY, "family")
     if family is None:
         kind = "counts" if learnt.whole else "numbers"
         raise InvalidInput(f"y holds {kind} that are not only 0 and 1: say which family it has, linear or poisson.")

@@ -17,6 +17,7 @@ from gyromc.checks import positive
 from gyromc.coordinates.learned import funnel_shaped, learn
 from gyromc.coordinates.maps import Coordinates
 from gyromc.fields.functions import FieldSettings, choose_fields
+from gyromc.model import check_gradient
 from gyromc.show.progress import Progress
 from gyromc.solve.chains import ChainSettings, LangevinChains
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
@@ -162,6 +163,7 @@ class Solver:
 
     def _solve(self) -> None:
         self.shown.describe("finding where the posterior is")
+        check_gradient(self.question.model)
         self.chains.begin(self.question.start)
         if isinstance(self.coordinates, Coordinates) and isinstance(self.chains, LangevinChains):
             self.chains.move_to(self.coordinates)

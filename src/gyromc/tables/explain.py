@@ -25,7 +25,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the design: each column of X with its source, coding, range and prior; group terms; the first rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     numbers = FAMILIES[encoding.response.model].measured
-    units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept)
+    units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
     columns = [
         {

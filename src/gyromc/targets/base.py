@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.evaluation import POTENTIAL, over_rows, spend
+from gyromc.evaluation import CHUNK, POTENTIAL, over_rows, spend
 
 Params = Any
 Theta = Float[Array | np.ndarray, " d"]
@@ -45,20 +45,24 @@ class Target(eqx.Module):
         """The one-dimensional potentials v_i with U(θ) = Σ v_i(θ_i), or None."""
         return None
 
+    def points_at_once(self, products: int) -> int:
+        """At how many points a function is evaluated together that takes so many products with the data."""
+        return CHUNK
+
     def potentials(self, points: np.ndarray) -> np.ndarray:
         """U at every point, in float64; for targets over vectors."""
         spend(POTENTIAL * len(points))
-        return over_rows(potential_at, points, self)
+        return over_rows(potential_at, points, self, chunk=self.points_at_once(1))
 
     def gradients(self, points: np.ndarray) -> np.ndarray:
         """∇U at every point, in float64; for targets over vectors."""
         spend(len(points))
-        return over_rows(gradient_at, points, self)
+        return over_rows(gradient_at, points, self, chunk=self.points_at_once(2))
 
     def hessians(self, points: np.ndarray, chunk: int = 512) -> np.ndarray:
         """∇²U at every point, in float64; for targets over vectors."""
         spend(np.size(points))
-        return over_rows(hessian_at, points, self, chunk=chunk)
+        return over_rows(hessian_at, points, self, chunk=min(chunk, self.points_at_once(np.shape(points)[-1])))
 
     def mean_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean of ∇²U over the points."""

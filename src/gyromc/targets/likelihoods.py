@@ -289,13 +289,7 @@ class Dispersed(Likelihood):
 
 
 def contrasts(count: int) -> np.ndarray:
-    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's).
-
-    ```python
-    from gyromc.targets.likelihoods import contrasts
-    assert abs(contrasts(3).sum(axis=0)).max() < 1e-15
-    ```
-    """
+    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's)."""
     B = np.zeros((count, count - 1))
     for k in range(1, count):
         B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))

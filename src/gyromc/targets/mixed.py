@@ -19,16 +19,13 @@ import scipy
 from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require
-from gyromc.evaluation import POTENTIAL, over_rows, spend
-from gyromc.targets.base import SumOverData, gradient_at, hessian_at, potential_at
+from gyromc.targets.base import SumOverData
 from gyromc.targets.likelihoods import Likelihood, exponential, library
 
 __all__ = ["Group", "MixedRegression"]
 
 LKJ = 2.0  # correlations: density ∝ det^(LKJ - 1) of the correlation matrix, nearly
-INFORMED = (
-    5.0  # ratio of the information of a level's rows to that of the law of the levels, from which on a group is centred
-)
+INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
 STEP = 1e-3  # of difference quotients in the linear predictors
 MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
 
@@ -91,15 +88,15 @@ class Group(eqx.Module):
             for i in range(j + 1, k):
                 r[i, j] = xp.tanh(scale * u[..., first])
                 first += 1
-        zero, rows = xp.zeros_like(u[..., 0]) if k > 1 else None, []
+        one, zero = xp.ones(u.shape[:-1], u.dtype), xp.zeros(u.shape[:-1], u.dtype)
+        rows = []
         for i in range(k):
-            left, row = 1.0, []
+            row, left = [], one
             for j in range(i):
                 row.append(r[i, j] * left)
                 left = left * xp.sqrt(1 - r[i, j] ** 2)
-            row.append(left if i else xp.ones_like(zero) if k > 1 else None)
-            rows.append(xp.stack([*row, *[zero] * (k - 1 - i)], axis=-1) if k > 1 else None)
-        return xp.stack(rows, axis=-2) if k > 1 else xp.ones((*u.shape[:-1], 1, 1), u.dtype)
+            rows.append(xp.stack([*row, left, *[zero] * (k - 1 - i)], axis=-1))
+        return xp.stack(rows, axis=-2)
 
     def deviations(self, u_sd, u_correlation, z):
         """b: … × levels × k."""
@@ -279,19 +276,6 @@ class MixedRegression(SumOverData):
         constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
         return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
 
-    def potentials(self, points):
-        spend(POTENTIAL * len(points))
-        return over_rows(potential_at, points, self, chunk=self._chunk(1))
-
-    def gradients(self, points):
-        spend(len(points))
-        return over_rows(gradient_at, points, self, chunk=self._chunk(2))
-
-    def hessians(self, points, chunk=512):
-        spend(np.size(points))
-        return over_rows(hessian_at, points, self, chunk=min(chunk, self._chunk(self.dim)))
-
-    def _chunk(self, cost: int) -> int:
-        """How many points are evaluated at once, a power of two."""
-        most = max(1, MOST_AT_ONCE // (cost * self.num_data * self.likelihood.outputs))
-        return min(2**15, 1 << (most.bit_length() - 1))
+    def points_at_once(self, products):
+        most = max(1, MOST_AT_ONCE // (products * self.num_data * self.likelihood.outputs))
+        return min(2**15, 1 << (most.bit_length() - 1))  # a power of two

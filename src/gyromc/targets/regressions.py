@@ -85,7 +85,8 @@ class Regression(SumOverData):
 class KnownLikelihood(SumOverData):
     """A regression with a convex `Likelihood` and a Gaussian prior, wherever its rows are: U has one mode and grows as a square.
 
-    U, ∇U and ∇²U at many points are computed by NumPy, nothing is compiled.
+    U, ∇U and ∇²U at many points θ are computed by NumPy, nothing is compiled: a subclass sums over its rows, the prior is added
+    here.
     """
 
     prior_precision: Float[np.ndarray, ""]
@@ -100,6 +101,18 @@ class KnownLikelihood(SumOverData):
     def dim(self) -> int: ...
 
     @abc.abstractmethod
+    def loss_sums(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ℓ_i at each point."""
+
+    @abc.abstractmethod
+    def slope_sums(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at each point."""
+
+    @abc.abstractmethod
+    def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
+        """The mean over points of Σ_i ∇²ℓ_i."""
+
+    @abc.abstractmethod
     def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
         """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
 
@@ -111,11 +124,25 @@ class KnownLikelihood(SumOverData):
     def sampled(self, count: int) -> "WithLikelihood":
         """The same model in memory, of so many random rows or all where there are fewer, with as much less prior."""
 
+    def potentials(self, points):
+        points = np.asarray(points, float)
+        return self.loss_sums(points) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
+
+    def gradients(self, points):
+        points = np.asarray(points, float)
+        return self.slope_sums(points) + float(self.prior_precision) * points
+
+    def mean_hessian(self, points):
+        return self.mean_data_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(self.dim)
+
     def hessians(self, points, chunk=512):
-        return np.stack([self.mean_hessian(row[None]) for row in np.asarray(points, float)])
+        return np.stack([self.mean_hessian(point[None]) for point in np.asarray(points, float)])
 
     def data_hessian(self, theta):
         return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
+
+    def prior_gradient(self, params):
+        return self.prior_precision * params
 
 
 class WithLikelihood(Regression, KnownLikelihood):
@@ -125,21 +152,16 @@ class WithLikelihood(Regression, KnownLikelihood):
     def dim(self) -> int:
         return self.likelihood.outputs * self.X.shape[1]
 
-    @property
-    def _scalar(self) -> bool:
-        """Whether a row has one linear predictor as a number, not as a vector of one."""
-        return not self.likelihood.vector
-
     def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
         """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
         X, q = (self.X if X is None else X), self.likelihood.outputs
-        if self._scalar:
+        if not self.likelihood.vector:
             return theta @ X.T
         return np.swapaxes(theta.reshape(*theta.shape[:-1], q, -1) @ X.T, -1, -2)
 
     def log_likelihoods(self, params):
         q = self.likelihood.outputs
-        weights = params if self._scalar else params.reshape(q, -1).T
+        weights = params if not self.likelihood.vector else params.reshape(q, -1).T
         return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
 
     def _parts(self, points: np.ndarray) -> list[np.ndarray]:
@@ -147,22 +169,21 @@ class WithLikelihood(Regression, KnownLikelihood):
         at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
         return np.array_split(points, max(1, -(-len(points) // at_once)))
 
-    def potentials(self, points):
-        points = np.asarray(points, float)
+    def loss_sums(self, points):
         spend(POTENTIAL * len(points))
-        losses = [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(points)]
-        return np.concatenate(losses) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
+        return np.concatenate(
+            [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(points)]
+        )
 
-    def gradients(self, points):
-        points = np.asarray(points, float)
+    def slope_sums(self, points):
         spend(len(points))
-        found = [self._data_gradients(part).reshape(part.shape) for part in self._parts(points)]
-        return np.concatenate(found) + float(self.prior_precision) * points
-
-    def _data_gradients(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at every point."""
-        slopes = self.likelihood.slope(self.predictors(points), self.y)
-        return (slopes if self._scalar else np.swapaxes(slopes, -1, -2)) @ self.X
+        found = []
+        for part in self._parts(points):
+            slopes = self.likelihood.slope(self.predictors(part), self.y)
+            found.append(
+                ((np.swapaxes(slopes, -1, -2) if self.likelihood.vector else slopes) @ self.X).reshape(part.shape)
+            )
+        return np.concatenate(found)
 
     def start_point(self) -> np.ndarray:
         """The least-squares θ for the linear predictors that fit y best without x."""
@@ -178,28 +199,27 @@ class WithLikelihood(Regression, KnownLikelihood):
         fields, prior = (lambda t: (t.X, t.y, t.prior_precision)), self.prior_precision * count / self.num_data
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
-    def mean_hessian(self, points):
+    def mean_data_hessian(self, points):
         q, p = self.likelihood.outputs, self.X.shape[1]
         spend(len(points) + self.dim)
         w = np.zeros((self.num_data, q, q))
-        for part in self._parts(np.asarray(points, float)):
-            w += self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q).sum(axis=0) / len(
-                points
-            )
+        for part in self._parts(points):
+            curvatures = self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q)
+            w += curvatures.sum(axis=0) / len(points)
         if q == 1:
             roots = self.X * np.sqrt(w[:, 0, 0, None])
-            return roots.T @ roots + float(self.prior_precision) * np.eye(p)  # symmetric: half the work
+            return roots.T @ roots  # symmetric: half the work
         K = np.empty((q, p, q, p))
         for a in range(q):
             for b in range(a, q):
                 K[a, :, b] = (self.X * w[:, a, b, None]).T @ self.X
                 K[b, :, a] = K[a, :, b]
-        return K.reshape(q * p, q * p) + float(self.prior_precision) * np.eye(q * p)
+        return K.reshape(q * p, q * p)
 
     def data_products(self, theta, directions):
         w, along = self.likelihood.curvature(self.predictors(theta)), self.predictors(directions)
         spend(2 * len(directions))
-        found = w * along if self._scalar else np.swapaxes(np.einsum("nab,snb->sna", w, along), -1, -2)
+        found = w * along if not self.likelihood.vector else np.swapaxes(np.einsum("nab,snb->sna", w, along), -1, -2)
         return (found @ self.X).reshape(directions.shape)
 
 
@@ -251,6 +271,10 @@ class GeneralizedLinear(Regression):
 class _KnownLinear(GeneralizedLinear, WithLikelihood):
     """A generalized linear model with a `Likelihood`."""
 
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        Regression.__init__(self, X, y, prior_scale)
+        self.likelihood.require(self.y)
+
     def loss(self, t, y):
         return self.likelihood.loss(t, y)
 
@@ -272,9 +296,6 @@ class LinearRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Normal()
 
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        Regression.__init__(self, X, y, prior_scale)
-
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
         K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
@@ -292,10 +313,6 @@ class LogisticRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Bernoulli()
 
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        Regression.__init__(self, X, y, prior_scale)
-        Bernoulli.require(self.y)
-
 
 class PoissonRegression(_KnownLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
@@ -310,10 +327,6 @@ class PoissonRegression(_KnownLinear):
     """
 
     likelihood: ClassVar[Canonical] = Poisson()
-
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        Regression.__init__(self, X, y, prior_scale)
-        Poisson.require(self.y)
 
 
 class SoftmaxRegression(WithLikelihood):

@@ -5,6 +5,7 @@ sums over drawn rows that a mini-batch needs. A pass at one θ computes all thre
 variate and the curvature there take one pass together.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,9 @@ from gyromc.data import RowSource, over_blocks, random_access
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
-from gyromc.targets.regressions import BY_FAMILY as FAMILIES
-from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
+from gyromc.targets.regressions import BY_FAMILY, KnownLikelihood, WithLikelihood
 
-__all__ = ["FAMILIES", "StreamedRegression"]
+__all__ = ["StreamedRegression"]
 
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
@@ -64,10 +64,10 @@ class StreamedRegression(KnownLikelihood):
             f"`source` must be a value of `gyromc.data`, such as `gyromc.data.Mapped(X, y)`: got {type(source).__name__}. "
             "Arrays in memory go to `LogisticRegression` and its like.",
         )
-        self.source, self.family = source, one_of(family, FAMILIES, "family")
+        self.source, self.family = source, one_of(family, BY_FAMILY, "family")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        self.sums = _Sums(source, FAMILIES[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
-        _check_rows(source, FAMILIES[family])
+        self.sums = _Sums(source, BY_FAMILY[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
+        _check_rows(source, BY_FAMILY[family])
 
     def to_archive(self) -> dict[str, Any]:
         """What is stored of it with a plan: what it was made from."""
@@ -78,7 +78,7 @@ class StreamedRegression(KnownLikelihood):
         """The target of a stored plan, without a pass: its rows were checked when it was first made."""
         made = object.__new__(cls)
         fields = {"source": source, "family": family, "prior_precision": prior_precision}
-        for name, value in {**fields, "sums": _Sums(source, FAMILIES[family].likelihood)}.items():  # type: ignore[arg-type]
+        for name, value in {**fields, "sums": _Sums(source, BY_FAMILY[family].likelihood)}.items():  # type: ignore[arg-type]
             object.__setattr__(made, name, value)
         return made
 
@@ -114,21 +114,19 @@ class StreamedRegression(KnownLikelihood):
     def sampled(self, count):
         count, N = min(count, self.num_data), self.num_data
         X, y = self.sums.sampled(count)
-        return FAMILIES[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
+        return BY_FAMILY[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
 
     def start_point(self):
         return np.zeros(self.dim)
 
-    def potentials(self, points):
-        points = np.asarray(points, float)
-        return self.sums.losses(points) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)
+    def loss_sums(self, points):
+        return self.sums.losses(points)
 
-    def gradients(self, points):
-        points = np.asarray(points, float)
-        return self.sums.slopes(points) + float(self.prior_precision) * points
+    def slope_sums(self, points):
+        return self.sums.slopes(points)
 
-    def mean_hessian(self, points):
-        return self.sums.mean_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(self.dim)
+    def mean_data_hessian(self, points):
+        return self.sums.mean_hessian(points)
 
     def data_products(self, theta, directions):
         return directions @ self.sums.at(np.asarray(theta, float)).hessian
@@ -159,9 +157,6 @@ class StreamedRegression(KnownLikelihood):
         X, y = self.rows(index, params.dtype)
         return self.likelihood.slope(X @ params, y) @ X
 
-    def prior_gradient(self, params):
-        return self.prior_precision * params
-
     def remainder(self, theta, center, index, order):
         X, y = self.rows(index, theta.dtype)
         t = X @ center
@@ -171,11 +166,13 @@ class StreamedRegression(KnownLikelihood):
         return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
 
 
+@dataclasses.dataclass
 class _Point:
     """Σ_i ℓ_i, its gradient and its Hessian at one θ."""
 
-    def __init__(self, loss: float, gradient: np.ndarray, hessian: np.ndarray):
-        self.loss, self.gradient, self.hessian = loss, gradient, hessian
+    loss: float
+    gradient: np.ndarray
+    hessian: np.ndarray
 
 
 class _Sums:

@@ -32,7 +32,7 @@ from gyromc.martingale import martingale
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
-from gyromc.targets.streamed import FAMILIES
+from gyromc.targets.regressions import BY_FAMILY
 
 KNOWN = {
     targets.LinearRegression: gradients.AFFINE,
@@ -172,7 +172,7 @@ def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
         "uses_centre": isinstance(oracle, ControlVariate),
         "curvature_column": int(getattr(oracle, "order", 1) == 2),
     }
-    table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[FAMILIES[target.family]]
+    table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[BY_FAMILY[target.family]]
     K, a = _linear_part(target, oracle)
     return Form(K, a, target.num_data / oracle.size, gradients.MAPPED, code, **flags, table=table, batch=oracle.size)
 

@@ -1,7 +1,7 @@
 """assess: does a fitted regression describe its data?
 
 A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
-Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most `MOST_ROWS` rows, drawn at random: the
+Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most 3000 rows, drawn at random: the
 time does not grow with the data.
 
 A row of weight 3 is three observations, for the fit and for the checks, which then look at observations in place of rows. A row
@@ -18,17 +18,13 @@ import numpy as np
 from scipy import special
 
 from gyromc.regression.adequacy import design, laws
-from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
 from gyromc.targets.families import Normal
-
-MOST_ROWS, LEAST_ROWS = 3000, 1000  # the more classes, the fewer rows
-MOST_NUMBERS = 1_500_000  # draws × rows
-LEAST_DRAWS, MOST_DRAWS = 500, 2048
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +58,6 @@ class Adequacy:
 
     @property
     def judgement(self) -> ModelVerdict:
-        """The gravest of the checks' judgements."""
         order = list(ModelVerdict)
         return max((check.verdict for check in self.checks), key=order.index)
 
@@ -118,9 +113,11 @@ def assess(
     sources = names if sources is None else list(sources)
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
     whole = _whole(counts)
-    rows, total = observations(counts, rng, max(LEAST_ROWS, MOST_ROWS // posterior.likelihood.outputs))
+    rows, total = observations(
+        counts, rng, max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
+    )
     part, y_part = X[rows], np.asarray(y, float)[rows]
-    most_draws = int(np.clip(MOST_NUMBERS // len(rows), LEAST_DRAWS, MOST_DRAWS))
+    most_draws = int(np.clip(SETTINGS.most_numbers // len(rows), SETTINGS.least_draws, SETTINGS.most_draws))
     law = Predictive.of(posterior, part, most_draws, **cut(beside, rows))
     replicates = law.replicate(rng)
     log_density = law.log_density(y_part) * (1.0 if whole else counts[rows])
@@ -184,23 +181,17 @@ def _law_checks(
     return [*found, calibration, laws.outliers(chances)]
 
 
-def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = MOST_ROWS) -> np.ndarray:
+def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.most_rows) -> np.ndarray:
     """All rows, or so many of them, drawn at random and in order."""
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def observations(counts: np.ndarray, rng: np.random.Generator, most: int = MOST_ROWS) -> tuple[np.ndarray, int]:
+def observations(
+    counts: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
+) -> tuple[np.ndarray, int]:
     """The rows of all observations, or of so many of them, and how many there are in all.
 
-        `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
-
-        ```python
-        import numpy as np
-    from scipy import special
-        from gyromc.regression.adequacy.assess import observations
-        rows, total = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
-        assert rows.tolist() == [0, 0, 2] and total == 3
-        ```
+    `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
     """
     times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
     ends = np.cumsum(times)
@@ -342,22 +333,13 @@ def _pit(u: np.ndarray) -> dict[str, Any]:
 
 
 def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more.
-
-        ```python
-        import numpy as np
-    from scipy import special
-        from gyromc.regression.adequacy.assess import smooth
-        x = np.linspace(0, 1, 200)
-        assert abs(smooth(x, 2 * x + 1, np.array([0.1, 0.5])) - [1.2, 2.0]).max() < 1e-9
-        ```
-    """
+    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more."""
     away = np.abs(x - grid[:, None])
     reach = np.partition(away, int(NEAR * (x.size - 1)), axis=1)[:, int(NEAR * (x.size - 1))]
     w = np.clip(1 - (away / np.maximum(reach, 1e-300)[:, None]) ** 3, 0.0, None) ** 3
     total = np.maximum(w.sum(axis=1), 1e-300)
     center, level = (w @ x) / total, (w @ y) / total
-    spread = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
+    variance = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
     both = np.sum(w * (x - center[:, None]) * (y - level[:, None]), axis=1) / total
-    slope = np.where(spread > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(spread, 1e-300), 0.0)
+    slope = np.where(variance > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(variance, 1e-300), 0.0)
     return level + slope * (grid - center)

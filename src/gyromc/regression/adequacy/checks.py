@@ -11,7 +11,57 @@ from typing import Any
 
 import numpy as np
 
-CHANCE = 0.05  # of calling a correct model wrong, over all checks
+
+@dataclasses.dataclass(frozen=True)
+class AdequacySettings:
+    """The numbers of the checks. Sizes from which a deviation matters are conventions; the others bound time and memory.
+
+    - `chance`: of calling a correct model wrong, over all checks.
+    - `most_rows`, `least_rows`: that are looked at, the more classes the fewer; `most_numbers`: draws × rows, with at least
+      `least_draws` and at most `most_draws`.
+    - `fitted`: the share of a direction's noise that the fit follows, from which the direction is taken as fitted; `least_left`:
+      share of a candidate's square that must be left without these.
+    - `curve_share`: of the residuals' variance, from which a curve or a product matters; `uneven`: ratio of residual standard
+      deviations; `product_columns`: whose products are tried, those with the largest effects; `pairs`: of them that are named.
+    - `inflated`: how many times collinearity multiplies a variance, from which it is reported; `columns`: that are named.
+    - `first_rows`, `added_rows`, `rounds`: of the linear program for separation; `close`: margins that count as zero.
+    - `overdispersed`: ratio of variances, up or down; `uneven_law`: squared distance from a uniform law; `degree`: of the
+      polynomials that see it; `mostly`: of the largest mean, from which a law is called too narrow or wide whatever else it is.
+    - `level`: of the predictive intervals; `share_gap`: difference of shares; `groups`: of rows with like probabilities.
+    - `many`: share of the rows, from which outliers are a matter of the law; `followed`: share of its noise that a row keeps in
+      its residual, below which the fit goes through it.
+    """
+
+    chance: float = 0.05
+    most_rows: int = 3000
+    least_rows: int = 1000
+    most_numbers: int = 1_500_000
+    least_draws: int = 500
+    most_draws: int = 2048
+    fitted: float = 0.05
+    least_left: float = 1e-4
+    curve_share: float = 0.01
+    uneven: float = 1.3
+    product_columns: int = 16
+    pairs: int = 3
+    inflated: float = 10.0
+    columns: int = 4
+    first_rows: int = 1000
+    added_rows: int = 2000
+    rounds: int = 8
+    close: float = 1e-7
+    overdispersed: float = 1.2
+    uneven_law: float = 0.01
+    degree: int = 4
+    mostly: float = 0.6
+    level: float = 0.95
+    share_gap: float = 0.02
+    groups: int = 10
+    many: float = 0.05
+    followed: float = 0.02
+
+
+SETTINGS = AdequacySettings()
 
 
 class Aspect(enum.Enum):
@@ -68,13 +118,7 @@ WORTH_A_LOOK = frozenset({Aspect.INTERACTIONS})
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """p-values corrected for their number by Holm's method: an error in any of them has at most the stated chance.
-
-    ```python
-    from gyromc.regression.adequacy.checks import holm
-    assert list(holm([0.01, 0.04, 0.03])) == [0.03, 0.06, 0.06]
-    ```
-    """
+    """p-values corrected for their number by Holm's method: an error in any of them has at most the stated chance."""
     values = np.asarray(p, float)
     order = np.argsort(values, kind="stable")
     steps = values[order] * np.arange(values.size, 0, -1)
@@ -93,7 +137,7 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
     found = [check for check in checks if check.p is None]
     for check, adjusted in zip(chances, holm([check.p for check in chances if check.p is not None]), strict=True):
         verdict = ModelVerdict.FINE
-        if adjusted < CHANCE:
+        if adjusted < SETTINGS.chance:
             verdict = ModelVerdict.MISFIT if check.large and check.aspect not in WORTH_A_LOOK else ModelVerdict.LOOK
         found.append(dataclasses.replace(check, adjusted=float(adjusted), verdict=verdict))
     order = list(Aspect)

@@ -9,13 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize
 
-from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.draws import ResponseKind
-
-INFLATED = 10.0  # how many times collinearity multiplies the variance of a coefficient, from which it is reported
-ROWS_AT_FIRST, ROWS_ADDED, ROUNDS = 1000, 2000, 8  # of the linear program
-CLOSE = 1e-7
-NAMED = 4
 
 
 def collinearity(
@@ -29,14 +24,14 @@ def collinearity(
     """
     w = np.ones(len(X)) / len(X) if weights is None else weights / weights.sum()
     away = X - w @ X
-    kept, spread = np.flatnonzero(X.std(axis=0) > 0), np.sqrt(w @ away**2)
+    kept, sd = np.flatnonzero(X.std(axis=0) > 0), np.sqrt(w @ away**2)
     groups = {
         source: [i for i, j in enumerate(kept.tolist()) if sources[j] == source] for source in dict.fromkeys(sources)
     }
     groups = {source: places for source, places in groups.items() if places}
     if len(groups) < 2 or len(X) < 3:
         return None
-    Z = np.sqrt(w)[:, None] * away[:, kept] / spread[kept]
+    Z = np.sqrt(w)[:, None] * away[:, kept] / sd[kept]
     values, vectors = np.linalg.eigh(Z.T @ Z)
     exact = bool(values[0] < 1e-12 * values[-1])
     condition = float(np.sqrt(values[-1] / max(values[0], 1e-300)))
@@ -47,7 +42,7 @@ def collinearity(
         block = np.ix_(places, places)
         inflated = np.linalg.slogdet(R[block])[1] + np.linalg.slogdet(inverse[block])[1]
         factors[source] = float(np.exp(min(700.0, inflated / len(places))))
-    worst = sorted((source for source in factors if factors[source] > INFLATED), key=lambda s: -factors[s])
+    worst = sorted((source for source in factors if factors[source] > SETTINGS.inflated), key=lambda s: -factors[s])
     details = {"columns": worst, "condition": condition, "exact": exact}
     judgement = ModelVerdict.LOOK if worst else ModelVerdict.FINE
     return ModelCheck(Aspect.COLLINEARITY, max(factors.values()), details=details, verdict=judgement)
@@ -61,9 +56,9 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
     """
     if kind is ResponseKind.NUMBERS or len(X) < 2:
         return None
-    spread = X.std(axis=0)
-    kept = np.flatnonzero(spread > 0)
-    Z = np.column_stack([np.ones(len(X)), (X[:, kept] - X[:, kept].mean(axis=0)) / spread[kept]])
+    sd = X.std(axis=0)
+    kept = np.flatnonzero(sd > 0)
+    Z = np.column_stack([np.ones(len(X)), (X[:, kept] - X[:, kept].mean(axis=0)) / sd[kept]])
     weights = None
     for j in range(1, Z.shape[1]):  # one column with the intercept is the commonest case, and the easiest to name
         found = _separating(Z[:, [0, j]], y, kind) if _one_splits(Z[:, j], y, kind) else None
@@ -76,8 +71,11 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
         return ModelCheck(Aspect.SEPARATION, 0.0, details={"columns": []})
     size = np.abs(weights[:, 1:]).max(axis=0)
     order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
-    share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > CLOSE))
-    details = {"columns": [names[int(kept[j])] for j in order[:NAMED]], "more": max(0, len(order) - NAMED)}
+    share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > SETTINGS.close))
+    details = {
+        "columns": [names[int(kept[j])] for j in order[: SETTINGS.columns]],
+        "more": max(0, len(order) - SETTINGS.columns),
+    }
     return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=ModelVerdict.LOOK)
 
 
@@ -103,16 +101,20 @@ def _separating(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray 
     The weights maximise the sum of all margins where none may be negative. Rows that break this are added until there are none.
     """
     rng = np.random.default_rng(0)
-    rows = np.arange(len(y)) if len(y) <= ROWS_ADDED else np.sort(rng.choice(len(y), ROWS_AT_FIRST, replace=False))
-    for _ in range(ROUNDS):
+    rows = (
+        np.arange(len(y))
+        if len(y) <= SETTINGS.added_rows
+        else np.sort(rng.choice(len(y), SETTINGS.first_rows, replace=False))
+    )
+    for _ in range(SETTINGS.rounds):
         weights = _program(Z[rows], y[rows], kind)
         if weights is None:
             return None
         margins = _margins(Z, y, kind, weights)
-        broken = np.flatnonzero(margins.min(axis=1) < -CLOSE * 10)
+        broken = np.flatnonzero(margins.min(axis=1) < -SETTINGS.close * 10)
         if not broken.size:
             return weights
-        rows = np.union1d(rows, broken[np.argsort(margins[broken].min(axis=1))[:ROWS_ADDED]])
+        rows = np.union1d(rows, broken[np.argsort(margins[broken].min(axis=1))[: SETTINGS.added_rows]])
     return None
 
 

@@ -11,20 +11,10 @@ import math
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.draws import Predictive, ResponseKind
 from gyromc.regression.scores import Loo
-
-OVER, UNDER = 1.2, 1 / 1.2  # ratios of variances, from which they matter
-UNEVEN = 0.01  # of the squared distance from a uniform law
-MOSTLY = 0.6  # of the largest mean, from which a law is called too narrow or too wide whatever else it is
-DEGREE = 4  # of the polynomials that see how far a law is from uniform
-LEVEL = 0.95  # of the predictive intervals that are checked
-MATTERS = 0.02  # difference of shares that matters
-MANY = 0.05  # share of the rows, from which outliers are a matter of the law and not of rows
-FOLLOWED = 0.02  # share of its noise that a row keeps in its residual, below which the fit goes through it
-GROUPS = 10  # of rows with like predicted probabilities
 
 
 def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
@@ -43,7 +33,11 @@ def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
     above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
     p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
     return ModelCheck(
-        Aspect.DISPERSION, ratio, float(p), not UNDER < ratio < OVER, {"rows": n, "least": _least(repeated)}
+        Aspect.DISPERSION,
+        ratio,
+        float(p),
+        not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed,
+        {"rows": n, "least": _least(repeated)},
     )
 
 
@@ -88,10 +82,10 @@ def deleted(output: ModelResiduals) -> np.ndarray:
     freedom = output.values.size - float(output.leverages.sum()) - 1
     if freedom < 1:
         return np.ones(output.values.size)
-    squares = output.values**2 / np.maximum(inner, FOLLOWED)
+    squares = output.values**2 / np.maximum(inner, SETTINGS.followed)
     total = float(np.sum(output.values**2))
     others = np.maximum(total - squares, 1e-12 * total + 1e-300) / freedom  # all residuals may be zero
-    return np.where(inner > FOLLOWED, 2 * special.stdtr(freedom, -np.sqrt(squares / others)), 1.0)
+    return np.where(inner > SETTINGS.followed, 2 * special.stdtr(freedom, -np.sqrt(squares / others)), 1.0)
 
 
 def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
@@ -113,13 +107,21 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
     `direction`, what the largest of them means.
     """
     u = below + (upto - below) * rng.random(below.size)
-    means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, DEGREE + 1)])
+    means = np.array(
+        [math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, SETTINGS.degree + 1)]
+    )
     size = float(np.sum(means**2))
     sizes = np.abs(means)
-    worst = 1 if sizes[1] > MOSTLY * sizes.max() else int(np.argmax(sizes))
+    worst = 1 if sizes[1] > SETTINGS.mostly * sizes.max() else int(np.argmax(sizes))
     directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
     details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
-    return ModelCheck(Aspect.CALIBRATION, size, float(special.chdtrc(DEGREE, u.size * size)), size > UNEVEN, details)
+    return ModelCheck(
+        Aspect.CALIBRATION,
+        size,
+        float(special.chdtrc(SETTINGS.degree, u.size * size)),
+        size > SETTINGS.uneven_law,
+        details,
+    )
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
@@ -130,7 +132,7 @@ def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
     tests, gaps = [], []
     for output in outputs:
         rows = np.argsort(output.fitted, kind="stable")
-        groups = np.array_split(rows, int(np.clip(rows.size // 10, 2, GROUPS)))
+        groups = np.array_split(rows, int(np.clip(rows.size // 10, 2, SETTINGS.groups)))
         indicators = np.zeros((rows.size, len(groups)))
         for g, group in enumerate(groups):
             indicators[group, g] = 1.0
@@ -139,7 +141,7 @@ def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
         tests.append(output.together(indicators)[1])
     worst = max(gaps, key=abs)
     p = min(1.0, len(tests) * min(tests))
-    return ModelCheck(Aspect.CALIBRATION, abs(worst), p, abs(worst) > MATTERS, {"gap": worst})
+    return ModelCheck(Aspect.CALIBRATION, abs(worst), p, abs(worst) > SETTINGS.share_gap, {"gap": worst})
 
 
 def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
@@ -150,14 +152,16 @@ def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelChe
     """
     if law.kind is ResponseKind.CLASSES or y.size < 5:
         return None
-    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0, method="inverted_cdf")
+    low, high = np.quantile(
+        replicates, [(1 - SETTINGS.level) / 2, (1 + SETTINGS.level) / 2], axis=0, method="inverted_cdf"
+    )
     share = float(np.mean((y >= low) & (y <= high)))
     repeated = np.mean((replicates >= low) & (replicates <= high), axis=1)
     below, above = np.sum(repeated <= share + 1e-12), np.sum(repeated >= share - 1e-12)
     p = min(1.0, 2 * (1 + min(below, above)) / (repeated.size + 1))
     expected = float(repeated.mean())
-    details = {"level": LEVEL, "rows": int(y.size), "expected": expected, "least": _least(repeated)}
-    return ModelCheck(Aspect.COVERAGE, share, float(p), share < expected - MATTERS, details)
+    details = {"level": SETTINGS.level, "rows": int(y.size), "expected": expected, "least": _least(repeated)}
+    return ModelCheck(Aspect.COVERAGE, share, float(p), share < expected - SETTINGS.share_gap, details)
 
 
 def outliers(chances: np.ndarray) -> ModelCheck:
@@ -169,7 +173,7 @@ def outliers(chances: np.ndarray) -> ModelCheck:
     rows = np.flatnonzero(p < 0.05)
     rows = rows[np.argsort(p[rows], kind="stable")]
     least = int(np.argmin(chances))
-    details = {"rows": rows.tolist(), "row": least, "many": bool(rows.size > MANY * chances.size)}
+    details = {"rows": rows.tolist(), "row": least, "many": bool(rows.size > SETTINGS.many * chances.size)}
     return ModelCheck(Aspect.OUTLIERS, float(rows.size), float(p.min()), True, details)
 
 

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import linalg, special
 
-from gyromc.regression.adequacy.checks import Aspect, ModelCheck
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck
 from gyromc.regression.draws import Predictive, ResponseKind
 
-FITTED = 0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
-LEAST_LEFT = 1e-4  # share of a candidate's square that must be left when fitted directions are removed
+KNOTS = {4: (0.05, 0.35, 0.65, 0.95), 3: (0.1, 0.5, 0.9)}  # Harrell's quantiles
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class ModelResiduals:
         """Orthonormal directions, n × rank, in which the model follows the responses."""
         short = self.moves.shape[0] < self.moves.shape[1]
         values, vectors = linalg.eigh(self.moves @ self.moves.T if short else self.moves.T @ self.moves)
-        kept = values > FITTED
+        kept = values > SETTINGS.fitted
         return self.moves.T @ vectors[:, kept] / np.sqrt(values[kept]) if short else vectors[:, kept]
 
     @functools.cached_property
@@ -69,7 +68,7 @@ class ModelResiduals:
         Z = Z / np.maximum(np.linalg.norm(Z, axis=0), 1e-300)
         Z = Z - Q @ (Q.T @ Z)
         size = np.linalg.norm(Z, axis=0)
-        return np.where(size**2 > LEAST_LEFT, Z / np.maximum(size, 1e-300), 0.0)
+        return np.where(size**2 > SETTINGS.least_left, Z / np.maximum(size, 1e-300), 0.0)
 
     def without_fitted(self, replicates: np.ndarray) -> np.ndarray:
         """Residuals as they would be had the model been fitted to them: … × n, without the fitted directions."""
@@ -139,23 +138,8 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     return ModelResiduals((y - center) / sd, center, repeated, moves, sensitivity, classes)
 
 
-MATTERS = 0.01  # share of the residuals' variance, from which a curve or a product matters
-UNEVEN = 1.3  # ratio of residual spreads, from which it matters
-KNOTS = {4: (0.05, 0.35, 0.65, 0.95), 3: (0.1, 0.5, 0.9)}  # Harrell's quantiles
-MOST_COLUMNS = 16  # whose products are tried: those with the largest effects
-NAMED = 3
-
-
 def natural_spline(x: np.ndarray) -> np.ndarray:
-    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.residuals import natural_spline
-    assert natural_spline(np.arange(50.0)).shape == (50, 2)
-    assert natural_spline(np.arange(50) % 3).shape == (50, 1) and natural_spline(np.arange(50) % 2).shape == (50, 0)
-    ```
-    """
+    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values."""
     distinct = np.unique(x)
     if distinct.size < 3:
         return np.zeros((x.size, 0))
@@ -195,7 +179,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
     clear = [(chance, share, name) for chance, (_, share, name) in sorted(zip(p, found, strict=True)) if chance < 0.05]
     best = min(zip(p, found, strict=True))
     details = {"columns": [name for _, _, name in clear], "tried": len(found), "best": best[1][2]}
-    large = any(share >= MATTERS for _, share, _ in clear)
+    large = any(share >= SETTINGS.curve_share for _, share, _ in clear)
     return ModelCheck(Aspect.CURVATURE, best[1][1], best[0], large, details)
 
 
@@ -211,21 +195,25 @@ def interactions(
     The statistic is the largest share of the residuals' variance that a product explains. `details`: `pairs` of names, the
     clearest first, at most three.
     """
-    spread = X.std(axis=0)
-    kept = np.flatnonzero(spread > 0)
-    if kept.size > MOST_COLUMNS:
+    sd = X.std(axis=0)
+    kept = np.flatnonzero(sd > 0)
+    if kept.size > SETTINGS.product_columns:
         effects = np.max([_effects(output, X[:, kept]) for output in outputs], axis=0)
-        kept = np.sort(kept[np.argsort(-effects, kind="stable")[:MOST_COLUMNS]])
+        kept = np.sort(kept[np.argsort(-effects, kind="stable")[: SETTINGS.product_columns]])
     pairs = [(i, j) for i, j in itertools.combinations(kept.tolist(), 2) if sources[i] != sources[j]]
     if not pairs:
         return None
-    Z = (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     products = np.column_stack([Z[:, i] * Z[:, j] for i, j in pairs])
     statistic, p = zip(*(output.each(products) for output in outputs), strict=True)
     share = np.max([s / residual_size(output) for output, s in zip(outputs, statistic, strict=True)], axis=0)
     p = np.minimum(1.0, len(pairs) * len(outputs) * np.min(p, axis=0))
     order = np.argsort(p, kind="stable")
-    clear = [(names[pairs[k][0]], names[pairs[k][1]]) for k in order[:NAMED] if p[k] < 0.05 and share[k] >= MATTERS]
+    clear = [
+        (names[pairs[k][0]], names[pairs[k][1]])
+        for k in order[: SETTINGS.pairs]
+        if p[k] < 0.05 and share[k] >= SETTINGS.curve_share
+    ]
     best = int(order[0])
     details = {"pairs": clear, "tried": len(pairs), "best": [names[i] for i in pairs[best]]}
     return ModelCheck(Aspect.INTERACTIONS, float(share[best]), float(p[best]), bool(clear), details)
@@ -245,7 +233,7 @@ def _effects(output: ModelResiduals, X: np.ndarray) -> np.ndarray:
 def even_spread(output: ModelResiduals) -> ModelCheck | None:
     """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows.
 
-    The statistic is the ratio of the residuals' spreads between the widest and the narrowest third of the rows by their mean.
+    The statistic is the ratio of the residuals' standard deviations in the widest and the narrowest third of the rows by mean.
     `details`: `where` it is widest.
     """
     n = output.values.size
@@ -258,10 +246,10 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     repeated = n * _explained(output.without_fitted(output.replicates) ** 2 / inner, Q)
     p = chance(n * share, repeated, Q.shape[1] - 1)
     thirds = np.array_split(np.argsort(output.fitted, kind="stable"), 3)
-    spreads = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
-    ratio = float(spreads.max() / spreads.min())
-    where = ("low", "middling", "high")[int(np.argmax(spreads))]
-    return ModelCheck(Aspect.SPREAD, ratio, p, ratio > UNEVEN, {"where": where})
+    sds = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
+    ratio = float(sds.max() / sds.min())
+    where = ("low", "middling", "high")[int(np.argmax(sds))]
+    return ModelCheck(Aspect.SPREAD, ratio, p, ratio > SETTINGS.uneven, {"where": where})
 
 
 def _standard(x: np.ndarray) -> np.ndarray:
