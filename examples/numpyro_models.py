@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpyro import distributions as dist
+from numpyro.diagnostics import effective_sample_size
 from numpyro.distributions.transforms import OrderedTransform
 
 import gyromc as gm
@@ -86,7 +87,7 @@ def examples() -> dict[str, Example]:
 
 
 def main(name: str = "logistic") -> None:
-    """The posterior of one example in a table, and how far the means of NUTS are from it."""
+    """The posterior means of one example with their errors, and those of NUTS beside them."""
     import jax
     from numpyro.infer import MCMC, NUTS
 
@@ -95,13 +96,16 @@ def main(name: str = "logistic") -> None:
     example = examples()[name]
     target = gnp.target(example.model, *example.args, **example.kwargs)
     found = gm.expect(target)
-    print(gnp.summary(found))
     nuts = MCMC(NUTS(example.model), num_warmup=500, num_samples=2000, progress_bar=False)
     nuts.run(jax.random.key(0), *map(jnp.asarray, example.args))
-    for site, draws in nuts.get_samples().items():
-        means = np.array([found[label].mean for label in found if label.split("[")[0] == site])
-        away = np.max(np.abs(np.ravel(draws.mean(axis=0)) - means) / np.ravel(draws.std(axis=0)))
-        print(f"NUTS, {site}: at most {away:.2g} posterior standard deviations away")
+    print(f"{'':14}{'mean':>10}{'± error':>11}{'sd':>9}{'NUTS':>10}{'± error':>10}")
+    for site, draws in nuts.get_samples(group_by_chain=True).items():
+        values = np.asarray(draws).reshape(*draws.shape[:2], -1)
+        ours = [label for label in found if label.split("[")[0] == site]
+        for label, column in zip(ours, np.moveaxis(values, 2, 0), strict=True):
+            row, error = found[label], column.std() / np.sqrt(effective_sample_size(column))
+            print(f"{label:14}{row.mean:10.4f}{row.std_error:11.1e}{row.sd:9.3f}{column.mean():10.4f}{error:10.1e}")
+    print("warnings:", found.warnings or "none")
 
 
 if __name__ == "__main__":

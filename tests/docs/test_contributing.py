@@ -1,15 +1,21 @@
 """The examples of docs/howto/extend.md: applied to the files they name, and to no others, they do what they say.
 
-A block is applied as if it stood in its file: "at the end" is executed in the module's namespace, "in `TABLE`" adds rows to that
-table, "a new file" makes a module. Everything is put back afterwards.
+Once to a copy of the files, letter by letter, which then passes the linter and is known to plan files. And once to the modules
+of this process, for the tests that the page names: "at the end" is executed in the module's namespace, "in `TABLE`" adds rows to
+that table, "a new file" makes a module. Everything is put back afterwards.
 """
 
+import ast
 import importlib
 import importlib.util
+import json
 import re
+import shutil
+import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +25,8 @@ from support.values import ROOT
 PAGE = (ROOT / "docs" / "howto" / "extend.md").read_text()
 EXAMPLE = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(
-    r"^`([\w./]+\.py)`, (at the end|a new file|in `(\w+)`):\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+    r"^`([\w./]+\.py)`, (at the end|a new file|in (?:the import from )?`([\w.]+)`):\n\n```python\n(.*?)^```",
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -64,7 +71,9 @@ class Overlay:
     def apply(self, block: Block):
         module = self.module(block)
         self.keep(module)
-        if block.table:
+        if block.how.startswith("in the import"):
+            exec(f"from {block.table} import {block.code}", vars(module))
+        elif block.table:
             table = getattr(module, block.table)
             if not isinstance(table, dict):
                 table.extend(eval(f"[{block.code}]", vars(module)))
@@ -78,6 +87,7 @@ class Overlay:
     def keep(self, module):
         """Put the module's names and tables back at the end."""
         names = dict(vars(module))
+        public = list(names.get("__all__", []))
         tables = {name: dict(value) for name, value in names.items() if name.isupper() and isinstance(value, dict)}
 
         def put_back():
@@ -86,8 +96,83 @@ class Overlay:
             for name, rows in tables.items():
                 names[name].clear()
                 names[name].update(rows)
+            if "__all__" in names:
+                names["__all__"][:] = public
 
         self.undo.append(put_back)
+
+
+def written(block: Block, folder: Path) -> None:
+    """Change a file of a copy as the page says."""
+    path = folder / block.path
+    if block.how == "a new file":
+        assert not path.exists()
+        path.write_text(block.code)
+        return
+    text = path.read_text()
+    if block.how == "at the end":
+        path.write_text(f"{text.rstrip()}\n\n\n{block.code}")
+        return
+    lines, tree = text.splitlines(keepends=True), ast.parse(text)
+    if block.how.startswith("in the import"):
+        [node] = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == block.table]
+        end, added = node.names[-1], f", {block.code.strip()}"
+        column = end.end_col_offset
+    else:
+        end, added = _literal(tree, block.table), f"{block.code.strip().rstrip(',')},"
+        column = end.end_col_offset - 1
+        before = "".join(lines[: end.end_lineno])[: -len(lines[end.end_lineno - 1])]
+        before += lines[end.end_lineno - 1].encode()[:column].decode()
+        added = added if before.rstrip().endswith((",", "[", "{", "(")) else f", {added}"
+    line = lines[end.end_lineno - 1].encode()
+    lines[end.end_lineno - 1] = (line[:column] + added.encode() + line[column:]).decode()
+    path.write_text("".join(lines))
+
+
+def _literal(tree: ast.Module, name: str) -> ast.expr:
+    """The literal of a table; of one that is made from a sequence, this sequence."""
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+            return node.value.generators[0].iter if isinstance(node.value, ast.DictComp) else node.value
+    raise AssertionError(name)
+
+
+PLAN = """
+step_size = 0.1
+num_chains = 4
+num_steps = 20
+scheme = "tamed"
+target = {kind = "student_t", size = 2, dof = 5.0}
+dynamics = {kind = "damped_rotation", dim = 2, rate = 1.0, friction = 0.5}
+observables.h = {kind = "cosine", u = [1.0, 0.5]}
+"""
+
+
+def test_the_page_followed_to_the_letter_passes_the_linter_and_is_known_to_plan_files(tmp_path):
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    blocks = [block for blocks in EXAMPLES.values() for block in blocks]
+    for block in blocks:
+        written(block, tmp_path)
+    files = sorted({block.path for block in blocks})
+    ruff = lambda *arguments: subprocess.run(
+        [sys.executable, "-m", "ruff", *arguments, *files], cwd=tmp_path, capture_output=True, text=True
+    )
+    ruff("check", "--fix")
+    ruff("format")
+    assert ruff("check").returncode == 0, ruff("check").stdout
+    assert ruff("format", "--check").returncode == 0
+    (tmp_path / "plan.toml").write_text(PLAN)
+    code = "import sys; sys.path.insert(0, 'src'); sys.argv[0] = 'gyromc'; from gyromc.app.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "plan.toml", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["engine"] == "scan"
 
 
 @pytest.fixture

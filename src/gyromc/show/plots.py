@@ -12,15 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from gyromc.show.pages import FIGURE_STYLE, lay_out
+from gyromc.show.pages import FIGURE_STYLE, image, lay_out
 
-__all__ = ["KINDS", "interval_plot", "posterior_plot"]
+__all__ = ["KINDS", "NotebookFigure", "interval_plot", "posterior_plot"]
 
 KINDS = ("density", "forest", "trace", "rank")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"
 MOST_POINTS = 4000  # of a density: enough for a smooth curve
 MOST_LINES = 4  # chains of a trace
 BINS = 20  # of ranks, as ArviZ draws them
+
+
+class NotebookFigure(Figure):
+    """A figure without a window that notebooks show by themselves."""
+
+    def _repr_png_(self) -> bytes:
+        return image(self, "png", dpi=90)
 
 
 def posterior_plot(
@@ -36,7 +43,7 @@ def posterior_plot(
         else:
             columns = min(3, len(names))
             rows = -(-len(names) // columns)
-            figure = Figure(figsize=(3.2 * columns, 2.2 * rows))
+            figure = NotebookFigure(figsize=(3.2 * columns, 2.2 * rows))
             axes = figure.subplots(rows, columns, squeeze=False).ravel()
             for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
                 column = values[..., place]
@@ -56,7 +63,7 @@ def posterior_plot(
 def interval_plot(names: Sequence[str], means: np.ndarray, ends: np.ndarray, inner: np.ndarray | None = None) -> Figure:
     """Draw a point and an interval for each name, the first at the top; `inner` are shorter intervals, drawn thicker."""
     with matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False}):
-        figure = Figure(figsize=(5.2, max(1.6, 0.8 + 0.26 * len(names))))
+        figure = NotebookFigure(figsize=(5.2, max(1.6, 0.8 + 0.26 * len(names))))
         ax = figure.subplots()
         places = np.arange(len(names))[::-1]
         ax.hlines(places, ends[:, 0], ends[:, 1], color=BLUE, linewidth=1.2)

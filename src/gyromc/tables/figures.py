@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from gyromc.checks import cause, require
 from gyromc.errors import GyromcWarning
 from gyromc.show.pages import FIGURE_STYLE, Picture
+from gyromc.show.plots import NotebookFigure
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
 BAND = "#9CC9E6"
@@ -36,7 +37,7 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 
     Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
     """
-    figure = Figure(figsize=size)
+    figure = NotebookFigure(figsize=size)
     left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
     width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
     each = (height - (rows - 1) * MARGINS["between"]) / rows
