@@ -190,13 +190,13 @@ function drawCharts() {
   $("status").textContent = `Step ${world.t.toLocaleString("en")} · ${page.settings.chains} chains · ${pace}`;
   drawTable();
   drawAverage();
-  if (!page.staleCurves) return;
-  page.staleCurves = false;
   $("headline").replaceChildren(...words.headline(world).map(([text, stressed]) => {
     const node = document.createElement(stressed ? "b" : "span");
     node.textContent = text;
     return node;
   }));
+  if (!page.staleCurves) return;
+  page.staleCurves = false;
   $("price").textContent = words.price(world);
   drawCurves();
 }

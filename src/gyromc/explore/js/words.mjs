@@ -33,6 +33,8 @@ export function headline(world) {
   if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
     return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
   }
+  const lost = yours.chains?.summary(world.about.mean).lost;
+  if (lost) return [[`${lost} chains have diverged at this step: there is no gain. Take a smaller step.`, false]];
   const gain = compared(yours.found.best, beside.found.best);
   if (gain) {
     const square = world.h.square ? null : compared(yours.found.bestSquare, beside.found.bestSquare);
