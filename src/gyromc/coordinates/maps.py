@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 from gyromc.checks import cause, numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
-from gyromc.flat import shaped
-from gyromc.observables import Function, Observable, Ridge
 from gyromc.precision import owned, private
 from gyromc.targets import SumOverData, Target
 
@@ -99,10 +97,6 @@ class Linear(Coordinates):
 
     def log_det(self, z):
         return jnp.asarray(self.constant, z.dtype)
-
-    def pulled_direction(self, a: np.ndarray) -> np.ndarray | None:
-        """The vector b with aᵀT(z) = bᵀz, or None where the shift leaves a constant."""
-        return None if a @ self.shift != 0 else (self.matrix * a if self.matrix.ndim == 1 else self.matrix.T @ a)
 
 
 class Bijection(Coordinates):
@@ -233,45 +227,6 @@ def pulled(target: Target, coordinates: Coordinates | None) -> Target:
     if coordinates is None:
         return target
     return (PulledSum if isinstance(target, SumOverData) else PulledTarget)(target, coordinates)
-
-
-class PulledRidge(Ridge):
-    """ρ(aᵀθ) under linear coordinates: `direction` belongs to z, a call takes the parameters θ."""
-
-    original: Ridge
-
-    def __init__(self, original: Ridge, direction: np.ndarray):
-        super().__init__(direction, original.profile)
-        self.original = original
-
-    def __call__(self, params):
-        return self.original(params)
-
-
-def pulled_observable(h: Observable, coordinates: Coordinates | None) -> Observable:
-    """An observable of the parameters for chains over z: only a ridge, whose direction formulas read, has to change."""
-    if isinstance(h, PulledRidge):
-        h = h.original
-    if isinstance(h, Function) and isinstance(h.fn, Ridge):
-        h = h.fn
-    if coordinates is None or not isinstance(h, Ridge):
-        return h
-    b = coordinates.pulled_direction(h.direction) if isinstance(coordinates, Linear) else None
-    return Function(h) if b is None else PulledRidge(h, b)
-
-
-class Unmapped(eqx.Module):
-    """The map from z to parameters: T, then `unravel`."""
-
-    coordinates: Coordinates
-    unravel: Callable
-
-    def __call__(self, z):
-        return self.unravel(self.coordinates.forward(z))
-
-    def shaped(self, rows: np.ndarray) -> Any:
-        """Rows of z along the last axis as parameters."""
-        return shaped(self.unravel, self.coordinates.thetas(rows).astype(rows.dtype))
 
 
 def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
