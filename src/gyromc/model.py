@@ -319,7 +319,7 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
     with jax.enable_x64(dtype == "float64"):
         pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
         many, single = map(np.asarray, _both_ways(pieces, jnp.asarray(rows, dtype)))
-    scale = np.max(np.abs(single), axis=1, keepdims=True)
+    scale = np.max(np.where(np.isfinite(single), np.abs(single), 0.0), axis=1, keepdims=True)
     bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
     if bad.any():
         row, entry = (int(i) for i in np.argwhere(bad)[0])

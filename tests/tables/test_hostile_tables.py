@@ -101,7 +101,9 @@ RESULTS = {
 def test_a_figure_that_fails_never_costs_the_report():
     with pytest.warns(gm.GyromcWarning, match="figure `predictive` is left out of the report"):
         found = figures.pictures(RESULTS)
-    assert [picture.kind for picture in found] == ["coefficients", "trace"]
+    kinds = {picture.kind for picture in found}
+    assert "trace" in kinds
+    assert "predictive" not in kinds
 
 
 def test_forty_classes_have_a_bar_each():
