@@ -41,7 +41,7 @@ class ChainSettings:
     - `fewest`, `most`: warm-up rounds. After 8, what chains of eight schools still were off the law showed against sharpened
       errors of 0.0005 standard deviations (mean z² 2.1; 1.5 after 24), and after 16 those of a mixture (8.2; 0.2 after 60).
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
-      √(d/2) above the median, begins anew from another chain while warm-up lasts.
+      √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
     """
 
@@ -265,7 +265,8 @@ class LangevinChains:
     def _free_stuck(self, kept: Round) -> None:
         """Chains that hardly move, or sit where U is far above the others', continue from another chain's state."""
         potential = kept.potential.mean(axis=0)
-        high = np.median(potential) + 10 + self.settings.stuck_potential * math.sqrt(self.dim / 2)
+        # not the median: half of the chains may have found a mode without mass
+        high = np.quantile(potential, 0.3) + 10 + self.settings.stuck_potential * math.sqrt(self.dim / 2)
         stuck = (kept.acceptance.mean(axis=0) < self.settings.stuck_acceptance) | (potential > high)
         if stuck.any() and not stuck.all():
             index = np.arange(len(stuck))
