@@ -173,7 +173,8 @@ class Planes(Operator):
         return self.basis.shape[0]
 
     def __call__(self, v):
-        return self.basis @ Rotations(self.rates, self.basis.shape[1])(self.basis.T @ v)
+        inner: Any = self.basis.T @ v
+        return self.basis @ Rotations(self.rates, self.basis.shape[1])(inner)
 
     def dense(self):
         half = (self.basis[:, 1::2] * self.rates) @ self.basis[:, ::2].T

@@ -85,7 +85,7 @@ def test_a_run_is_saved_and_continued(plan_file, tmp_path):
     whole = gyromc("run", plan_file, "--engine", "lanes", "--num-steps", "150", "--json")
     assert json.loads(more.stdout)["observables"] == json.loads(whole.stdout)["observables"]
     assert gm.load(longer).draws.shape == (40, 15, 2)
-    assert "This run is complete: say how many" in refused("continue", saved)
+    assert "This run is complete: say with `--steps` how many" in refused("continue", saved)
     assert "there is no directory" in refused("run", plan_file, "--save", tmp_path / "none" / "run.gyromc")
 
 

@@ -281,7 +281,9 @@ def test_every_family_can_be_written(family):
         dynamics = {{kind = "overdamped"}}
         observables.x = {{kind = "function", f = "support.survivors:weighted"}}
     """
-    text = text.replace("y = [1, 1, 1]", f"y = [1, 1, 1], {known}" if known else "y = [1, 1, 1]")
+    # a beta law has no response of 1
+    response = "0.5, 0.5, 0.5" if family.__name__ == "Beta" else "1, 1, 1"
+    text = text.replace("y = [1, 1, 1]", f"y = [{response}]{', ' * bool(known)}{known}")
     assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
     reader = planfiles._Reader(text, tomllib.loads(text), ROOT, False)
     target = reader.value(kinds.Type.TARGET, tomllib.loads(text)["target"], ("target",))

@@ -314,7 +314,9 @@ def test_a_row_of_weight_three_is_three_observations(family):
     weighted, repeated = assess(posterior, X, y, weights=weights), assess(posterior, X[every], y[every])
     assert weighted.num_rows == weights.sum()
     np.testing.assert_array_equal(weighted.rows, every)
-    for ours, theirs in zip(weighted.checks, repeated.checks, strict=True):
+    # a row that comes three times in a row does look like its neighbours; weights say nothing of an order
+    ordered = lambda found: [check for check in found.checks if check.aspect is not Aspect.DEPENDENCE]
+    for ours, theirs in zip(ordered(weighted), ordered(repeated), strict=True):
         assert (ours.aspect, ours.verdict, ours.p) == (theirs.aspect, theirs.verdict, theirs.p)
         assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-9)
     assert weighted.loo.elpd == repeated.loo.elpd

@@ -187,7 +187,7 @@ def test_many_rows():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"family": "probit"}, "must be one of linear, student-t, gamma, logistic"),
+        ({"family": "tobit"}, "must be one of linear, student-t, gamma, lognormal"),
         ({"X": [[1.0], [np.nan]]}, "`X` must be finite"),
         ({"X": [1.0, 2.0]}, "matrix with one row per observation"),
         ({"y": [1.0]}, "one entry per row"),

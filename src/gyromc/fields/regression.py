@@ -212,8 +212,8 @@ class FieldRegression:
                 turned = best
         fourth = self.fourths / (self.states * len(self.fold))
         kurtosis = np.where(sd > 0, fourth / np.where(sd > 0, sd, 1.0) ** 4, 3.0)
-        averages = (x + self.center for x in (plainer, turned))
-        return Sharpened(plain + self.center, best + self.center, list(groups), sd, *averages, kurtosis)
+        plain, best, plainer, turned = (x + self.center for x in (plain, best, plainer, turned))
+        return Sharpened(plain, best, list(groups), sd, plainer, turned, kurtosis)
 
     def _corrected(self, plain: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """The chains' averages corrected by the first functions, and the squares of the rest on the chains left out."""

@@ -151,7 +151,7 @@ def _row(name: str, K: np.ndarray, dynamics: Dynamics, excess: float) -> Rotatio
 
 def _step_size(A: np.ndarray, d: int, excess: float, spectrum: np.ndarray) -> float:
     """η with λ_max(Σ̃_θθ) = 1 + excess, Σ̃ = MΣ̃Mᵀ + η(Ã + Ãᵀ), M = I - ηÃ: by bisection below the stability limit."""
-    low, high = 0.0, float(np.min(2 * spectrum.real / np.abs(spectrum) ** 2))
+    low, high = 0.0, float(np.min(2 * np.real(spectrum) / np.abs(spectrum) ** 2))
     identity = np.eye(len(A))
     for _ in range(HALVINGS):
         eta = (low + high) / 2

@@ -278,7 +278,7 @@ class Draws:
 
     def single(self) -> "Draws":
         """The same draws in single precision."""
-        return self._each(np.float32)
+        return self._each(lambda array: array.astype(np.float32))
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
         """The draws with every array of them changed, chains × draws × …."""

@@ -112,6 +112,8 @@ def two_values(columns: np.ndarray) -> np.ndarray:
 
 def _standard(columns: np.ndarray, centred: bool, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Centre and scale of each column; 1 for the scale of one that never changes."""
+    if columns.shape[1] == 0:
+        return np.zeros(0), np.ones(0)
     # In units of the largest entry, so that squares of huge entries do not overflow.
     size = np.maximum(np.abs(columns).max(axis=0), np.finfo(float).tiny)
     unit = columns / size

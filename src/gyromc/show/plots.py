@@ -84,7 +84,8 @@ def _density(ax: Axes, values: np.ndarray, weights: np.ndarray, ends: np.ndarray
     x, w = x[::every], w[::every]
     if np.ptp(x) > 0:
         density = stats.gaussian_kde(x, weights=w / w.sum())
-        grid = np.linspace(*np.quantile(x, [0.001, 0.999]), 200)
+        low, high = np.quantile(x, [0.001, 0.999])
+        grid = np.linspace(low, high, 200)
         height = density(grid)
         ax.plot(grid, height, color=BLUE)
         inside = (grid >= ends[0]) & (grid <= ends[1])

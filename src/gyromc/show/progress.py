@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from gyromc.checks import require, shown
 from gyromc.show.numbers import printable
 
 __all__ = ["Progress", "progress", "say"]
@@ -32,6 +31,9 @@ def progress(
 
     `wanted=None` shows it only where standard error is a terminal; `done` units are already finished.
     """
+    # checks import NumPy, which the command line's help does without
+    from gyromc.checks import require, shown
+
     require(wanted is None or isinstance(wanted, bool), f"`progress` must be True, False or None: got {shown(wanted)}.")
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield Progress()

@@ -114,7 +114,10 @@ def require_scale(values: np.ndarray, what: str) -> None:
     """Raise if float64 cannot hold the standardised values: too small, too large, or nearly constant."""
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
-    require(low < high, f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out.")
+    # whole numbers beyond 2⁵³ may differ in digits that float64 does not hold
+    require(
+        low < high or size >= 2**53, f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out."
+    )
     require(
         spread > LEAST_CHANGE * size,
         f"{what} runs from {low:.15g} to {high:.15g}: it changes only after its first nine digits. Subtract {low:.15g} first.",

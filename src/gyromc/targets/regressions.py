@@ -296,6 +296,9 @@ class LinearRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Normal()
 
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        super().__init__(X, y, prior_scale)
+
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
         K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
@@ -313,6 +316,9 @@ class LogisticRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Bernoulli()
 
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        super().__init__(X, y, prior_scale)
+
 
 class PoissonRegression(_KnownLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
@@ -327,6 +333,9 @@ class PoissonRegression(_KnownLinear):
     """
 
     likelihood: ClassVar[Canonical] = Poisson()
+
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        super().__init__(X, y, prior_scale)
 
 
 class SoftmaxRegression(WithLikelihood):

@@ -83,30 +83,29 @@ def assess(
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
 
-        **Arguments:**
+    **Arguments:**
 
-        - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
-        - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
-        - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
-        - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
-        - `weights`: how many observations each row stands for, as they were fitted.
-        - `order`: a number for each row that says in which order they came; as they stand when left out.
-        - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
-        - `seed`: of the replicated responses and of the choice of rows.
+    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
+    - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
+    - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
+    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
+    - `weights`: how many observations each row stands for, as they were fitted.
+    - `order`: a number for each row that says in which order they came; as they stand when left out.
+    - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
+    - `seed`: of the replicated responses and of the choice of rows.
 
-        **Returns:** an `Adequacy`.
+    **Returns:** an `Adequacy`.
 
-        ```python
-        import numpy as np
-    from scipy import special
-        from gyromc.regression.adequacy.assess import assess
-        from gyromc.regression.fit import fit
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(200, 1))
-        y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
-        found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
-        assert found.judgement.value == "misfit" and found.loo.elpd < 0
-        ```
+    ```python
+    import numpy as np
+    from gyromc.regression.adequacy.assess import assess
+    from gyromc.regression.fit import fit
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 1))
+    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
+    found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
+    assert found.judgement.value == "misfit" and found.loo.elpd < 0
+    ```
     """
     rng = np.random.default_rng([seed, 7])
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
