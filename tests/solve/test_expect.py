@@ -131,7 +131,7 @@ def test_limits_hold_from_the_first_call():
 def test_ctrl_c_returns_what_there_is():
     target, pressed = gm.targets.LogDensity(skew), threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGINT))
     gm.expect(
-        target, SKEW, start=np.zeros(2), gradients=20_000, error=0.5, progress=False
+        target, SKEW, start=np.zeros(2), gradients=40_000, error=0.5, progress=False
     )  # compiled before the clock runs
     pressed.start()
     found = quietly(target, SKEW, error=1e-7, start=np.zeros(2), seconds=60)
