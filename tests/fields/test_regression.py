@@ -117,8 +117,8 @@ def test_weights_sum_to_one_balance_the_functions_and_sharpen_quantiles():
     for _ in range(100):
         theta, gradient = gumbel(rng, 600, 1)
         theta, gradient = theta[:, 0], gradient[:, 0]
-        functions = choose_fields(theta, gradient)(theta, gradient)
-        w = calibrated_weights(functions)
+        fields = choose_fields(theta, gradient)
+        functions, w = fields(theta, gradient), calibrated_weights(fields, theta, gradient)
         assert w.sum() == pytest.approx(1)
         assert w.min() >= 0
         assert (

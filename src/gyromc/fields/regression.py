@@ -31,6 +31,7 @@ class RegressionSettings:
       functions, and 3 of 7,000 estimates were off by more than 4 errors, the worst by 5.2.
     - `ridge`: added to the diagonal of the standardised normal equations, for columns that are nearly equal.
     - `rows_per_function`: that a group needs at least in the rows for its coefficients; with fewer they are mostly noise.
+    - `draws_per_function`: the same for the weights of draws.
     - `better`: by what factor the rest of a larger group must be smaller to be taken: the choice must not follow noise.
     - `skewness`: by what part of it, beyond chance, a standard error grows (`skewness_factor`).
     - `least_share`: of a plain standard error that is left at least: what the ridge leaves is no noise between chains.
@@ -45,6 +46,7 @@ class RegressionSettings:
     caution: float = 1.2
     ridge: float = 1e-7
     rows_per_function: float = 1.5
+    draws_per_function: int = 8
     better: float = 0.98
     skewness: float = 0.75
     least_share: float = 1e-4
@@ -292,12 +294,16 @@ def _solved(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
     return np.linalg.solve(scaled, products / size[:, None]) / size[:, None]
 
 
-def calibrated_weights(functions: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
+def calibrated_weights(
+    fields: Fields, theta: Float[np.ndarray, "n d"], gradient: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, " n"]:
     """Weights of draws with Σw = 1 and Σ w f = 0: one set for every observable, quantiles and densities included (T11).
 
-    Few weights are slightly negative; they are set to zero.
+    As many groups of functions are used as there are draws for. Few weights are slightly negative; they are set to zero.
     """
-    n = len(functions)
+    n = len(theta)
+    size = max((size for size in fields.sizes.values() if size * SETTINGS.draws_per_function <= n), default=0)
+    functions = fields(theta, gradient)[:, :size]
     mean = functions.mean(axis=0)
     centred = functions - mean
     direction = _solved(centred.T @ centred / n, mean[:, None])[:, 0]

@@ -21,7 +21,7 @@ from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
-from gyromc.solve.sampling import Sampling, rotation_gain
+from gyromc.solve.sampling import Sampling, posterior_means, rotation_gain
 from gyromc.solve.solver import LEARNED, SETTINGS, Limits, Solver
 from gyromc.targets import Target
 
@@ -120,14 +120,7 @@ def answer(solver: Solver, level: float) -> Posterior:
     sharp, r_hat = sampling.sharpened(), sampling.r_hat()
     states, weights, values = sampling.draws()
     draws = solver.thetas(states)
-    errors, dof = sharp.std_error, chains.settings.chains - 1
-    rows = {
-        name: PosteriorMean(
-            name, float(sharp.mean[i]), float(errors[i]), dof, float(sharp.sd[i]), float(r_hat[i]),
-            float(sharp.gain[i]), str(sharp.groups[i]), level,
-        )
-        for i, name in enumerate(solver.question.names)
-    }  # fmt: skip
+    rows = posterior_means(solver.question.names, sharp, sharp.std_error, chains.settings.chains - 1, r_hat, level)
     account = Account(
         "warm up, sample, regress", chains.settings.chains, sampling.states * chains.settings.chains, chains.gradients,
         solver.warm_gradients, solver.limits.spent, float(np.mean(sampling.acceptance)), chains.step_size,
@@ -151,7 +144,7 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
         )
     tests = sampling.tests()
     if tests:
-        labels = _coordinates(solver)
+        labels = solver.question.coordinates
         off = [labels[test.coordinate] for test in tests]
         said.append(
             f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
@@ -171,9 +164,3 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
             "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
         )
     return said
-
-
-def _coordinates(solver: Solver) -> list[str]:
-    if solver.question.parameters_only:
-        return list(solver.question.names)
-    return [f"θ[{i}]" for i in range(solver.question.model.dim)]
