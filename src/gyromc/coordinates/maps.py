@@ -200,9 +200,6 @@ class PulledTarget(Target):
         L = np.diag(L) if L.ndim == 1 else L
         return L.T @ known[0] @ L, self.coordinates.zs(known[1])
 
-    def reported(self, draws):
-        return self.target.reported(draws)
-
 
 class PulledSum(PulledTarget, SumOverData):
     """A sum over data as a function of z: the determinant belongs to the prior."""
@@ -251,10 +248,10 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         f"{np.shape(size)}.",
     )
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
+    wrong = f"T(T⁻¹(θ)) misses θ by {off:.3g}" if np.all(np.isfinite(z)) else "T⁻¹(θ) is not finite"
     require(
-        off <= TOLERANCE,
-        f"`coordinates` are not a bijection at the start: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass a `start` "
-        "where it is defined.",
+        np.all(np.isfinite(z)) and off <= TOLERANCE,
+        f"`coordinates` are not a bijection at the start: {wrong}. Correct `inverse`, or pass a `start` where it is defined.",
     )
     require(
         np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
