@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-import scipy.optimize
 
 from gyromc import dynamics as choices
 from gyromc import rotations
