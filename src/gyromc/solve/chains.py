@@ -205,15 +205,7 @@ class LangevinChains:
         change = self.evaluate(theta + away)[1] - gradient
         curvature = np.abs(np.nansum(change * away, axis=0)) / np.sum(away**2, axis=0)
         curvature = np.maximum(curvature, 1e-8 * np.median(curvature) + 1e-300)
-        scale = 1 / np.sqrt(curvature)
-        dense = self.dim <= self.settings.most_dense
-        self.metric = (
-            DenseMetric(np.diag(scale))
-            if dense
-            else LowRankMetric(
-                scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
-            )
-        )
+        self.metric = self._sized(LowRankMetric(1 / np.sqrt(curvature), np.zeros((self.dim, 1)), np.zeros((1, 1))))
         self._place(theta, potential, gradient)
 
     def move_to(self, coordinates: Coordinates) -> None:
@@ -265,12 +257,20 @@ class LangevinChains:
         window = self.warm[-1:] if count <= 3 else self.warm[-max(2, count // 2) :]
         theta, gradient = (np.concatenate([getattr(one, name) for one in window]) for name in ("theta", "gradient"))
         dense, rank = (settings.most_dense, settings.rank) if count > 1 else (0, 0)
-        fitted = fitted_metric(theta.reshape(-1, self.dim), gradient.reshape(-1, self.dim), dense, rank)
-        if isinstance(self.metric, DenseMetric) and isinstance(fitted, LowRankMetric):
-            fitted = DenseMetric(np.diag(fitted.scale))
-        elif isinstance(fitted, LowRankMetric):
-            fitted = _padded(fitted, 2 * settings.rank)
-        self.metric = fitted
+        self.metric = self._sized(
+            fitted_metric(theta.reshape(-1, self.dim), gradient.reshape(-1, self.dim), dense, rank)
+        )
+
+    def _sized(self, metric: DenseMetric | LowRankMetric) -> Metric:
+        """The same metric as large as the compiled program was made for."""
+        if isinstance(metric, DenseMetric):
+            return metric
+        if self.dim <= self.settings.most_dense:
+            return DenseMetric(np.diag(metric.scale))
+        rank, k = 2 * self.settings.rank, metric.basis.shape[1]
+        basis, extra = np.zeros((self.dim, rank)), np.zeros((rank, rank))
+        basis[:, :k], extra[:k, :k] = metric.basis, metric.extra
+        return LowRankMetric(metric.scale, basis, extra)
 
     def _free_stuck(self, kept: Round) -> None:
         """Chains that hardly move, or sit where U is far above the others', continue from another chain's state."""
@@ -312,11 +312,3 @@ class LangevinChains:
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""
         return self._advance(0.0)[0]
-
-
-def _padded(metric: LowRankMetric, rank: int) -> LowRankMetric:
-    """The same metric with as many directions as the compiled program was made for."""
-    basis, extra = np.zeros((len(metric.scale), rank)), np.zeros((rank, rank))
-    k = metric.basis.shape[1]
-    basis[:, :k], extra[:k, :k] = metric.basis, metric.extra
-    return LowRankMetric(metric.scale, basis, extra)

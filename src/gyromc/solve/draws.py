@@ -201,8 +201,8 @@ def sharpen(
     spent = time.perf_counter() - began
     account = Account("sharpened draws", segments, len(flat), len(flat), 0, spent, math.nan, math.nan)
     by_segment = lambda x: np.asarray(x).reshape(steps, segments, *np.shape(x)[1:]).swapaxes(0, 1)
-    draws, at_draws = (by_segment(flat), by_segment(weights)), values.swapaxes(0, 1)
-    return Posterior(rows, level, *draws, at_draws, said, [NOT_REMOVED], account, question.model)
+    flat, weights, values = by_segment(flat), by_segment(weights), values.swapaxes(0, 1)
+    return Posterior(rows, level, flat, weights, values, said, [NOT_REMOVED], account, question.model)
 
 
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:

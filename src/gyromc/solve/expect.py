@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, require, whole
+from gyromc.checks import coverage, flag, positive, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -87,28 +87,16 @@ def expect(
     limits = Limits.read(seconds, gradients, began)
     question = Question.read(target, observables, start)
     coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
-    _check_coordinates(coordinates, question)
+    if coordinates is not None and coordinates != LEARNED:
+        check_coordinates(coordinates, question.start)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
-        number, chosen = (
-            whole(seed, "seed", least=0),
-            {"coordinates": coordinates, "rotations": flag(rotations, "rotations")},
-        )
-        solver = Solver(question, error, limits, lambda: bool(stop), shown, number, **chosen)
+        chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
+        solver = Solver(question, error, limits, lambda: bool(stop), shown, whole(seed, "seed", least=0), **chosen)
         solver.solve()
     found = answer(solver, level)
     if found.warnings:
         warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
     return found
-
-
-def _check_coordinates(coordinates: Any, question: Question) -> None:
-    if coordinates is None or coordinates == LEARNED:
-        return
-    require(
-        not isinstance(coordinates, str),
-        f'`coordinates` must be a value of `gm.coordinates` or "learned": got {coordinates!r}.',
-    )
-    check_coordinates(coordinates, question.start)
 
 
 def answer(solver: Solver, level: float) -> Posterior:
@@ -120,7 +108,7 @@ def answer(solver: Solver, level: float) -> Posterior:
             sampling.add(kept)
     sharp, r_hat = sampling.sharpened(), sampling.r_hat()
     states, weights, values = sampling.draws()
-    draws = solver.thetas(states)
+    draws = chains.thetas(states)
     rows = posterior_means(solver.question.names, sharp, sharp.std_error, chains.settings.chains - 1, r_hat, level)
     account = Account(
         "warm up, sample, regress", chains.settings.chains, sampling.states * chains.settings.chains, chains.gradients,

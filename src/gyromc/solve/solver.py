@@ -197,11 +197,7 @@ class Solver:
 
     def _values(self, states: np.ndarray) -> np.ndarray:
         """All observables at every row of states."""
-        return self.question.values(self.thetas(states))
-
-    def thetas(self, states: np.ndarray) -> np.ndarray:
-        """The parameters of states: θ of z where chains move in other coordinates."""
-        return self.chains.thetas(states) if isinstance(self.chains, LangevinChains) else states
+        return self.question.values(self.chains.thetas(states))
 
     def _warm_up(self, at_least: int = 0) -> None:
         target = len(self.chains.warm) + at_least
