@@ -68,8 +68,8 @@ checked: $(READY)  ## real files and simulated data: hours; the tables of docs/c
 	$(BIN)/python benchmarks/real_files.py --page docs/checked.md
 	for study in coverage alarms ranks; do $(BIN)/python benchmarks/simulated_data.py $$study --page docs/checked.md || exit 1; done
 
-faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scaling.md
-	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scaling.md
+faults: $(READY)  ## kills, damaged files, full disks: 100 of each, table in docs/scale.md
+	$(BIN)/python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md
 
 docs: $(READY)  ## the documentation site in site/, warnings are errors; it needs no network to be read
 	$(BIN)/python tools/make_site.py
