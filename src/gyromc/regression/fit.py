@@ -238,9 +238,18 @@ def fit(
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
     by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
-    shown = {"classes": problem.classes, "groups": problem.groups, "level": level, "progress": progress}
-    drawn = {"num_chains": num_chains, "num_draws": num_draws, "seed": seed}
-    found = solve(standardise(problem), problem.names, relative_error(effort), **shown, **drawn)
+    found = solve(
+        standardise(problem),
+        problem.names,
+        relative_error(effort),
+        classes=problem.classes,
+        groups=problem.groups,
+        level=level,
+        num_chains=num_chains,
+        num_draws=num_draws,
+        seed=seed,
+        progress=progress,
+    )
     if found.warnings:
         warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
     return found
