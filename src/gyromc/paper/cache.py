@@ -166,7 +166,7 @@ def _content_of(piece: Piece) -> bytes:
 def _piece(content: bytes) -> Piece:
     with np.load(io.BytesIO(content), allow_pickle=False) as entry:
         header, averages = json.loads(str(entry["header"])), entry["averages"]
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in header.items()}
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
     return Piece(averages=averages, **fields)
 
 

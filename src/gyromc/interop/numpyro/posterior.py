@@ -104,7 +104,7 @@ class NumPyroPosterior(ModelPosterior):
     def parameters_at(self, values):
         args, kwargs = self.given()
         users = DrivePlates(private(self.model))
-        sites = handlers.trace(handlers.substitute(users, data=values)).get_trace(*args, **kwargs)
+        sites = handlers.trace(handlers.substitute(users, data=dict(values))).get_trace(*args, **kwargs)
         found = {}
         for name, value in values.items():
             prior = sites[name]["fn"]
