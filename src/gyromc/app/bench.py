@@ -1,4 +1,4 @@
-"""`gyromc bench`: speed and accuracy compared with other packages, where there is a checkout; its commands are in its `benchmarks`."""
+"""`gyromc bench`: speed and accuracy compared with other packages, in a checkout; its commands are in `benchmarks`."""
 
 import importlib
 import sys
