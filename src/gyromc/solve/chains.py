@@ -9,7 +9,7 @@ the adaptation as arguments; U and ∇U of rows are another.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "LangevinChains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round", "stacked"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +93,12 @@ class Round(NamedTuple):
     gradient: Any
     potential: Any
     acceptance: Any
+
+
+def stacked(rounds: Sequence[Round]) -> tuple[np.ndarray, np.ndarray]:
+    """States and gradients of rounds as rows."""
+    rows = lambda parts: np.concatenate([x.reshape(-1, x.shape[-1]) for x in parts])
+    return rows([one.theta for one in rounds]), rows([one.gradient for one in rounds])
 
 
 def _value_and_gradient(target: Target) -> Callable:
@@ -255,11 +261,8 @@ class LangevinChains:
         """A new metric from the later half of the warm-up; of its first round the scales alone."""
         count, settings = len(self.warm), self.settings
         window = self.warm[-1:] if count <= 3 else self.warm[-max(2, count // 2) :]
-        theta, gradient = (np.concatenate([getattr(one, name) for one in window]) for name in ("theta", "gradient"))
         dense, rank = (settings.most_dense, settings.rank) if count > 1 else (0, 0)
-        self.metric = self._sized(
-            fitted_metric(theta.reshape(-1, self.dim), gradient.reshape(-1, self.dim), dense, rank)
-        )
+        self.metric = self._sized(fitted_metric(*stacked(window), dense, rank))
 
     def _sized(self, metric: DenseMetric | LowRankMetric) -> Metric:
         """The same metric as large as the compiled program was made for."""
@@ -305,9 +308,7 @@ class LangevinChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
-        window = self.warm[len(self.warm) // 2 :]
-        theta = np.concatenate([one.theta.reshape(-1, self.dim) for one in window])
-        return theta, np.concatenate([one.gradient.reshape(-1, self.dim) for one in window])
+        return stacked(self.warm[len(self.warm) // 2 :])
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""
