@@ -146,9 +146,9 @@ def _round(target: Target, state: State, metric: Metric, numbers, random: Random
     return state, kept, log_steps
 
 
-def _drawn(rng: np.random.Generator, steps: int, chains: int, dim: int, settings: ChainSettings) -> Random:
+def _drawn(rng: np.random.Generator, dim: int, settings: ChainSettings) -> Random:
     """The random numbers of a round; some steps are shorter, which lets chains move where the law is narrow."""
-    shape = steps, chains
+    shape = settings.steps, settings.chains
     shorter = settings.shortest ** rng.random(shape)
     lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
     return Random(rng.standard_normal((*shape, dim)), rng.random(shape), lengths)
@@ -230,18 +230,17 @@ class LangevinChains:
 
     def _place(self, theta: np.ndarray, potential: np.ndarray, gradient: np.ndarray) -> None:
         """Set the chains, with new momenta."""
-        momentum = self.rng.standard_normal(theta.shape)
+        parts = theta, potential, gradient, self.rng.standard_normal(theta.shape)
         with jax.enable_x64(True):
-            self.state = State(*(jnp.asarray(x, float) for x in (theta, potential, gradient, momentum)))
+            self.state = State(*(jnp.asarray(x, float) for x in parts))
 
     def _advance(self, rate: float) -> tuple[Round, np.ndarray]:
-        steps, chains = self.settings.steps, self.settings.chains
-        random = _drawn(self.rng, steps, chains, self.dim, self.settings)
+        random = _drawn(self.rng, self.dim, self.settings)
         numbers = np.array([self.log_step, self.settings.friction, rate, self.settings.acceptance])
         with jax.enable_x64(True):
             self.state, kept, log_steps = _round(self.target, self.state, self.metric, numbers, random)
             kept = Round(*(np.asarray(x) for x in kept))
-        self.gradients += steps * chains
+        self.gradients += self.settings.steps * self.settings.chains
         return kept, np.asarray(log_steps)
 
     def warm_up(self) -> Round:
