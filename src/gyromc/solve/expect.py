@@ -134,10 +134,10 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
     tests = sampling.tests()
     if tests:
         labels = solver.question.coordinates
-        off = [labels[test.coordinate] for test in tests]
+        off = listed(by_site(labels, [labels[test.coordinate] for test in tests]))
         said.append(
             f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
-            f"({abs(tests[0].z):.1f} standard errors) along {group(off)}. Chains do not reach a part of the posterior, "
+            f"({abs(tests[0].z):.1f} standard errors) along {off}. Chains do not reach a part of the posterior, "
             "such as the neck of a funnel: write the model in other coordinates (non-centred)."
         )
     missed = {name: row.relative_error for name, row in rows.items() if row.relative_error > solver.error * (1 + 1e-9)}

@@ -122,8 +122,8 @@ class Question:
 
     @property
     def coordinates(self) -> list[str]:
-        """A name for each parameter."""
-        return list(self.names) if self.parameters_only else [f"theta[{i}]" for i in range(self.model.dim)]
+        """A name for each parameter: of a model of another package its site, unconstrained."""
+        return list(getattr(self.model.target, "coordinate_names", None) or _labels(self.model.template))
 
     @functools.cached_property
     def _pieces(self) -> tuple:
