@@ -1,6 +1,6 @@
 """Coordinates θ = T(z): chains move in z, and users see θ (T14).
 
-Input: a bijection with its inverse and log |det T′|. Output: frozen values that a plan takes as `coordinates=`, and a target as
+Input: a bijection with its inverse and log |det T′|. Output: frozen values that `expect` takes as `coordinates=`, and a target as
 a function of z, whose potential is U(T(z)) - log |det T′(z)|. With constant D and Q in z, θ follows the complete recipe with the
 state-dependent D(θ) = T′DT′ᵀ and Q(θ) = T′QT′ᵀ; its correction term Γ(θ) comes out of the chain rule and needs no code.
 """
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gyromc.checks import cause, numbers, require
+from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
 from gyromc.precision import owned, private
@@ -79,7 +79,7 @@ class Linear(Coordinates):
             L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1,
             f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.",
         )
-        size = np.log(np.abs(L)).sum() if L.ndim == 1 and np.all(L) else np.linalg.slogdet(np.atleast_2d(L))[1]
+        size = np.linalg.slogdet(np.diag(L) if L.ndim == 1 else L)[1]
         require(
             np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14),
             "`matrix` must be nonsingular, so that θ determines z: its determinant is 0 to rounding. Drop dependent columns.",
@@ -121,7 +121,7 @@ class Bijection(Coordinates):
     def __init__(self, forward: Callable, inverse: Callable, log_det: Callable | None = None):
         for name, function in (("forward", forward), ("inverse", inverse), ("log_det", log_det)):
             optional = name == "log_det" and function is None
-            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {function!r}.")
+            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {shown(function)}.")
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
@@ -236,20 +236,12 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         f"`coordinates` must be a value of `gyromc.coordinates`: got {type(coordinates).__name__}.",
     )
     d = len(theta)
-    try:
-        z = coordinates.zs(theta)
-        again = coordinates.thetas(z)
-        size = over_rows(_own_log_det, z[None], coordinates)[0]
-        derived = over_rows(_true_log_det, z[None], coordinates)[0] if d <= CHECKED else size
-    except Exception as error:
-        raise InvalidInput(
-            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
-        ) from error
-    require(
-        np.shape(again) == (d,) and np.shape(size) == (),
-        f"`coordinates` must map {d} numbers to {d} numbers, and `log_det` to one: got shapes {np.shape(again)} and "
-        f"{np.shape(size)}.",
-    )
+    z = coordinates.zs(theta)
+    require(np.isfinite(z).all(), "`coordinates` have no T⁻¹(θ) at the start: pass a `start` where it is defined.")
+    again = coordinates.thetas(z)
+    size = _evaluated(_own_log_det, z[None], coordinates)[0]
+    derived = _evaluated(_true_log_det, z[None], coordinates)[0] if d <= CHECKED else size
+    require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
     require(
         off <= TOLERANCE,
@@ -268,8 +260,24 @@ def _times(matrix, v):
 
 
 def _over_last(function: Callable, rows: Any, coordinates: Coordinates) -> np.ndarray:
-    rows = np.asarray(rows, float)
-    return over_rows(function, rows.reshape(-1, rows.shape[-1]), coordinates).reshape(rows.shape) if rows.size else rows
+    rows = numbers(rows, "rows")
+    require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
+    found = _evaluated(function, rows.reshape(-1, rows.shape[-1]), coordinates) if rows.size else rows
+    require(
+        found.size == rows.size,
+        f"`coordinates` must map {rows.shape[-1]} numbers to as many: got shape {found.shape[1:]}.",
+    )
+    return found.reshape(rows.shape)
+
+
+def _evaluated(function: Callable, rows: np.ndarray, coordinates: Coordinates) -> np.ndarray:
+    d = rows.shape[1]
+    try:
+        return over_rows(function, rows, coordinates)
+    except Exception as error:
+        raise InvalidInput(
+            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
+        ) from error
 
 
 def _forward(coordinates, z):

@@ -132,7 +132,6 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     segments, d = theta.shape[1], theta.shape[2]
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
     center, sd = flat.mean(axis=0), flat.std(axis=0)
-    sd = np.where(sd > 0, sd, 1.0)
     covariance = (
         fitted_metric(flat, slopes, most_dense=1000).covariance() if len(flat) > 2 * d and d <= 1000 else np.diag(sd**2)
     )
@@ -239,7 +238,11 @@ def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Questi
         f"The draws have {d} numbers each, and the target {question.model.dim} parameters: pass draws of the unconstrained "
         "parameters, in the order of the target.",
     )
-    require(np.isfinite(theta).all(), "The draws must be finite numbers: some are NaN or infinite.")
+    still = np.flatnonzero(np.ptp(theta, axis=(0, 1)) == 0) if theta.size else []
+    require(
+        not len(still),
+        f"`draws` never move: parameter {', '.join(map(str, still[:3]))} has one value in all of them.",
+    )
     pieces = max(1, math.ceil(SETTINGS.segments / chains))
     pieces = max(1, min(pieces, count // SETTINGS.shortest))
     length = count // pieces

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, require, whole
+from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -101,13 +101,10 @@ def expect(
 
 
 def _check_coordinates(coordinates: Any, question: Question) -> None:
-    if coordinates is None or coordinates == LEARNED:
-        return
-    require(
-        not isinstance(coordinates, str),
-        f'`coordinates` must be a value of `gm.coordinates` or "learned": got {coordinates!r}.',
-    )
-    check_coordinates(coordinates, question.start)
+    if isinstance(coordinates, str):
+        one_of(coordinates, [LEARNED], "coordinates", " Or pass a value of `gm.coordinates`.")
+    elif coordinates is not None:
+        check_coordinates(coordinates, question.start)
 
 
 def answer(solver: Solver, level: float) -> Posterior:
