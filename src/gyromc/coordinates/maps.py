@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
+from gyromc.evaluation import doubled, over_rows
 from gyromc.precision import owned, private
 from gyromc.targets import SumOverData, Target
 
@@ -145,28 +145,28 @@ class Compose(Coordinates):
     ```
     """
 
-    maps: tuple[Coordinates, ...]
+    parts: tuple[Coordinates, ...]
 
     def __init__(self, *maps: Coordinates):
         require(
             len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps),
             f"`Compose` takes values of `gyromc.coordinates`: got {', '.join(type(one).__name__ for one in maps) or 'none'}.",
         )
-        self.maps = maps
+        self.parts = maps
 
     def forward(self, z):
-        for one in reversed(self.maps):
+        for one in reversed(self.parts):
             z = one.forward(z)
         return z
 
     def inverse(self, theta):
-        for one in self.maps:
+        for one in self.parts:
             theta = one.inverse(theta)
         return theta
 
     def log_det(self, z):
         total = jnp.zeros((), z.dtype)
-        for one in reversed(self.maps):
+        for one in reversed(self.parts):
             total, z = total + one.log_det(z), one.forward(z)
         return total
 
@@ -199,9 +199,6 @@ class PulledTarget(Target):
         L = self.coordinates.matrix
         L = np.diag(L) if L.ndim == 1 else L
         return L.T @ known[0] @ L, self.coordinates.zs(known[1])
-
-    def reported(self, draws):
-        return self.target.reported(draws)
 
 
 class PulledSum(PulledTarget, SumOverData):
@@ -237,10 +234,14 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     )
     d = len(theta)
     z = coordinates.zs(theta)
-    require(np.isfinite(z).all(), "`coordinates` have no T⁻¹(θ) at the start: pass a `start` where it is defined.")
+    require(
+        np.isfinite(z).all(), "`coordinates` have no finite T⁻¹(θ) at the start: pass a `start` where it is defined."
+    )
     again = coordinates.thetas(z)
-    size = _evaluated(_own_log_det, z[None], coordinates)[0]
-    derived = _evaluated(_true_log_det, z[None], coordinates)[0] if d <= CHECKED else size
+    with jax.enable_x64(True):
+        T = doubled(coordinates)
+        size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
+        derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
     require(
@@ -262,18 +263,19 @@ def _times(matrix, v):
 def _over_last(function: Callable, rows: Any, coordinates: Coordinates) -> np.ndarray:
     rows = numbers(rows, "rows")
     require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
-    found = _evaluated(function, rows.reshape(-1, rows.shape[-1]), coordinates) if rows.size else rows
+    found, d = rows, rows.shape[-1]
+    if rows.size:
+        found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), coordinates), d)
     require(
         found.size == rows.size,
-        f"`coordinates` must map {rows.shape[-1]} numbers to as many: got shape {found.shape[1:]}.",
+        f"`coordinates` must map {d} numbers to as many: got shape {found.shape[1:]}.",
     )
     return found.reshape(rows.shape)
 
 
-def _evaluated(function: Callable, rows: np.ndarray, coordinates: Coordinates) -> np.ndarray:
-    d = rows.shape[1]
+def _evaluated(compute: Callable[[], Any], d: int) -> Any:
     try:
-        return over_rows(function, rows, coordinates)
+        return compute()
     except Exception as error:
         raise InvalidInput(
             f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
@@ -286,14 +288,6 @@ def _forward(coordinates, z):
 
 def _inverse(coordinates, theta):
     return coordinates.inverse(theta)
-
-
-def _own_log_det(coordinates, z):
-    return jnp.asarray(coordinates.log_det(z))
-
-
-def _true_log_det(coordinates, z):
-    return _log_det(coordinates.forward, z)
 
 
 def _log_det(forward: Callable, z):

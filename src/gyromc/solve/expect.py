@@ -67,8 +67,8 @@ def expect(
       Without either, 30 seconds.
     - `level`: of the intervals.
     - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`.
-    - `coordinates`: of `gyromc.coordinates`, in which chains move; "learned": fitted to the warm-up's draws. Left out: learned
-      where one parameter is seen to change the scale of others, as in a funnel.
+    - `coordinates`: of `gyromc.coordinates`, in which chains move; "learned": fitted to the warm-up's draws. Left out:
+      the plan's, and learned where one parameter is seen to change the scale of others, as in a funnel.
     - `rotations`: whether zero-mean functions with a rotation are used; without them the same draws have larger errors, which
       shows what rotations gain.
     - `seed`: a whole number; the same seed gives the same numbers, unless time ends the run.
@@ -86,6 +86,7 @@ def expect(
     error, level = positive(error, "error"), coverage(level)
     limits = Limits.read(seconds, gradients, began)
     question = Question.read(target, observables, start)
+    coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
     _check_coordinates(coordinates, question)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
         number, chosen = (

@@ -147,6 +147,7 @@ class Question:
 def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray, Any]:
     """The model, where to begin, and the observables; a plan brings its own."""
     if isinstance(target, Plan):
+        target = target if target.coordinates is None else target.replace(coordinates=None)
         asked = target.observables if observables is None else observables
         return target.model, np.asarray(target.starts.point(target.dim), float), asked
     require(
