@@ -128,7 +128,7 @@ def read_path(value: Any) -> Path:
         wrong = "its name has a zero byte" if b"\0" in name else "its name is too long" if long else ""
     except UnicodeError:
         wrong = "its name has letters that no file system stores"
-    require(not wrong, f"{shown(value)} cannot be a file: {wrong}. Pass another one.")
+    require(not wrong, f"{shown(os.fspath(value))} cannot be a path: {wrong}. Pass another one.")
     return Path(os.fsdecode(value))
 
 

@@ -258,7 +258,7 @@ CALLS = {
     ),
     "coordinates that are NaN at the start": (
         lambda: gm.expect(TWO, coordinates=C.Bijection(jnp.exp, jnp.log)),
-        "pass a `start`",
+        "Pass a `start`",
     ),
     # draws
     "no draws": (lambda: gm.check(np.zeros((0, 2)), TWO), "draws"),

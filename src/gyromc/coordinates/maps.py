@@ -234,9 +234,8 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     )
     d = len(theta)
     z = coordinates.zs(theta)
-    require(
-        np.isfinite(z).all(), "`coordinates` have no finite T⁻¹(θ) at the start: pass a `start` where it is defined."
-    )
+    fault = "`coordinates` are not a bijection at the start"
+    require(np.isfinite(z).all(), f"{fault}: T⁻¹(θ) is not finite. Pass a `start` where it is defined.")
     again = coordinates.thetas(z)
     with jax.enable_x64(True):
         T = doubled(coordinates)
@@ -244,11 +243,7 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
-    require(
-        off <= TOLERANCE,
-        f"`coordinates` are not a bijection at the start: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass a `start` "
-        "where it is defined.",
-    )
+    require(off <= TOLERANCE, f"{fault}: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass another `start`.")
     require(
         np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
         f"`log_det` must be log |det T′(z)|: at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}. "

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, require, whole
+from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
 from gyromc.posterior import Account
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
 from gyromc.regression.problem import GroupTerm, Prior, Problem, read
 from gyromc.regression.sampling import Sampled, sample
-from gyromc.regression.standardised import Standardised, standardise
+from gyromc.regression.standardised import standardise
+from gyromc.show.numbers import is_number
 from gyromc.show.records import Column, Records
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.mixed import MixedRegression
@@ -287,24 +288,6 @@ def fit(
     sampled = sample(standard, texts, error, progress, num_chains, num_draws, seed, problem.groups)
     if sampled.warnings:
         warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
-    return _fit_of(sampled, standard, problem, level)
-
-
-def relative_error(effort: str | float) -> float:
-    """The error that an effort stands for, in posterior standard deviations."""
-    if isinstance(effort, str) and effort in EFFORTS:
-        return EFFORTS[effort]
-    found = positive(effort, "effort")
-    require(
-        found >= LEAST_EFFORT,
-        f"`effort` must be at least {LEAST_EFFORT:g}, in posterior standard deviations: got {found:g}, which no run reaches. "
-        f"`thorough` is {EFFORTS['thorough']:g}.",
-    )
-    return found
-
-
-def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: float) -> Fit:
-    """The `Fit` of a sampled posterior."""
     return Fit(
         family=problem.family,
         names=problem.names,
@@ -319,3 +302,21 @@ def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: f
         auxiliary=auxiliary(sampled, problem, level),
         refused=sampled.refused,
     )
+
+
+def relative_error(effort: str | float) -> float:
+    """The error that an effort stands for, in posterior standard deviations."""
+    if isinstance(effort, str):
+        if effort in EFFORTS:
+            return EFFORTS[effort]
+        require(
+            is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or the error wanted: got {shown(effort)}."
+        )
+        effort = float(effort)
+    found = positive(effort, "effort")
+    require(
+        found >= LEAST_EFFORT,
+        f"`effort` must be at least {LEAST_EFFORT:g}, in posterior standard deviations: got {found:g}, which no run reaches. "
+        f"`thorough` is {EFFORTS['thorough']:g}.",
+    )
+    return found

@@ -244,12 +244,8 @@ def _texts(given, name: str) -> list[str] | None:
     if given is None:
         return None
     given = given.tolist() if hasattr(given, "tolist") else given
-    require(
-        isinstance(given, Sequence) and not isinstance(given, str | bytes),
-        f"`{name}` must be a list of texts: got {shown(given)}.",
-    )
-    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
-    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
+    good = isinstance(given, list | tuple) and all(isinstance(text, str | int | float) for text in given)
+    require(good, f"`{name}` must be a list of texts or numbers: got {shown(given)}.")
     return [str(text) for text in given]
 
 

@@ -139,7 +139,7 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     shift = -(gradient.mean(axis=0) @ covariance) / sd
     virial = ((theta - center) * gradient - 1).mean(axis=0)  # T13
     limit = -float(special.stdtrit(segments - 1, SETTINGS.chance / (4 * d)))
-    rows, names = {}, _coordinates(question)
+    rows, names = {}, question.coordinates
     z_of = lambda x: x.mean(axis=0) / np.maximum(x.std(axis=0, ddof=1) / math.sqrt(segments), 1e-300)
     shift_z, virial_z = z_of(shift), z_of(virial)
     for i, name in enumerate(names):
@@ -229,19 +229,12 @@ def sharpen(
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
     """The question, and draws with their gradients as steps × segments × d."""
     question = Question.read(target, observables, start)
-    theta = np.asarray(read_draws(draws, question.model.target), float)
-    if theta.ndim == 2:
-        theta = theta[None]
+    theta = read_draws(draws, question.model.target)
     chains, count, d = theta.shape
     require(
         d == question.model.dim,
         f"The draws have {d} numbers each, and the target {question.model.dim} parameters: pass draws of the unconstrained "
         "parameters, in the order of the target.",
-    )
-    still = np.flatnonzero(np.ptp(theta, axis=(0, 1)) == 0) if theta.size else []
-    require(
-        not len(still),
-        f"`draws` never move: parameter {', '.join(map(str, still[:3]))} has one value in all of them.",
     )
     pieces = max(1, math.ceil(SETTINGS.segments / chains))
     pieces = max(1, min(pieces, count // SETTINGS.shortest))
@@ -249,6 +242,10 @@ def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Questi
     require(
         chains * pieces >= 8,
         f"{chains} chains of {count} draws are too few: at least 8 segments of {SETTINGS.shortest} draws are needed.",
+    )
+    still = np.flatnonzero(np.ptp(theta, axis=(0, 1)) == 0)
+    require(
+        not still.size, f"`draws` never move: parameter {', '.join(map(str, still[:3]))} has one value in all of them."
     )
     # the newest draws are kept where the chains do not divide evenly
     segments = theta[:, count - length * pieces :].reshape(chains * pieces, length, d)
@@ -268,9 +265,3 @@ def _dependence(averages: np.ndarray) -> np.ndarray:
     correlation = np.sum(away[1:] * away[:-1], axis=0) / np.where(square > 0, square, 1.0)
     noise = 2 / math.sqrt(len(averages))
     return np.sqrt(1 + 2 * np.where(correlation > noise, correlation, 0.0))
-
-
-def _coordinates(question: Question) -> list[str]:
-    if question.parameters_only:
-        return list(question.names)
-    return [f"theta[{i}]" for i in range(question.model.dim)]

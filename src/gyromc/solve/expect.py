@@ -149,8 +149,7 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
         )
     tests = sampling.tests()
     if tests:
-        labels = _coordinates(solver)
-        off = [labels[test.coordinate] for test in tests]
+        off = [solver.question.coordinates[test.coordinate] for test in tests]
         said.append(
             f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
             f"({abs(tests[0].z):.1f} standard errors) along {group(off)}. Chains do not reach a part of the posterior, "
@@ -169,9 +168,3 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
             "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
         )
     return said
-
-
-def _coordinates(solver: Solver) -> list[str]:
-    if solver.question.parameters_only:
-        return list(solver.question.names)
-    return [f"θ[{i}]" for i in range(solver.question.model.dim)]

@@ -120,6 +120,11 @@ class Question:
         require(len(set(names)) == len(names), f"Two observables have the same name: {names}.")
         return cls(model, begin, names, False, ridges, tuple(h for _, h in functions), order)
 
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return self.names if self.parameters_only else tuple(_elements("theta", (self.model.dim,)))
+
     @functools.cached_property
     def _pieces(self) -> tuple:
         return doubled(self._ridges), doubled(self._functions)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import flag, number, require, shown
+from gyromc.checks import flag, require, shown
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.machine import release_memory
@@ -34,7 +34,7 @@ from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
 
-__all__ = ["chosen_family", "effort_of", "fit", "study"]
+__all__ = ["chosen_family", "fit", "study"]
 
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OPTIONS = tuple(
@@ -111,9 +111,13 @@ def _as_text(name: str, value: Any) -> Any:
     if isinstance(kind.default, bool):
         return flag(value, name)
     several = kind.default_factory is not dataclasses.MISSING
-    if isinstance(kind.default, int | float) or (value is None and (several or kind.default is None)):
+    if (
+        name == "effort"
+        or isinstance(kind.default, int | float)
+        or (value is None and not isinstance(kind.default, str))
+    ):
         return [] if several else value
-    entries = [str(number(value))] if name == "effort" and number(value) is not None else [value]
+    entries = [value]
     if isinstance(value, Mapping) and several:
         entries = [f"{key}={entry}" for key, entry in value.items()]
     elif isinstance(value, list | tuple) and (several or name in ("order", "family")):
@@ -176,6 +180,7 @@ def _computed(
 ) -> tuple[FittedModel, dict[str, findings.Rows]]:
     """The fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    regression.relative_error(request.effort)
     prepared = prepare(request, data)
     for note in prepared.notes:
         watch.say(note)
@@ -332,7 +337,7 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
             intercept=encoding.intercept,
             names=encoding.names,
             classes=encoding.response.classes or None,
-            effort=effort_of(request),
+            effort=request.effort,
             seed=request.seed,
             priors=prepared.priors or None,
             weights=rows.weights,
@@ -344,16 +349,3 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
     for warning in caught:
         watch.warn(str(warning.message))
     return found, time.perf_counter() - began
-
-
-def effort_of(request: Request) -> str | float:
-    """The effort asked for: a name, or the error wanted."""
-    if request.effort in regression.EFFORTS:
-        return request.effort
-    try:
-        return float(request.effort)
-    except ValueError:
-        known = ", ".join(regression.EFFORTS)
-        raise InvalidInput(
-            f"`--effort` is one of {known}, or the relative error wanted: got {shown(request.effort)}."
-        ) from None
