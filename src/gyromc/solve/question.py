@@ -121,9 +121,9 @@ class Question:
         return cls(model, begin, names, False, ridges, tuple(h for _, h in functions), order)
 
     @property
-    def coordinates(self) -> tuple[str, ...]:
-        """The names of the parameters."""
-        return self.names if self.parameters_only else tuple(_elements("theta", (self.model.dim,)))
+    def coordinates(self) -> list[str]:
+        """A name for each parameter."""
+        return list(self.names) if self.parameters_only else [f"theta[{i}]" for i in range(self.model.dim)]
 
     @functools.cached_property
     def _pieces(self) -> tuple:
