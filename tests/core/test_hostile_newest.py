@@ -53,7 +53,7 @@ ARGUMENTS = {
     "sharpen observables": (lambda v: gm.sharpen(DRAWS, TWO, v), "`observables`|[Oo]bservable", ("none",)),
     "sharpen level": (lambda v: gm.sharpen(DRAWS, TWO, level=v), "`level`", ("1e-320",)),
     "fit formula": (lambda v: gm.fit(v, FRAME), "formula", ()),
-    "fit data": (lambda v: gm.fit("y ~ x", v), "[Dd]ata|column|file|table", ()),
+    "fit data": (lambda v: gm.fit("y ~ x", v), "[Dd]ata|column|file|table|path", ()),
     "fit column": (lambda v: gm.fit("y ~ x", {"x": v, "y": v}), "'x'|column|row|table|target", ("texts",)),
     "fit family": (lambda v: gm.fit("y ~ x", FRAME, v), "famil", ("none",)),
     "fit test_fraction": (
@@ -111,7 +111,7 @@ ARGUMENTS = {
     "heart_split num_test": (lambda v: gm.datasets.heart_split(0, v), "`num_test`", ()),
     "linear_regression num_data": (lambda v: gm.datasets.linear_regression(0, v), "`num_data`|GiB", ()),
     "linear_regression coefficients": (lambda v: gm.datasets.linear_regression(0, 3, v), "`coefficients`", ()),
-    "located": (gm.datasets.located, "path|file", ("text", "long text")),
+    "located": (gm.datasets.located, "path|file", ("text",)),
     "tune target": (gm.tune, "a target of", ()),
     "tune observables": (lambda v: gm.tune(TWO, v), "`observables`|[Oo]bservable", ("none",)),
     "tune gradients": (lambda v: gm.tune(TWO, gradients=v), "`gradients`", ("none", "true", "2**62")),

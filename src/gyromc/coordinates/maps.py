@@ -261,10 +261,7 @@ def _over_last(function: Callable, rows: Any, coordinates: Coordinates) -> np.nd
     found, d = rows, rows.shape[-1]
     if rows.size:
         found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), coordinates), d)
-    require(
-        found.size == rows.size,
-        f"`coordinates` must map {d} numbers to as many: got shape {found.shape[1:]}.",
-    )
+    require(found.size == rows.size, f"`coordinates` must map {d} numbers to {d}: got shape {found.shape[1:]}.")
     return found.reshape(rows.shape)
 
 

@@ -111,12 +111,10 @@ def _as_text(name: str, value: Any) -> Any:
     if isinstance(kind.default, bool):
         return flag(value, name)
     several = kind.default_factory is not dataclasses.MISSING
-    if (
-        name == "effort"
-        or isinstance(kind.default, int | float)
-        or (value is None and not isinstance(kind.default, str))
-    ):
-        return [] if several else value
+    if name == "effort" or isinstance(kind.default, int | float):
+        return value
+    if value is None and not isinstance(kind.default, str):
+        return [] if several else None
     entries = [value]
     if isinstance(value, Mapping) and several:
         entries = [f"{key}={entry}" for key, entry in value.items()]
