@@ -261,9 +261,7 @@ def relative_error(effort: str | float) -> float:
     if isinstance(effort, str):
         if effort in EFFORTS:
             return EFFORTS[effort]
-        require(
-            is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or the error wanted: got {shown(effort)}."
-        )
+        require(is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or an error: got {shown(effort)}.")
         effort = float(effort)
     found = positive(effort, "effort")
     require(

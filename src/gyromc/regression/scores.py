@@ -53,10 +53,8 @@ class Score:
 def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, seed: int) -> np.ndarray:
     """Choose the held-out rows: a share of every class, so that each class stays in the training rows."""
     share = number(fraction)
-    require(
-        share is not None and 0 <= share <= 0.9,
-        f"The test fraction must lie between 0 (none) and 0.9: got {shown(fraction)}.",
-    )
+    good = share is not None and 0 <= share <= 0.9
+    require(good, f"The test fraction must lie between 0 (none) and 0.9: got {shown(fraction)}.")
     if fraction == 0 or num_rows < LEAST_ROWS:
         return np.zeros(0, int)
     rng = np.random.default_rng(seed)

@@ -226,9 +226,11 @@ def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         kind = getattr(leaf, "dtype", type(leaf).__name__)
+        real = kind == "bool" or any(
+            hasattr(leaf, "dtype") and jnp.issubdtype(kind, k) for k in (jnp.floating, jnp.integer)
+        )
         require(
-            kind == "bool"
-            or any(hasattr(leaf, "dtype") and jnp.issubdtype(kind, k) for k in (jnp.floating, jnp.integer)),
+            real,
             f"Observable {name!r} must return real numbers: it returned {kind}. Ask for its real and imaginary part.",
         )
         whole = ".".join(part for part in (name, _path(path)) if part)
