@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, whole
+from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -87,7 +87,9 @@ def expect(
     limits = Limits.read(seconds, gradients, began)
     question = Question.read(target, observables, start)
     coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
-    if coordinates is not None and coordinates != LEARNED:
+    if isinstance(coordinates, str):
+        one_of(coordinates, [LEARNED], "coordinates", " Or pass a value of `gm.coordinates`.")
+    elif coordinates is not None:
         check_coordinates(coordinates, question.start)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
         chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
