@@ -95,7 +95,7 @@ COMMANDS = {
     "report file": "There is no file/results.json",
     "report results": "has schema None",
     "report broken": "cannot be read",
-    "report names": "schema|name",
+    "report names": "checksum",
     "bench nothing": "nothing",
     "bench speed --repeats 0": "`--repeats` must be a whole number from 1 up: got 0",
     "bench speed --repeats -1": "`--repeats` must be",
