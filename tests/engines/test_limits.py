@@ -85,8 +85,8 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
         assert done.stdout.strip() == expected
 
 
-NOTHING = lanes.Parts("nothing", "LANES", "known_slope", "multiply_rows", "no_increments", "look")
-MAPPED = lanes.Parts("mapped_batch", "p.row_width", "known_slope", "multiply_pairs", "add_increments", "look_later")
+NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "multiply_rows", "no_increments", "look")
+MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "multiply_pairs", "add_increments", "look_later")
 
 
 @pytest.mark.parametrize("parts", [NOTHING, MAPPED])

@@ -116,7 +116,7 @@ def made(stamp, users):
 """
 
 
-class Parts(NamedTuple):
+class LoopParts(NamedTuple):
     """What a loop is compiled with, by name: the arguments of `kernel.advance` after the first four."""
 
     gradient: str
@@ -130,7 +130,7 @@ class Parts(NamedTuple):
 def loop_of(plan: Plan, p: Program) -> Any:
     """The loop for a program; what it does not use is not compiled."""
     part, pairs = Part(p.part), bool(np.any(p.row_pair) or np.any(p.h_pair))
-    parts = Parts(
+    parts = LoopParts(
         gradient=part.name.lower(),
         width="p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
         slope={gradients.USERS: "users", gradients.SINE: "sin"}.get(p.slope_code, "known_slope"),
@@ -145,7 +145,7 @@ def loop_of(plan: Plan, p: Program) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def compiled_loop(parts: Parts, precision: str, users: Any = None) -> Any:
+def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
     """`advance` with the given parts, compiled once; stored on disk unless it has a scalar function of the user's.
 
     Numba looks a stored loop up by the variables of the function. They must be numbers: a compiled function among them is another
