@@ -201,7 +201,7 @@ def commands_page() -> str:
     lines = [
         "# The command line",
         "",
-        f"{group.help} Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
+        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
         "on a terminal. This page is written from the commands themselves.",
         "",
         "| command | what it does |",
