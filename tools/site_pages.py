@@ -198,6 +198,7 @@ def _environment(named: dict[str, Any]) -> str:
 def commands_page() -> str:
     """Markdown: what every command does, its arguments and options, and its examples."""
     group: Any = typer.main.get_command(app)
+    shown = {name: one for name, one in group.commands.items() if not one.hidden}
     lines = [
         "# The command line",
         "",
@@ -206,10 +207,10 @@ def commands_page() -> str:
         "",
         "| command | what it does |",
         "|---|---|",
-        *(f"| [`gyromc {name}`](#{name}) | {_first_sentence(one.help)} |" for name, one in group.commands.items()),
+        *(f"| [`gyromc {name}`](#{name}) | {_first_sentence(one.help)} |" for name, one in shown.items()),
         "",
     ]
-    for name, command in group.commands.items():
+    for name, command in shown.items():
         lines += _command(name, command)
     return "\n".join(lines) + "\n"
 
