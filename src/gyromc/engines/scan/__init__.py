@@ -23,8 +23,8 @@ from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.layout import (
     Carry,
-    Feed,
     ChainLayout,
+    Feed,
     cast,
     drawn,
     is_fed,
