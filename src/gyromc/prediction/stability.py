@@ -12,18 +12,17 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
+from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import Noise, batch_factor, oracle_noise, why_not_linear
+from gyromc.prediction.exact.chain import Noise, affordable, batch_noise, oracle_noise, why_not_linear
 from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
 from gyromc.prediction.step_effects import noise_limit
-from gyromc.targets import GeneralizedLinear, SumOverData, Target
+from gyromc.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +41,6 @@ class StabilitySettings:
     """Numbers of a state whose matrices are formed."""
     rounding: float = 1e-12
     """Of the step size against its limit."""
-    most_products: float = 1e8
-    """N d² for noise that grows with the state: seconds."""
     smaller: float = 1 - 1e-3
     """A limit away from the mode counts below this share of the limit at the mode."""
 
@@ -256,7 +253,7 @@ def _linear(plan: Plan) -> _Linear | None:
         return _linearised(plan)
     if isinstance(plan.oracle, Exact | Gaussian):
         return _chain(plan, known[0], Linearisation.EXACT)
-    if why_not_linear(plan) is None and _affordable(plan):
+    if why_not_linear(plan) is None and affordable(plan):
         noise = oracle_noise(plan, known[1])
         how = Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE
         return _chain(plan, known[0], how, noise)
@@ -275,7 +272,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     if not np.all(np.isfinite(center.precision)):
         return None
     away = growth(plan.flat_target, center)
-    noise, where = _noise_at(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, away.faster)
     others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
@@ -289,30 +286,6 @@ def _chain(
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
     return _Linear(steps_of(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
-
-
-def _affordable(plan: Plan) -> bool:
-    target = plan.flat_target
-    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= SETTINGS.most_products
-
-
-def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
-    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
-
-    A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
-    That of anchors that move depends on the past.
-    """
-    oracle, target = plan.prepared_oracle, plan.flat_target
-    if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
-        return None
-    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
-        return None
-    with jax.enable_x64(True):
-        X, y = target.design
-        w = np.asarray(jax.vmap(jax.grad(target.slope))(jnp.asarray(X @ mode), jnp.asarray(y)))
-    if not np.all(w >= 0):
-        return None
-    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, batch_factor(oracle, len(X)))
 
 
 def advice(plan: Plan) -> str:

@@ -20,6 +20,8 @@ from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
+from gyromc.prediction.following import SETTINGS as FOLLOW
+from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson.basis import (
     MOST_NODES,
     SPACING,
@@ -35,7 +37,7 @@ from gyromc.prediction.poisson.basis import (
 )
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import NEAR, FirstOrder, arrive, first_order, mean_step, no_first_order, some_starts
+from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Galerkin:
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: Number | None  # bias of the stationary average per unit of step size; None where it is not computed
-    transient: Number | None  # -φ(z₀): divided by Nη, the bias due to the start
+    transient: Transient | None  # -φ(z₀): divided by Nη, what the start adds to an average
     floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
     how: str  # what was solved, for tables
@@ -182,7 +184,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
     slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    order, start, bias_slope = _order(plan), float(np.mean(found.at(starts))), None
+    order, start, bias_slope = _order(plan), Transient.of(-found.at(starts), drawn=False), None
     if order is not None:
         value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
         bias_slope = Number(float(value), SETTINGS.slope_error * abs(value))
@@ -192,7 +194,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
         expectation=found.expectation,
         strictness=0.0,
         bias_slope=bias_slope,
-        transient=None if math.isnan(start) else Number(-start, 0.0),
+        transient=start,
         floor=float(noise * found.mean(found.slope**2)),
         spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
         how=f"integration ({found.panels.low.size} panels",
@@ -332,22 +334,19 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
     return found[-1], latest * ratio / (1 - ratio)  # a geometric series
 
 
-def _transient(plan: Plan, h: Observable, level: Level) -> Number | None:
-    """Σ_k η(E h(z_k) - μ(h)) from the plan's starts; None where they do not arrive where polynomials hold."""
+def _transient(plan: Plan, h: Observable, level: Level) -> Transient:
+    """Σ_k η(h(z_k) - μ(h)) from the plan's starts: followed until they are where polynomials hold."""
     places = [axis.coordinates[0] for axis in level.axes]
     centers = np.array([axis.weights @ axis.nodes[:, 0] for axis in level.axes])
     scales = np.sqrt([axis.weights @ (axis.nodes[:, 0] - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
 
     def inside(z):
-        return np.all(np.abs(z[:, places] - centers) <= NEAR * scales, axis=1)
+        return np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1)
 
     def values(z):
         return plan.model.values(h, z[:, : plan.dim]) - level.expectation
 
-    found = arrive(some_starts(plan), inside, mean_step(plan), values, plan.num_steps)
-    if found is None:
-        return None
-    return Number(plan.eta * found.total - float(np.mean(level.moving.at(found.z))), plan.eta * found.error)
+    return followed(plan).transient(inside, values, lambda z: -level.moving.at(z))
 
 
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:
