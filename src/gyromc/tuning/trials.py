@@ -159,7 +159,13 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
-    mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
+    keys = ("mean", "std_error", "sd", "r_hat")
+    mean, error, sd, r_hat = (np.array([getattr(row, key) for row in found.values()]) for key in keys)
+    if found.warnings:
+        # Chains that have not mixed all miss the same part of the posterior, and what is left after the regression does not
+        # show it: the differences between their plain averages count.
+        apart = np.sqrt(np.maximum(np.nan_to_num(r_hat, nan=1.0) ** 2 - 1, 0.0) / settings.chains)
+        error = np.maximum(error, apart * sd)
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
     dense = not many
