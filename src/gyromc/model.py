@@ -190,7 +190,7 @@ class Model:
 
         **Arguments:**
 
-        - `draws`: how many, an even number of at least 40; with d parameters they must be worth 20·d independent ones.
+        - `draws`: how many, an even number of at least 40; with d parameters their effective size must be at least 20·d.
 
         **Returns:** a `Sample`, which computes gradients at its points when asked for them, or None.
 

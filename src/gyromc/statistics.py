@@ -14,7 +14,6 @@ import math
 import numpy as np
 import scipy
 
-from gyromc.checks import coverage
 from gyromc.show.records import Forwarded
 
 
@@ -422,11 +421,6 @@ def of_mean(found: VarianceEstimate, chains: int, method: ErrorMethod, reason: s
     """The error of the mean over chains from the variance of one chain's average."""
     variance, dof = (found.variance, found.dof) if found.variance >= 0 else (math.nan, 0)
     return MonteCarloError(variance, chains, dof, method, reason)
-
-
-def check_level(level: float) -> None:
-    """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""
-    coverage(level)
 
 
 def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:

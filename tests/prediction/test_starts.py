@@ -49,6 +49,7 @@ def test_chains_that_diverge_from_the_start_are_predicted_to():
     """Some of the chains go to infinity from (4, 4, 4); without noise none does."""
     plan = counts(4.0, 0.0008, num_steps=200)
     pred = gm.predict(plan)
+    assert pred.stability is not None
     assert pred.stability.stable
     assert not pred.stable
     assert pred.rmse_method["x"].kind is Kind.UNSTABLE
@@ -109,7 +110,9 @@ def test_followed_chains_are_those_of_the_plan():
     assert np.all(np.abs(z.mean(axis=1) - 5 * M**k) <= 4 * np.sqrt(variance / n) + 1e-12)
     assert np.all(np.abs(z.var(axis=1) - variance) <= 4 * variance * math.sqrt(2 / n) + 1e-12)
     # The sum until |z| < 1: with `ahead` the conditional mean of the rest, its mean is Σ 5 Mᵏ.
-    found = followed(plan).transient(lambda z: np.abs(z[:, 0]) < 1, lambda z: z[:, 0], lambda z: 0.1 * z[:, 0] / (1 - M))
+    found = followed(plan).transient(
+        lambda z: np.abs(z[:, 0]) < 1, lambda z: z[:, 0], lambda z: 0.1 * z[:, 0] / (1 - M)
+    )
     assert abs(found.value - 0.1 * 5 / (1 - M)) < 4 * found.error
 
 

@@ -197,7 +197,6 @@ class Estimates(Records[Estimate], Shown):
             "observables": {name: row.to_dict() for name, row in self.items()},
             "warnings": list(self.warnings),
             "hints": list(self.hints),
-            "notes": list(self.warnings),  # the old key
         }
 
     def shown(self) -> Sequence[Table | str]:

@@ -92,7 +92,9 @@ class Asked:
     @property
     def rate(self) -> float:
         """How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower."""
-        own = 2 * self.spread**2 / self.V.value if self.V.value > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+        own = (
+            2 * self.spread**2 / self.V.value if self.V.value > 0 else math.inf
+        )  # V = 2 Var(h)/rate for one exponential
         return own if self.steady is None else min(own, max(self.steady.rate, 0.0))
 
     @property

@@ -141,28 +141,23 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     return why_no_moments(plan.oracle)
 
 
-def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
-    """The chain of the chosen coordinates on a grid; `InvalidInput` where the grid would be too large.
+class Grids:
+    """The grids of one plan: each is solved once, for all observables.
 
     ```python
     import gyromc as gm
-    from gyromc.prediction.grid import grid_chain
+    from gyromc.prediction.grid import Grids
     h = gm.observables.square([1.0])
     plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), observables={"h": h}, step_size=0.5)
-    assert abs(grid_chain(plan, h, (0,)).mean.value - 1 / (1 - 0.25)) < 1e-7
+    assert abs(Grids(plan).chain(h, (0,)).mean.value - 1 / (1 - 0.25)) < 1e-7
     ```
     """
-    return Grids(plan).chain(h, chosen, step_size)
-
-
-class Grids:
-    """The grids of one plan: each is solved once, for all observables."""
 
     def __init__(self, plan: Plan):
         self.plan, self._solved = plan, {}
 
     def chain(self, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
-        """As `grid_chain`."""
+        """The chain of the chosen coordinates on a grid; `InvalidInput` where the grid would be too large."""
         key = chosen, self.plan.eta if step_size is None else step_size
         if key not in self._solved:
             try:

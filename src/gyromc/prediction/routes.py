@@ -144,8 +144,9 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
     elif np.any(u):
         how = Method(Kind.MEHLER)
-        (mu, mu_error), *found = _by_mehler(h, u, shift, D, Q, P)
-        (V, V_error), (V0, V0_error) = map(_known, found)
+        sd = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
+        mu, mu_error = closed_forms.ridge_expectation(h.rho, shift, sd)
+        (V, V_error), (V0, V0_error) = map(_known, closed_forms.ridge_constants(D, Q, P, u, h.rho, shift))
         errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu_error}
         strict = Reduction(V + V_error < V0 - V0_error, math.nan, V / V0)  # V and V_0 decide: no integral
     else:
@@ -188,12 +189,6 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
         how = Method(how.kind, f"asymptotic √(V/(Nη){floor} + bias²){'' if plan.scheme.is_euler else OF_GAUSSIAN}")
     known = {"bias": mean - found.expectation, "bias_error": error + found.expectation_error, "start_counted": True}
     return dataclasses.replace(found, **known, bias_method=Method(law), rmse_method=how)
-
-
-def _by_mehler(h: Ridge, u: np.ndarray, shift: float, D, Q, P) -> tuple[Number, Number, Number]:
-    """μ, V and V_0 of ρ(uᵀz)."""
-    mu = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
-    return mu, *closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
 
 
 def _known(found: Number) -> Number:

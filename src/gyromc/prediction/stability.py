@@ -48,16 +48,8 @@ class StabilitySettings:
 SETTINGS = StabilitySettings()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Growth:
-    """Mean Hessians away from the mode, and whether ∇U grows faster than linearly."""
-
-    hessians: list[np.ndarray]
-    faster: bool
-
-
-def growth(target: Target, center: GaussianApproximation) -> Growth:
-    """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
+def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndarray], bool]:
+    """Mean Hessians on rays from the mode, ± the stiffest directions and random ones; whether ∇U rises faster than linearly."""
     d = len(center.mean)
     stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : SETTINGS.rays // 4].T
     drawn = np.random.default_rng(0).standard_normal((SETTINGS.rays // 4, d)) @ inverse_root(center.precision).T
@@ -67,14 +59,14 @@ def growth(target: Target, center: GaussianApproximation) -> Growth:
     near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *SETTINGS.far))
     rises = [b > SETTINGS.linear * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
     chosen = near if any(rises) else far[-1]
-    return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
+    return [K for _, K in chosen if np.all(np.isfinite(K))], any(rises)
 
 
 def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
     """How far along each ray U is `SETTINGS.edge` above the mode, one column, by bisection."""
     bottom = target.potentials(center.mean[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
+    rise = lambda r: np.nan_to_num(target.potentials(center.mean + r[:, None] * v) - bottom, nan=np.inf, neginf=np.inf)
     for _ in range(60):
         inside = rise(high) < SETTINGS.edge
         if not np.any(inside):
@@ -85,10 +77,6 @@ def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.n
         inside = rise(middle) < SETTINGS.edge
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return low[:, None]
-
-
-def _above(energy: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(energy), energy, np.inf)
 
 
 def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
@@ -271,11 +259,11 @@ def _linearised(plan: Plan) -> _Linear | None:
         return _chain(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
     if not np.all(np.isfinite(center.precision)):
         return None
-    away = growth(plan.flat_target, center)
-    noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    hessians, faster = _growth(plan.flat_target, center)
+    noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
-    mode = _chain(plan, center.precision, how, noise, away.faster)
-    others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
+    mode = _chain(plan, center.precision, how, noise, faster)
+    others = [_chain(plan, K, where, None, faster) for K in hessians]
     steepest = [other for other in others if other.limit_of_euler > 0]
     found = min(steepest, key=lambda other: other.limit_of_euler, default=mode)
     return found if found.limit < SETTINGS.smaller * mode.limit else mode

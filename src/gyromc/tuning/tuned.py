@@ -65,11 +65,6 @@ class Tried:
     draws_per_gradient: float
     note: str = ""
 
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """What the table shows of it."""
-        return self.step_size, self.rmse, self.bias, self.draws_per_gradient
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Tuned(Shown, Records[Expected]):
@@ -123,7 +118,11 @@ class Tuned(Shown, Records[Expected]):
     def shown(self) -> Sequence[Table | str]:
         """The reason, what was tried, what to expect, and what could not be known."""
         cells = [
-            [one.name, ", ".join(f"{eta:.3g}" for eta in one.step_sizes), *map(_number, one.numbers), one.note]
+            [
+                *(one.name, ", ".join(f"{eta:.3g}" for eta in one.step_sizes)),
+                *map(_number, (one.step_size, one.rmse, one.bias, one.draws_per_gradient)),
+                one.note,
+            ]
             for one in self.tried
         ]
         expected = [

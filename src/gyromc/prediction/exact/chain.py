@@ -205,7 +205,9 @@ def why_not_linear(plan: Plan) -> str | None:
 def linear_chain(plan: Plan) -> LinearChain:
     """The matrices of a plan for which `why_not_linear` returns None; `InvalidInput` where its scheme does not fit the plan."""
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]  # a Gaussian: the chain is linear
-    return chain_around(plan, K, mean, oracle_noise(plan, mean), memory_rows(plan) - lift(mean, plan.state_size))
+    rows = start_rows(plan)
+    starts = np.pad(rows, ((0, 0), (0, plan.state_size - rows.shape[1])))  # the memory begins empty
+    return chain_around(plan, K, mean, oracle_noise(plan, mean), starts - lift(mean, plan.state_size))
 
 
 def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, starts: np.ndarray) -> LinearChain:
@@ -235,12 +237,6 @@ def start_rows(plan: Plan) -> np.ndarray:
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
     rows = max(theta.shape[0], r.shape[0])
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
-
-
-def memory_rows(plan: Plan) -> np.ndarray:
-    """y₀, one row for each different start: z₀ and an empty memory."""
-    rows = start_rows(plan)
-    return np.concatenate([rows, np.zeros((len(rows), plan.state_size - rows.shape[1]))], axis=1)
 
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:
