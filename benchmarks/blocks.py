@@ -1,6 +1,6 @@
 """What it costs that engine `scan` computes chains in blocks on a CPU: steps of all chains in blocks, and as one array.
 
-    python benchmarks/blocks.py [--out docs/measured/blocks.json] [--page docs/scaling.md]
+    python benchmarks/blocks.py [--out docs/measured/blocks.json]
 
 Both are measured in turn, on the machine as it is; the ratios are medians over the turns. Wall time uses all processors, on which
 blocks are computed side by side; processor time counts what all of them did.
@@ -18,7 +18,7 @@ import numpy as np
 import gyromc as gm
 from gyromc.engines import scan
 from gyromc.engines.scan import layout as blocks
-from pages import markdown, replace_between, write_measured
+from pages import write_measured
 
 CHAINS = (1000, 10_000)  # fewer are one block
 WORK = {
@@ -80,20 +80,9 @@ def measure(name: str, chains: int) -> dict[str, Any]:
     return {"work": name} | sizes | {"whole": rates[0], "in_blocks": rates[1], "wall": wall, "processor": processor}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = []
-    for row in rows:
-        rates = [f"{row[which] / 1e6:.3g}" for which in ("whole", "in_blocks")]
-        sizes = [f"{row['chains']:,}", f"{row['blocks']} of {row['block']:,}"]
-        lines.append([row["work"], *sizes, *rates, *(f"{row[which]:.2f}" for which in ("wall", "processor"))])
-    columns = ["work", "chains", "blocks", "as one array", "in blocks", "wall time, ratio", "processor time, ratio"]
-    return markdown(columns, lines, left=1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--page", type=Path, help="a Markdown page with the markers of the table")
     parser.add_argument("--chains", type=int, nargs="*", default=CHAINS)
     options = parser.parse_args()
     rows = []
@@ -103,8 +92,6 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
     if options.out:
         write_measured(options.out, rows)
-    if options.page:
-        replace_between(options.page, "blocks", table(rows))
 
 
 if __name__ == "__main__":

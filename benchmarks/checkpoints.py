@@ -1,6 +1,6 @@
 """What checkpoints cost: time and bytes of a run that keeps draws.
 
-    python benchmarks/checkpoints.py [--out docs/measured/checkpoints.json] [--page docs/scaling.md]
+    python benchmarks/checkpoints.py [--out docs/measured/checkpoints.json] [--page docs/scale.md]
 
 10⁴ draws of 64 chains in ten dimensions with 100 and with 400 checkpoints, with draws in pieces, and with all draws written again
 in each checkpoint (pieces without an end). Time is that of the calls that save, bytes are those that were written.

@@ -1,7 +1,7 @@
 """What runs with checkpoints survive: every fault is made to happen many times, and its promise is checked each time.
 
-`python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scaling.md` measures all of them and writes
-the table of docs/scaling.md; the tests make each fault a few times. Signals are sent to processes here, two processes are in
+`python benchmarks/faults.py --tries 100 --out docs/measured/faults.json --page docs/scale.md` measures all of them and writes
+the table of docs/scale.md; the tests make each fault a few times. Signals are sent to processes here, two processes are in
 `pairs`, other faults in `damages`. On a machine with a GPU, which may have no Numba:
 `PYTHONPATH=.gpu-site:src python3 benchmarks/faults.py --engines pallas --only SIG --out faults-pallas.json`.
 """

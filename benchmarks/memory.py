@@ -1,6 +1,6 @@
 """The memory of runs beside the formula by which they are refused before they start.
 
-    python benchmarks/memory.py [--out docs/measured/memory.json] [--page docs/scaling.md]
+    python benchmarks/memory.py [--out docs/measured/memory.json] [--page docs/scale.md]
 
 Every case is run twice in a process of its own: the first run compiles, the second is measured. Its memory is the most that was
 resident, less what was resident before it. The exit status is 1 where a run takes more than the formula and `BUFFERS` bytes.

@@ -1,13 +1,11 @@
-"""Weak and strong scaling over devices, and a cost model of it.
+"""Weak and strong scaling over devices.
 
-    python benchmarks/scaling.py --out docs/measured/scaling.json --page docs/scaling.md
+    python benchmarks/scaling.py --out docs/measured/scaling.json --page docs/scale.md
     python benchmarks/scaling.py --here --out docs/measured/scaling-gpu.json    # on the devices JAX has, such as one GPU
 
 Seconds a step of engine `scan` on 1, 2, 4 and 8 virtual devices of this machine's processors and on two processes of one device:
 chains, rows of data for full gradients and for mini-batches, and parameters. In a strong row the work stays the same, in a weak
-one it grows with the devices. A cost model with seven constants, fitted to all of them, is compared with each; with those of a
-cluster it then says on paper how many devices pay for one gradient. Every number of devices is measured in a process of its own,
-with one thread a device. `--paper --page docs/scaling.md` writes the table on paper alone, and measures nothing.
+one it grows with the devices. Every number of devices is measured in a process of its own, with one thread a device.
 """
 
 import argparse
@@ -22,21 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
 
 DEVICES = (1, 2, 4, 8)
 SECONDS = 1.0  # that each timing takes, at least; the best of three is used
-CONSTANTS = {  # the columns of the model
-    "row": "seconds a number of the rows in a full gradient, for one chain",
-    "drawn": "seconds a number of the rows in a mini-batch, for one chain",
-    "weight": "seconds a weight of the network and row of its mini-batch, for one chain",
-    "state": "seconds a number of a state, for one step",
-    "step": "seconds a step, whatever it does",
-    "latency": "seconds a sum over devices, each time their number doubles",
-    "byte": "seconds a byte that a device sends",
-}
-PAPER = {"rate": 1e12, "latency": 5e-6, "bandwidth": 50e9, "step": 20e-6}
-"""A device of a cluster, assumed: numbers of rows a second, seconds a message, bytes a second, seconds a step."""
 
 
 class Work(NamedTuple):
@@ -146,91 +132,20 @@ def measured(count: int, num_processes: int = 1) -> list[dict]:
     return [{**row, "processes": num_processes} for row in json.loads(output[0].splitlines()[-1])]
 
 
-def features(row: dict, cores: int) -> np.ndarray:
-    """What each constant of `CONSTANTS` is multiplied by; virtual devices beyond the number of cores wait for one another."""
-    work = next(work for work in WORK if work.name == row["work"]).on(row["devices"])
-    S = row["devices"]
-    whole = work.chains * work.rows * work.dim if work.batch is None else 0
-    drawn = work.chains * (work.batch or 0) * work.dim
-    drawn, weights = (0, drawn) if work.axis == "parameters" else (drawn, 0)
-    state = work.chains * work.dim
-    at_once = min(S, cores)
-    copies = at_once if work.axis == "data" else 1  # chains are moved on every device that shares their rows
-    sums = {"chains": 0, "data": 1, "parameters": 2 * work.chains}[work.axis] if S > 1 else 0
-    sent = {"chains": 0, "data": 2 * 4 * state, "parameters": 3 * 4 * state}[work.axis] * (S - 1) / S
-    waiting = S / at_once
-    each = [whole / at_once, drawn / at_once, weights / at_once, state * copies / at_once * waiting, waiting]
-    return np.array([*each, sums * math.log2(S) * waiting, sent * waiting])
-
-
-def fitted(rows: list[dict], cores: int) -> tuple[dict[str, float], list[dict]]:
-    """The constants, positive, that fit the logarithms of all times best, and the rows with their predictions.
-
-    Large misfits count less than their squares: a time that another program disturbed does not move all constants.
-    """
-    A, t = np.stack([features(row, cores) for row in rows]), np.array([row["seconds"] for row in rows])
-    scale = np.median(t) / A.max(axis=0)
-    misfit = lambda logs: np.log(A @ (scale * np.exp(logs)) / t)
-    begun = nnls(A / t[:, None] * scale, np.ones(len(t)))[0]
-    found = least_squares(misfit, np.log(np.maximum(begun, 1e-4)), bounds=(-25, 25), loss="soft_l1", f_scale=0.2)
-    constants = scale * np.exp(found.x)
-    predicted = [{**row, "predicted": float(p)} for row, p in zip(rows, A @ constants, strict=True)]
-    return dict(zip(CONSTANTS, constants.tolist(), strict=True)), predicted
-
-
-def on_paper(N: float, d: float, S: int) -> float:
-    """How many times faster a full gradient step of one chain is on S devices of `PAPER` than on one."""
-
-    def seconds(S: int) -> float:
-        sent = 0.0 if S == 1 else 2 * 4 * d * (S - 1) / S / PAPER["bandwidth"] + PAPER["latency"] * math.log2(S)
-        return PAPER["step"] + N * d / S / PAPER["rate"] + sent
-
-    return seconds(1) / seconds(S)
-
-
-def pays(N: float, d: float) -> int:
-    """How many devices, a power of two, are at least half as fast as so many times one."""
-    return max(S for S in (2**k for k in range(21)) if on_paper(N, d, S) >= S / 2)
-
-
-SIZES = (8, 64, 1024, 10**4)
-PROBLEMS = ((1e5, 30), (1e7, 30), (1e9, 30), (1e7, 1e3), (1e9, 1e3), (1e11, 1e3), (1e5, 1e7), (1e7, 1e7), (1e9, 1e9))
-
-
-def paper_table() -> str:
-    """On how many devices a gradient pays, computed from `PAPER`."""
-    from pages import markdown
-
-    head = ["rows", "parameters", *(f"{S:,} devices" for S in SIZES), "half as fast as ideal up to"]
-    gains = lambda N, d: [f"{on_paper(N, d, S):.3g} ×" for S in SIZES]
-    last = lambda N, d: f"{pays(N, d):,}" if pays(N, d) < 2**20 else "10⁶ and more"
-    return markdown(head, [[f"{N:.0e}", f"{d:.0e}", *gains(N, d), last(N, d)] for N, d in PROBLEMS], left=2)
-
-
-def page(rows: list[dict], constants: dict[str, float], cores: int) -> str:
-    """The measured table, and the constants."""
+def page(rows: list[dict], cores: int) -> str:
+    """The measured table, and what a step holds on each device."""
     from pages import markdown
 
     def cell(work: Work, count: int, num_processes: int) -> str:
         found = [r for r in rows if (r["work"], r["devices"], r["processes"]) == (work.name, count, num_processes)]
-        return "–" if not found else f"{1e6 * found[0]['seconds']:.0f} ({1e6 * found[0]['predicted']:.0f})"
+        return f"{1e6 * found[0]['seconds']:.0f}" if found else "–"
 
     measured_on = [(count, 1) for count in DEVICES] + [(2, 2)]
-    head = ["work"] + [f"{c} device{'s' if c > 1 else ''}" for c in DEVICES] + ["2 processes"]
+    head = ["µs per step"] + [f"{c} device{'s' if c > 1 else ''}" for c in DEVICES] + ["2 processes"]
     table = markdown(head, [[work.name, *(cell(work, *where) for where in measured_on)] for work in WORK])
-    named = [[name, what, f"{constants[name]:.2e}"] for name, what in CONSTANTS.items()]
-    meaning = markdown(["constant", "what it is", "fitted"], named, left=2)
-    off = [max(r["predicted"] / r["seconds"], r["seconds"] / r["predicted"]) for r in rows]
     held = {r["devices"]: r["bytes_held"] for r in rows if "bytes_held" in r and r["processes"] == 1}
     memory = ", ".join(f"{size / 2**20:.1f} MiB on {count}" for count, size in held.items())
-    return "\n\n".join([
-        f"Microseconds a step on a machine with {cores} cores, in brackets those of the model:",
-        table,
-        f"What a step with parameters in parts holds on each device, by XLA's count: {memory} devices.",
-        f"The constants of the model. It is off by a factor {np.median(off):.2f} at the median of {len(rows)} points, and by "
-        f"{max(off):.2f} at the worst:",
-        meaning,
-    ])  # fmt: skip
+    return f"{table}\n\nA step with shared parameters holds on each device, by XLA's count: {memory} devices ({cores} cores)."
 
 
 def main() -> None:
@@ -238,19 +153,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--here", action="store_true", help="on the devices that JAX has, in this process")
-    parser.add_argument("--paper", action="store_true", help="write the table on paper to the page, measure nothing")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.worker, options.address, options.index)
-        return
-    if options.page:
-        from pages import replace_between
-
-        replace_between(options.page, "paper", paper_table())
-    if options.paper:
         return
     if options.here:
         import jax
@@ -261,10 +169,11 @@ def main() -> None:
     else:
         rows = [row for count in DEVICES for row in measured(count)] + measured(2, num_processes=2)
         cores = len(os.sched_getaffinity(0))
-        constants, rows = fitted(rows, cores)
-        result = {"cores": cores, "constants": constants, "assumed": PAPER, "rows": rows}
+        result = {"cores": cores, "rows": rows}
         if options.page:
-            replace_between(options.page, "scaling", page(rows, constants, cores))
+            from pages import replace_between
+
+            replace_between(options.page, "scaling", page(rows, cores))
     print(json.dumps(result, indent=1))
     if options.out:
         from pages import write_measured

@@ -169,7 +169,7 @@ DRAWN: dict[str, tuple[str, Callable[[Space], Figure]]] = {
     "numpyro-posterior.png": ("numpyro.md", numpyro_posterior),
     "jax-model.svg": ("tutorials/own-jax-model.md", jax_model),
     "network-band.svg": ("networks.md", network_band),
-    "error-bars.svg": ("tutorials/error-bars.md", error_bars),
+    "error-bars.svg": ("intervals.md", error_bars),
     "csv-families.svg": ("tutorials/csv-file.md", csv_families),
     "large-data-errors.svg": ("large_data.md", large_data_errors),
 }

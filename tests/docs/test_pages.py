@@ -15,8 +15,6 @@ LONG = (
     "engines.md",
     "fit.md",
     "large_data.md",
-    "moving/from-nuts.md",
-    "moving/from-r.md",
     "networks.md",
     "numpyro.md",
     "pymc.md",
@@ -148,8 +146,9 @@ def test_broken_links_are_seen():
 
 
 def equivalents() -> list[str]:
-    """The commands of the table in moving/from-r.md; options alone are completed to a command."""
-    rows = [row for row in PAGES["moving/from-r.md"].read_text().splitlines() if row.startswith("| `")]
+    """The commands of the table of formulas.md; options alone are completed to a command."""
+    table = PAGES["formulas.md"].read_text().partition("\n| R | gyromc |\n")[2].partition("\n\n")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| `")]
     found = [text for row in rows for text in re.findall(r"`([^`]+)`", row.replace(r"\|", "¦").split("|")[2])]
     start = {"gyromc fit": "", "--formula": "gyromc fit d.csv "} | dict.fromkeys(
         ("--family", "--prior", "--weights", "--robust"), 'gyromc fit d.csv --formula "y ~ x" '
