@@ -20,7 +20,7 @@ from gyromc.errors import InvalidInput
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import Noise, affordable, batch_noise, oracle_noise, why_not_linear
-from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
+from gyromc.prediction.exact.mean_square import MeanSquare, Steps, limit_of_mean
 from gyromc.prediction.step_effects import noise_limit
 from gyromc.targets import Target
 
@@ -200,7 +200,7 @@ def stability(plan: Plan) -> Stability | None:
 class _Linear:
     """A linear chain y ← My, where it comes from, and the noise that grows with the state, where it is known."""
 
-    steps: EulerSteps | SchemeSteps
+    steps: Steps
     how: Linearisation
     noise: Noise | None = None
     superlinear: bool = False
@@ -273,7 +273,7 @@ def _chain(
     plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
-    return _Linear(steps_of(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
+    return _Linear(Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
 
 
 def advice(plan: Plan) -> str:

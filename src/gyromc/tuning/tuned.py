@@ -14,13 +14,8 @@ __all__ = ["Expected", "Tried", "Tuned"]
 
 COLUMNS = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
 TRIED = (
-    "sampler",
-    "step sizes tried",
-    "best step size",
-    "RMSE in posterior sds",
-    "of it bias",
-    "draws per gradient",
-    "",
+    *("sampler", "step sizes tried", "best step size", "RMSE in posterior sds", "of it bias"),
+    *("draws per gradient", ""),
 )
 
 
@@ -126,13 +121,10 @@ class Tuned(Shown, Records[Expected]):
             for one in self.tried
         ]
         expected = [
-            (
-                name,
-                f"{row.expected:.3g}",
-                f"{row.relative:.3g}",
-                f"{row.bias:.2g} ± {row.bias_error:.1g}",
-                f"{row.std_error:.2g}",
-            )
+            [
+                *(name, f"{row.expected:.3g}", f"{row.relative:.3g}"),
+                *(f"{row.bias:.2g} ± {row.bias_error:.1g}", f"{row.std_error:.2g}"),
+            ]
             for name, row in self.items()
         ]
         tried = Table(TRIED, cells, "What was tried", left=(TRIED[0], TRIED[1], TRIED[-1]))

@@ -22,19 +22,8 @@ from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.following import SETTINGS as FOLLOW
 from gyromc.prediction.following import Transient, followed
-from gyromc.prediction.poisson.basis import (
-    MOST_NODES,
-    SPACING,
-    Axis,
-    TooLarge,
-    axes_of,
-    guessed_scales,
-    momentum_axes,
-    on_grid,
-    potentials,
-    slope_along,
-    values_along,
-)
+from gyromc.prediction.poisson import basis
+from gyromc.prediction.poisson.basis import Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
 from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
@@ -151,9 +140,9 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     levels: list[Level] = []
     evaluated = 0
     for number, degree in enumerate(SETTINGS.degrees):
-        spacing = 1.25 * SPACING * 0.963**number  # no two levels share their nodes
+        spacing = 1.25 * basis.SPACING * 0.963**number  # no two levels share their nodes
         try:
-            levels.append(_level(plan, h, depends, chosen, degree, spacing, MOST_NODES - evaluated))
+            levels.append(_level(plan, h, depends, chosen, degree, spacing, basis.MOST_NODES - evaluated))
         except TooLarge:
             if len(levels) < 2:
                 raise
@@ -179,10 +168,10 @@ def _order(plan: Plan) -> FirstOrder | None:
 
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
-    potential, around = potentials(plan)[k], guessed_scales(plan)[k]
+    potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
     D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
-    found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
-    slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
+    found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
+    slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
     order, start, bias_slope = _order(plan), Transient.of(-found.at(starts), drawn=False), None
     if order is not None:
@@ -233,12 +222,12 @@ def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: flo
         or (degree > SETTINGS.degrees[1] and work > SETTINGS.most_work)
     ):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
-    axes = axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
+    axes = basis.axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
     used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
-    values = on_grid(plan, h, used, most)
+    values = basis.on_grid(plan, h, used, most)
     center = _mean(used, values)
     c, second = coefficients(used, values - center), _mean(used, (values - center) ** 2)
-    axes += momentum_axes(plan, chosen, SETTINGS.momentum_degree - 2)
+    axes += basis.momentum_axes(plan, chosen, SETTINGS.momentum_degree - 2)
     return _solved(plan, axes, used, degree, center, c, second - float(np.sum(c**2)))
 
 
@@ -311,7 +300,7 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
     positions = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
 
     def solved(degree: int) -> Level:
-        axes = positions + momentum_axes(plan, chosen, degree)
+        axes = positions + basis.momentum_axes(plan, chosen, degree)
         return _solved(plan, axes, last.used, last.degree, last.expectation, c, missing)
 
     final = solved(SETTINGS.momentum_degree)
@@ -354,14 +343,14 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     size = math.prod(len(axis.weights) for axis in used)
     on_lines = all(len(axis.coordinates) == 1 for axis in used)
     # The basis of a plane takes long.
-    grids = int(np.clip(MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
+    grids = int(np.clip(basis.MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
     denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
     rng, parts, seconds = np.random.default_rng(0), [], []
     strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
     for shifts in zip(*strata, strict=True):  # along every coordinate the shifts cover a step evenly
         left = iter(shifts)
         axes = [axis.shifted(np.array([next(left) for _ in axis.coordinates]), denser) for axis in used]
-        values = on_grid(plan, h, axes) - center
+        values = basis.on_grid(plan, h, axes) - center
         parts.append(coefficients(axes, values))
         seconds.append(_mean(axes, values**2))
     return np.array(parts), np.array(seconds)
@@ -381,7 +370,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         axis = axes[number]
         t = axis.nodes[:, 0]
         momentum = k >= plan.dim
-        slope[number] = axis.expand(t if momentum else slope_along(plan, k, t))
+        slope[number] = axis.expand(t if momentum else basis.slope_along(plan, k, t))
         points = np.repeat(t[:, None], plan.dim, axis=1)
         curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
     total = 0.0
