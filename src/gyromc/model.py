@@ -253,7 +253,7 @@ class Model:
         importance weights.
         """
         if self._affordable_draws >= SETTINGS.enough:
-            return self._judged(2 * (min(DRAWS, self._affordable_draws) // 2))[0]
+            return self.trusted_sample_of(2 * (min(DRAWS, self._affordable_draws) // 2))
         checked = max(50, min(SETTINGS.checked, self._affordable_draws // 4))
         why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
         return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)[0]

@@ -90,12 +90,6 @@ class ModelPosterior(Target):
         return {name: np.zeros(shape) for name, shape in self.parameters.items()}
 
     @property
-    def coordinate_names(self) -> tuple[str, ...]:
-        """The names of the entries of the vector of parameters: `mu`, `theta_decentered[3]`."""
-        shapes = sorted(self.parameters.items())
-        return tuple(element_name(name, index) for name, shape in shapes for index in np.ndindex(shape))
-
-    @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of every value that is reported."""
         return {name: self.structure.dims[name] for name in self.reported_sites()}
