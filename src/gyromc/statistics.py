@@ -66,13 +66,6 @@ class VarianceEstimate:
     dof: float
 
 
-def replicate_variance(averages: np.ndarray) -> VarianceEstimate:
-    """The variance of one chain's average, from independent chains; NaN for a single one."""
-    if averages.size < 2:
-        return VarianceEstimate(math.nan, 0)
-    return VarianceEstimate(float(np.var(averages, ddof=1)), averages.size - 1)
-
-
 def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> VarianceEstimate:
     """The variance of one chain's average by lugsail overlapping batch means, pooled over chains.
 
@@ -404,7 +397,8 @@ def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str 
     if not chains:
         return MonteCarloError(math.nan, 0, 0, method, reason)
     if method is ErrorMethod.REPLICATE:
-        return of_mean(replicate_variance(averages.good), chains, method, reason)
+        variance = float(np.var(averages.good, ddof=1)) if chains > 1 else math.nan
+        return of_mean(VarianceEstimate(variance, chains - 1), chains, method, reason)
     if method is ErrorMethod.LUGSAIL and not averages.enough_blocks:
         method, reason = ErrorMethod.BATCH_MEANS, f"{reason}; too few equal blocks for lugsail"
     if method is ErrorMethod.LUGSAIL:

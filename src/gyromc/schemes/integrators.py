@@ -267,15 +267,14 @@ def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta
     decay, d = np.exp(-gamma * eta), len(P)
     drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
     after = drift @ np.diag([1.0, decay]) @ drift
-    steps = [after @ (np.eye(2) - eta * lam * np.outer([alpha, 1.0], [1.0, 0.0])) for lam in eigenvalues]
+    steps = np.array([after @ (np.eye(2) - eta * lam * np.outer([alpha, 1.0], [1.0, 0.0])) for lam in eigenvalues])
     brought = after @ np.array([alpha, 1.0]) * eta
     drawn = drift @ np.array([0.0, 1.0])
-    share = np.empty((d, d))
-    for i in range(d):
-        for j in range(i, d):
-            propagate = np.eye(4) - np.kron(steps[i], steps[j])
-            kicks, draws = np.linalg.solve(propagate, np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1))[0]
-            share[i, j] = share[j, i] = kicks / draws
+    products = np.einsum("iab,jcd->ijacbd", steps, steps).reshape(d, d, 4, 4)  # M_i ⊗ M_j
+    entering = np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1)
+    kicks, draws = np.moveaxis(np.linalg.solve(np.eye(4) - products, entering)[:, :, 0], 2, 0)
+    share = np.triu(kicks / draws)
+    share += np.triu(share, 1).T
     taken = basis @ (share * (basis.T @ Sigma @ basis)) @ basis.T
     return (1 - decay**2) * np.eye(d) - taken  # T10
 
