@@ -26,8 +26,6 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
-__all__ = ["is_file", "line_of", "load", "loads", "text_of"]
-
 PLAIN: dict[Type, type | tuple[type, ...]] = {
     Type.NUMBER: (int, float),
     Type.WHOLE: int,
