@@ -130,7 +130,7 @@ COMMANDS = {
     "fit data.csv -t y --test-fraction nan": "test fraction must lie between",
     "fit data.csv -t y --prior-scale 0": "`prior_scale` must be positive",
     "fit data.csv -t y --prior-scale 1e200": "`prior_scale` must lie between",
-    "fit data.csv -t y --effort much": "`--effort` is one of quick",
+    "fit data.csv -t y --effort much": "`effort` is one of quick",
     "fit data.csv -t y --effort -1": "effort",
     "fit data.csv -t y --effort nan": "effort",
     "fit data.csv -t y --seed -1": "`seed` must be a whole number",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import cause, read_path, require, shown
+from gyromc.checks import cause, read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
@@ -87,15 +87,9 @@ def require_output(path: str | Path | None, option: str, *inputs: str | Path | N
 
 def _refuse_files(directory: Path) -> None:
     """Raise if a directory or one that it is in is a file, or cannot be."""
-    named = f"{shown(str(directory))} cannot be a directory: "
-    require("\0" not in str(directory), f"{named}its name has a zero byte. Pass another one.")
+    read_path(directory)
     for path in (directory, *directory.parents):
-        try:
-            good = not path.exists() or path.is_dir()
-        # Such as a name that is too long.
-        except OSError as error:
-            raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
-        require(good, f"{path} is a file: pass a directory.")
+        require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory.")
 
 
 def require_writable(directory: Path) -> None:

@@ -145,6 +145,7 @@ class _Drawn:
 
 def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Reference:
     """Run the solver for at most so many gradients, and choose the oracle where none is given."""
+    base.replace(oracle=oracle)  # raises before the solver runs where it does not suit the target
     question, many = Question.read(base), base.dim > ChainSettings.most_dense
     settings = ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds) if many else ChainSettings()
     require_memory(
