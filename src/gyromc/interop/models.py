@@ -22,8 +22,6 @@ from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-__all__ = ["LARGEST_REPORTED", "ModelPosterior", "Sites", "Structure", "differences", "element_name"]
-
 DIFFERENCE = np.finfo(float).eps ** (1 / 3)
 """The step of a central difference that balances rounding and curvature."""
 LARGEST_REPORTED = 10_000

@@ -24,17 +24,6 @@ from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
 
-__all__ = [
-    "ResultsFile",
-    "csv_text",
-    "json_text",
-    "private_folder",
-    "require_output",
-    "require_writable",
-    "results_folder",
-    "write_atomically",
-]
-
 UNFINISHED = ".unfinished-"
 NEW = 60
 """Seconds in which a folder of another process is left alone, locked or not."""
