@@ -120,6 +120,14 @@ class BayesianEstimator(BaseEstimator):
         parts = [posterior.predict(rows) for posterior in self.posterior_]
         return Predictions(*(np.stack(c, axis=1) for c in zip(*(dataclasses.astuple(p) for p in parts), strict=True)))
 
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row of X.
+
+        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
+        """
+        found = self.predictions(X)
+        return (found.mean, found.predictive_sd) if return_std else found.mean
+
     def __sklearn_tags__(self):
         """Sparse matrices are taken, and made dense."""
         tags = super().__sklearn_tags__()
@@ -227,14 +235,6 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
             self.posterior_ = tuple(output["posterior_"] for output in found)
         return self
 
-    def predict(self, X, return_std: bool = False):
-        """The posterior expectation of y at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
-        """
-        found = self.predictions(X)
-        return (found.mean, found.predictive_sd) if return_std else found.mean
-
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     """Bayesian logistic regression, for two classes or more (softmax): probabilities averaged over the posterior.
@@ -341,14 +341,6 @@ class _BayesianCounts(RegressorMixin, BayesianEstimator):
         named = zip(posterior.likelihood.auxiliary, posterior.given, strict=True)
         self.auxiliary_ = {name: float(np.mean(values)) for name, values in named}
         return self
-
-    def predict(self, X, return_std: bool = False):
-        """The posterior expectation of the count at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation of one count.
-        """
-        found = self.predictions(X)
-        return (found.mean, found.predictive_sd) if return_std else found.mean
 
     def __sklearn_tags__(self):
         """Only counts are taken."""
