@@ -7,7 +7,7 @@ headline, LOO, WAIC, R², deviance and the numbers of figures.
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from gyromc.regression.fit import Fit
 from gyromc.show.numbers import counted, listed, number, plain
 from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -107,13 +108,7 @@ class Advice:
 
 
 def option_added(command: str, option: str, value: str, instead: Sequence[str] = ()) -> str:
-    """The command line with an option set, in place of those given; `--family` also in place of `--model`.
-
-    ```python
-    from gyromc.tables.checks import option_added
-    assert option_added("gyromc fit d.csv --target y --model poisson", "--family", "gamma").endswith("y --family gamma")
-    ```
-    """
+    """The command line with an option set, in place of those given; `--family` also in place of `--model`."""
     gone = {option, *instead, *(("--model",) if option == "--family" else ())}
     words, kept = shlex.split(command), []
     while words:
@@ -370,40 +365,25 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
 ROWS_NAMED = 20
 
 
-def adequacy(
-    fit: Fit,
-    encoding: Encoding,
-    table: DataTable,
-    X: np.ndarray,
-    y: np.ndarray,
-    held_out: dict[str, Any] | None,
-    command: str,
-    beside: Mapping[str, Any] | None = None,
-    weights: np.ndarray | None = None,
-    unused: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, Any]:
-    """Return the part of fit.json on whether the model fits.
-
-    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many
-    observations each row stands for; `unused`: as for `assess`.
-    """
-    covered = [] if held_out is None else _covered(held_out.get("coverage"))
+def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, command: str) -> dict[str, Any]:
+    """Return the part of fit.json on whether the model fits; `command`: the command line that made the fit."""
+    encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     found = assess(
         fit.posterior,
-        X,
+        rows.X,
         y,
         names=encoding.names,
         sources=list(encoding.sources.values()),
-        further=covered,
-        beside=beside,
-        weights=weights,
-        order=_order(encoding, table),
-        unused=unused,
+        further=[] if held_out is None else _covered(held_out.get("coverage")),
+        beside=rows.beside(),
+        weights=rows.weights,
+        order=_order(encoding, prepared.table),
+        unused=prepared.unused,
     )
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
     positive = bool(np.min(y) > 0) and not encoding.response.classes
-    setting = Setting(encoding, table.take(found.rows), command, positive, kurtosis)
+    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis)
     # the model's worst fault leads: what a model without it would gain most by
     ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
     checks = [_written(check, setting) for check in ordered]

@@ -6,6 +6,7 @@ refused, with place and remedy. Formulas of an Excel file are not computed: the 
 """
 
 import dataclasses
+import datetime
 import difflib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -217,23 +218,24 @@ def read_table(
 
 def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
     """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
-    pandas, frame = pandas_module(), _frame(data)
+    frame = _frame(data)
     _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
-    types, found = pandas.api.types, {}
-    for column in columns:
-        values = frame[column].reset_index(drop=True)
-        if isinstance(values.dtype, pandas.CategoricalDtype):
-            values = values.astype(values.cat.categories.dtype)
-        if types.is_bool_dtype(values) or types.is_object_dtype(values):
-            values = values.map(str, na_action="ignore")
-        if types.is_numeric_dtype(values):
-            found[column] = values.astype(float)
-        elif types.is_datetime64_any_dtype(values):
-            found[column] = values
-        else:
-            found[column] = clean(values.astype(text_dtype()))
+    found = {column: _column(frame[column].reset_index(drop=True)) for column in columns}
     require(len(frame), f"{name} has no rows.".capitalize())
     return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
+
+
+def _column(values):
+    """A pandas Series of any type as float64, dates or texts."""
+    pandas = pandas_module()
+    types = pandas.api.types
+    if isinstance(values.dtype, pandas.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    if types.is_bool_dtype(values) or types.is_object_dtype(values):
+        values = values.map(str, na_action="ignore")
+    if types.is_numeric_dtype(values):
+        return values.astype(float)
+    return values if types.is_datetime64_any_dtype(values) else clean(values.astype(text_dtype()))
 
 
 def _frame(data: Any) -> Any:
@@ -300,27 +302,26 @@ class _Wanted:
 
 def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
     """Read a sheet of an Excel file: the first row names the columns."""
-
     names, rows, lines, notes = read_sheet(path, sheet)
-    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
-    unnamed = frozenset(filled[i] for i, name in enumerate(names) if not name)
-    pandas = pandas_module()
-    columns = {}
-    for i in wanted.select(filled, unnamed):
-        columns[filled[i]] = _typed([row[i] for row in rows], pandas)
+    filled, unnamed = _filled(names)
+    columns = {filled[i]: _column(_cells(rows, i)) for i in wanted.select(filled, unnamed)}
     return DataTable(str(path), "row", columns, np.array(lines, int), notes)
 
 
-def _typed(values: list[Any], pandas: Any) -> Any:
-    """The cells of an Excel column as numbers, dates or texts."""
-    import datetime
+def _cells(rows: list[list[Any]], place: int) -> Any:
+    """A column of an Excel sheet as a Series: of numbers or of dates where all its cells are."""
+    pandas = pandas_module()
+    values = pandas.Series([row[place] for row in rows], dtype=object)
+    kinds = {type(value) for value in values.dropna()}
+    if kinds and kinds <= {int, float}:
+        return values.astype(float)
+    return pandas.to_datetime(values) if kinds and kinds <= {datetime.datetime, datetime.date} else values
 
-    known = [value for value in values if value is not None]
-    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
-        return pandas.Series([np.nan if value is None else float(value) for value in values])
-    if known and all(isinstance(value, datetime.datetime | datetime.date) for value in known):
-        return pandas.to_datetime(pandas.Series(values))
-    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype=text_dtype()))
+
+def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
+    """Names of columns, with a number for those that have none; and those."""
+    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    return filled, frozenset(filled[i] for i, name in enumerate(names) if not name)
 
 
 def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
@@ -347,8 +348,7 @@ def _near_files(path: Path) -> str:
 
 def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
     with CsvFile(path, encoding, option="--encoding", index=True) as file:
-        names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
-        unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
+        names, unnamed = _filled(file.names)
         index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
         places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
         columns, lines = _texts(file, places if index is None else [0, *places])
@@ -384,7 +384,6 @@ def _texts(file: CsvFile, places: list[int]):
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
-    pandas = pandas_module()
     import pyarrow
     from pyarrow import parquet
 
@@ -402,25 +401,15 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
             not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
             f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
         )
-        columns[name] = _plain(file.read(columns=[name]).column(0), pandas, pyarrow)
+        column = file.read(columns=[name]).column(0)
+        if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
+            column = column.cast(pyarrow.float64())
+        elif pyarrow.types.is_boolean(kind):
+            column = column.cast(pyarrow.string())
+        series = column.to_pandas()
+        # dates without a time and times of the day come as objects
+        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series)
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
-
-
-def _plain(column, pandas, pyarrow):
-    """An Arrow column as numbers, dates or texts."""
-    kind = column.type
-    if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
-        column = column.cast(pyarrow.float64())
-    elif pyarrow.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-    if pyarrow.types.is_boolean(column.type):
-        column = column.cast(pyarrow.string())
-    series = column.to_pandas()
-    if pandas.api.types.is_numeric_dtype(series):
-        return series.astype(float)
-    if pyarrow.types.is_temporal(column.type):
-        return series
-    return clean(series.astype(text_dtype()))
 
 
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")

@@ -77,7 +77,15 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
 
 def categorical_call(expression: str) -> str | None:
     """Return the column of `C(column)`, or None where the expression is something else."""
-    return _argument(expression, "C", "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`")
+    text, quoted = unquoted(expression)
+    call = _call(text, expression, "C")
+    if call is None:
+        return None
+    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(only, ast.Name):
+        remedy = "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`"
+        raise InvalidInput(f"`{expression}` in the formula: {remedy}.")
+    return quoted.get(only.id, only.id)
 
 
 def offset_call(expression: str) -> str | None:
@@ -121,17 +129,6 @@ def _call(text: str, expression: str, name: str) -> ast.Call | None:
     return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name else None
 
 
-def _argument(expression: str, name: str, remedy: str) -> str | None:
-    text, quoted = unquoted(expression)
-    call = _call(text, expression, name)
-    if call is None:
-        return None
-    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    require(isinstance(only, ast.Name), f"`{expression}` in the formula: {remedy}.")
-    assert isinstance(only, ast.Name)
-    return quoted.get(only.id, only.id)
-
-
 class _Checker:
     """Walks over the tree of an expression; `found` is called with every column."""
 
@@ -163,16 +160,15 @@ class _Checker:
             near = difflib.get_close_matches(name, list(self.known)[:5000], 3, 0.5)
             if name in FUNCTIONS:
                 raise InvalidInput(f"`{name}` in the formula is a function: write {name}(column).")
-            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Columns: {_some(self.known)}."
+            columns = listed([repr(known) for known in sorted(self.known)], 12)
+            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Columns: {columns}."
             raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
         self.found(name)
 
     def _power(self, node: ast.expr) -> None:
-        sign = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-        value = node.operand if isinstance(node, ast.UnaryOp) and sign else node
-        good = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+        value = _number(node)
         require(
-            good and isinstance(value, ast.Constant) and 0 < abs(float(str(value.value))) <= MOST_POWER,
+            value is not None and 0 < abs(value) <= MOST_POWER,
             f"`{self.text}` in the formula: a power is a number of at most {MOST_POWER}, such as I(x**2).",
         )
 
@@ -217,7 +213,9 @@ class _Checker:
         given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
         for key, value in given.items():
             if key == "knots":
-                numbers = isinstance(value, ast.List | ast.Tuple) and all(map(_is_number, value.elts))
+                numbers = isinstance(value, ast.List | ast.Tuple) and all(
+                    _number(part) is not None for part in value.elts
+                )
                 require(numbers, f"`{self.text}` in the formula: `knots` is a list of numbers, such as knots=[10, 20].")
             else:
                 whole = (
@@ -230,21 +228,14 @@ class _Checker:
         )
 
     def _refuse(self, what: str) -> str:
+        hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
         raise InvalidInput(
-            f"`{self.text}` in the formula: {what} is not allowed.{_hint(what)} A formula may use columns, numbers, "
+            f"`{self.text}` in the formula: {what} is not allowed.{hint} A formula may use columns, numbers, "
             f"arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
         )
 
 
-def _hint(what: str) -> str:
-    """Return how to write what is written otherwise in R."""
-    return next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
-
-
-def _is_number(node: ast.expr) -> bool:
+def _number(node: ast.expr) -> float | None:
+    """The value of a number, with or without a minus sign; None for anything else."""
     inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
-    return isinstance(inner, ast.Constant) and type(inner.value) in (int, float)
-
-
-def _some(names: Collection[str]) -> str:
-    return listed([repr(name) for name in sorted(names)], 12)
+    return float(str(inner.value)) if isinstance(inner, ast.Constant) and type(inner.value) in (int, float) else None

@@ -21,12 +21,6 @@ SIZE = (4.4, 3.1)
 Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
 
 
-def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
-    """Return the functions that draw what fit.json has numbers for: `predictive`, `residuals`, `pit`, `curve`."""
-    known = {"predictive": _predictive, "residuals": _residuals, "pit": _pit, "curve": _curve}
-    return {kind: draw for kind, draw in known.items() if kind in results["adequacy"]["figures"]}
-
-
 LETTER = 0.068  # inches that a letter of a tick's label takes, on average
 MARGINS = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
 """Inches around axes, for numbers, a label and a title."""
@@ -103,7 +97,8 @@ def _residuals(results: dict[str, Any]) -> Drawn:
     ax.axhline(0, color="#333333", linewidth=0.8)
     if found["kind"] == "groups":
         x, gap, error = np.array(found["points"]).T
-        ax.fill_between(*_band(x, error), color=BAND, alpha=0.6, linewidth=0)
+        order = np.argsort(x)
+        ax.fill_between(x[order], -error[order], error[order], color=BAND, alpha=0.6, linewidth=0)
         ax.plot(x, gap, "o", color=BLUE, markersize=4)
         ax.set_xlabel("predicted probability")
         ax.set_ylabel("observed less predicted share")
@@ -136,11 +131,6 @@ def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
     return alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
 
 
-def _band(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    order = np.argsort(x)
-    return x[order], -error[order], error[order]
-
-
 def _pit(results: dict[str, Any]) -> Drawn:
     """Draw where responses lie in their predicted laws: level where the model is right."""
     found = results["adequacy"]["figures"]["pit"]
@@ -164,7 +154,7 @@ MOST_BARS = 25
 
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
-    """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
+    """Draw all pictures of a fit."""
     found = []
     for kind, function in _drawings(results).items():
         try:
@@ -185,13 +175,20 @@ def drawn(kind: str, results: dict[str, Any]) -> Figure:
 
 
 def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
-    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
-    draw |= {"groups": _groups} if results.get("groups") else {}
-    draw |= {"effects": _effects} if (results.get("effects") or {}).get("curves") else {}
-    absent = [] if results["held_out"] is not None else ["calibration"]
-    absent += [] if results["trace"]["parameters"] else ["trace"]
-    absent += [] if any(c["standardised"] is not None for c in results["coefficients"]) else ["coefficients"]
-    return {kind: function for kind, function in draw.items() if kind not in absent}
+    """The function that draws each picture that fit.json has numbers for."""
+    numbers = results["adequacy"]["figures"]
+    known = [
+        ("coefficients", _coefficients, any(c["standardised"] is not None for c in results["coefficients"])),
+        ("calibration", _calibration, results["held_out"] is not None),
+        ("trace", _trace, results["trace"]["parameters"]),
+        ("predictive", _predictive, "predictive" in numbers),
+        ("residuals", _residuals, "residuals" in numbers),
+        ("pit", _pit, "pit" in numbers),
+        ("curve", _curve, "curve" in numbers),
+        ("groups", _groups, results.get("groups")),
+        ("effects", _effects, (results.get("effects") or {}).get("curves")),
+    ]
+    return {kind: draw for kind, draw, there in known if there}
 
 
 def _style() -> Any:
@@ -237,20 +234,16 @@ def _effects(results: dict[str, Any]) -> Drawn:
             ax.fill_between(curve["x"], line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
             ax.plot(curve["x"], line["mean"], color=colour, label=_short(str(line["class"]), 16))
         ax.set_xlabel(_short(curve["name"], 30))
-    what = f"P({model['target']} = {model['positive']})" if model["positive"] else model["target"]
-    axes[0].set_ylabel(
-        "probability"
-        if len(found[0]["lines"]) > 1
-        else _short(f"expected {what}" if not model["positive"] else what, 34)
-    )
-    if len(found[0]["lines"]) > 1:
+    what = f"P({model['target']} = {model['positive']})" if model["positive"] else f"expected {model['target']}"
+    several = len(found[0]["lines"]) > 1
+    axes[0].set_ylabel("probability" if several else _short(what, 34))
+    if several:
         axes[0].legend(loc="best")
     alt = f"Adjusted predictions with 95 % bands along {', '.join(curve['name'] for curve in found)}."
-    return (
-        figure,
-        alt,
-        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands.",
+    caption = (
+        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
     )
+    return figure, alt, caption
 
 
 MOST_PANELS, MOST_NAMED = 4, 45
@@ -278,11 +271,8 @@ def _groups(results: dict[str, Any]) -> Drawn:
         ax.margins(y=0.5 / max(len(rows), 3))
     what = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
     alt = f"Deviations of the levels with 95 % credible intervals: {what}."
-    return (
-        figure,
-        alt,
-        "How far each level is from the common coefficient: posterior means and 95 % credible intervals.",
-    )
+    caption = "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
+    return figure, alt, caption
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:

@@ -64,7 +64,8 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     """Read the files of a request, or the data frame that stands for its file, and decide what its columns are."""
     whole(request.seed, "seed", least=0)
     positive(request.prior_scale, "prior_scale")
-    target, roles = _target(request), _roles(request)
+    target = _target(request)
+    roles = Roles(request.weights, request.offset, request.exposure, request.trials, request.cluster)
     table, formula, dates = _read(request, request.data if data is None else data, target, roles)
     require(request.missing in (None, "drop"), f"`--missing` takes drop: got {request.missing!r}.")
     table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
@@ -142,18 +143,13 @@ def _target(request: Request) -> str:
         "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`"
         f"{f': got both, {request.target!r} and {request.formula!r}' if both else ''}.",
     )
-    if request.target is not None:
-        return request.target
+    if request.formula is None:
+        return str(request.target)
     require(
         not request.columns and not request.drop,
         "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`).",
     )
-    assert request.formula is not None
     return response_of(request.formula)
-
-
-def _roles(request: Request) -> Roles:
-    return Roles(request.weights, request.offset, request.exposure, request.trials, request.cluster)
 
 
 def _read(
@@ -193,8 +189,6 @@ def _dated(table: DataTable, request: Request) -> tuple[DataTable, tuple[DateCol
 
 def _with_response(table: DataTable, formula: Formula) -> DataTable:
     """Return the table with the values of a response such as log(y) as one more column."""
-    from gyromc.tables.datatable import pandas_module
-
     frame = {}
     for name in formula.response.columns:
         values, bad = as_numbers(table.columns[name])
@@ -391,9 +385,7 @@ def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
 
 def _determined(X: np.ndarray, y: np.ndarray) -> bool:
     """Whether a weighted sum of the columns equals y, in more rows than that takes."""
-    if len(y) < X.shape[1] + FEW or y.std() == 0:
-        return False
-    if not X.shape[1]:
+    if len(y) < X.shape[1] + FEW or y.std() == 0 or not X.shape[1]:
         return False
     Z, scale = X - X.mean(axis=0), X.std(axis=0)
     Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()

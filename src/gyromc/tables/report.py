@@ -17,7 +17,7 @@ from gyromc.show.numbers import bounds as plain_bounds
 from gyromc.show.numbers import capital, counted, plus_minus
 from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
-from gyromc.tables.groups import group_tables
+from gyromc.tables.effects import level_table
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -32,29 +32,22 @@ def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
     return plain_bounds(interval, digits, number)
 
 
-def by_class(rows: Rows) -> Iterator[tuple[str | None, list[Mapping[str, Any]]]]:
-    """Yield each class with its rows; None where there is no class."""
-    for name, some in itertools.groupby(rows, key=lambda row: row["class"]):
-        yield name, list(some)
+def by_class(rows: Rows) -> list[tuple[str | None, list[Mapping[str, Any]]]]:
+    """Return each class with its rows; None where there is no class."""
+    return [(name, list(some)) for name, some in itertools.groupby(rows, key=lambda row: row["class"])]
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations.
-
-    ```python
-    from gyromc.tables.report import error_sentence
-    row = {"sd": 2.0, "std_error": 0.02, "bias": 0.0, "sd_error": 0.03, "interval_std_error": [0.1, 0.08]}
-    assert "means 1 %, standard deviations 1.5 %, interval ends 5 %" in error_sentence([row])
-    ```
-    """
+    """Return how large the errors of the computation are at most, in posterior standard deviations."""
+    most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
     sizes = {
-        "means": [row["std_error"] / max(row["sd"], 1e-300) for row in rows],
-        "standard deviations": [row["sd_error"] / max(row["sd"], 1e-300) for row in rows],
-        "interval ends": [max(row["interval_std_error"]) / max(row["sd"], 1e-300) for row in rows],
+        "means": most(lambda row: row["std_error"]),
+        "standard deviations": most(lambda row: row["sd_error"]),
+        "interval ends": most(lambda row: max(row["interval_std_error"])),
     }
-    if not any(any(some) for some in sizes.values()):
+    if not any(sizes.values()):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    parts = [f"{name} {number(100 * max(some), 2)} %" for name, some in sizes.items()]
+    parts = [f"{name} {number(100 * size, 2)} %" for name, size in sizes.items()]
     return f"Monte Carlo errors of {', '.join(parts)} of the posterior standard deviation, at most."
 
 
@@ -104,19 +97,15 @@ CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its d
 
 def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
-    some = {key: any(row[key] is not None for row in found["rows"]) for key in ("ratio", "change")}
     heads = {"ratio": found["ratio"], "change": "average change"}
-    columns = ["change of the row"]
-    for key in (key for key in some if some[key]):
-        columns += [heads[key], "95\u00a0% interval"]
-    rows = []
-    for row in found["rows"][:MOST_SHOWN]:
-        cells = [row["name"]]
-        for key in (key for key in some if some[key]):
-            cells += (_ratio if key == "ratio" else _number)(row[key], row[f"{key}_interval_95"])
-        rows.append(cells)
+    shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
+    columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
+    rows = [
+        [row["name"], *(text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))]
+        for row in found["rows"][:MOST_SHOWN]
+    ]
     notes = []
-    if some["change"]:
+    if "change" in shown:
         what = found.get("what", f"the expected {found['target']}")
         notes.append(
             f"the average change is that of {what}, over the rows, all else as it is; a slope is per unit of its column"
@@ -126,15 +115,11 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     return Table(columns, rows, "What goes with what", notes, left=(columns[0],), style="simple")
 
 
-def _number(value: float | None, interval: Sequence[float] | None) -> list[str]:
-    return [number(value, 3), bounds(interval)]
-
-
-def _ratio(value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A ratio and its interval; close to 1 with as many digits as show how far from 1 they are, and not `1 [1, 1]`."""
+def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
+    """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
     away = 0.0 if value is None or interval is None else max(abs(x - 1) for x in (value, *interval))
-    if value is None or interval is None or not CLOSEST < away < CLOSE:
-        return _number(value, interval)
+    if value is None or interval is None or kind != "ratio" or not CLOSEST < away < CLOSE:
+        return [number(value, 3), bounds(interval)]
     low, middle, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (interval[0], value, interval[1]))
     return [middle, f"[{low}, {high}]"]
 
@@ -210,8 +195,8 @@ def render(results: Mapping[str, Any]) -> str:
         quoted=quoted(results["adequacy"]),
         effects=effect_table(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
-        by_class=list(by_class(results["coefficients"])),
-        groups=group_tables(results.get("groups") or ()),
+        by_class=by_class(results["coefficients"]),
+        groups=list(map(level_table, results.get("groups") or ())),
         errors=error_sentence(results["coefficients"]),
         families=family_table(results["families"]) if results.get("families") else None,
         zip=zip,
@@ -231,7 +216,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
         coefficient_table(results),
         *some("effects", effect_table),
         *some("parameters", parameter_table),
-        *group_tables(results.get("groups") or ()),
+        *map(level_table, results.get("groups") or ()),
         *([robust_table(results)] if results.get("robust") else []),
         *map(_predictions, results["predictions"]),
         *some("held_out", _scores),
@@ -251,7 +236,7 @@ def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     parts: list[Table | str] = [head, "", coefficient_table(results)]
     if results["parameters"]:
         parts += ["", parameter_table(results["parameters"])]
-    for table in group_tables(results.get("groups") or ()):
+    for table in map(level_table, results.get("groups") or ()):
         parts += ["", table]
     if results["held_out"] is not None:
         parts += ["", _scores(results["held_out"])]
@@ -293,10 +278,8 @@ def _predictions(part: dict[str, Any]) -> Table:
 def _scores(held: dict[str, Any]) -> Table:
     rows = []
     for s in held["scores"]:
-        value, difference = (
-            plus_minus(s["value"], s["std_error"]),
-            plus_minus(s["difference"], s["difference_std_error"]),
-        )
+        value = plus_minus(s["value"], s["std_error"])
+        difference = plus_minus(s["difference"], s["difference_std_error"])
         rows.append([s["name"], value, number(s["baseline"]), difference, s["verdict"]])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
@@ -304,10 +287,8 @@ def _scores(held: dict[str, Any]) -> Table:
 
 
 def _quoted(found: Mapping[str, Any]) -> Table:
-    rows = [[name, value, meaning] for name, value, meaning in quoted(found)]
-    return Table(
-        ["", "value", "what it is"], rows, "What people quote", left=["", "value", "what it is"], style="simple"
-    )
+    columns = ["", "value", "what it is"]
+    return Table(columns, [list(row) for row in quoted(found)], "What people quote", left=columns, style="simple")
 
 
 def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:

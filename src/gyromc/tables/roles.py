@@ -177,18 +177,16 @@ def _format(table: DataTable, name: str, known) -> str:
     if not pandas.api.types.is_string_dtype(known):
         raise InvalidInput(f"`--dates {name}`: the column holds numbers such as {known.iloc[0]!s}, no dates.")
     days = _day(known)
-    fits = [f for f in FORMATS if pandas.to_datetime(days, format=f, errors="coerce").notna().all()]
+    read = {f: pandas.to_datetime(days, format=f, errors="coerce").notna() for f in FORMATS}
+    fits = [f for f, good in read.items() if good.all()]
     if len(fits) == 1:
         return fits[0]
     if not fits:
-        best = max(FORMATS, key=lambda f: pandas.to_datetime(days, format=f, errors="coerce").notna().sum())
-        wrong = (
-            pandas.to_datetime(_day(table.columns[name]), format=best, errors="coerce").isna()
-            & table.columns[name].notna()
-        )
+        best = max(read.values(), key=lambda good: good.sum())
+        first = known[~best].index[0]
         raise InvalidInput(
-            f"{table.path}, {table.place(wrong.to_numpy())}: {table.columns[name][wrong].iloc[0]!r} in {name!r} is no date like "
-            "the others. Write dates as 2024-03-31."
+            f"{table.path}, {table.unit} {table.lines[first]}: {known[first]!r} in {name!r} is no date like the others. Write "
+            "dates as 2024-03-31."
         )
     raise InvalidInput(
         f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others. Write dates as "
@@ -198,19 +196,14 @@ def _format(table: DataTable, name: str, known) -> str:
 
 def _parsed(table: DataTable, name: str, format: str | None):
     """Return the days as timestamps; missing ones stay missing."""
-    pandas = pandas_module()
     column = table.columns[name]
     if format is None:
         require(
             _typed(column), f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
         )
-        return column.dt.tz_localize(None).dt.normalize() if column.dt.tz is not None else column.dt.normalize()
-    texts = (
-        column.astype(text_dtype()).where(column.notna(), None)
-        if not pandas.api.types.is_string_dtype(column)
-        else column
-    )
-    days = pandas.to_datetime(_day(texts), format=format, errors="coerce")
+        return column.dt.tz_localize(None).dt.normalize()
+    texts = column.astype(text_dtype()).where(column.notna(), None)
+    days = pandas_module().to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
     if wrong.any():
         raise InvalidInput(

@@ -24,9 +24,9 @@ from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.comparing import ModelComparison, compared
 from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
+from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
-from gyromc.tables.groups import level_rows
 from gyromc.tables.report import draw, render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 

@@ -23,12 +23,12 @@ from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.show.files import json_text, require_output, results_folder
 from gyromc.show.interruption import Interruption, interruptible
-from gyromc.show.numbers import counted, listed
+from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, progress
 from gyromc.tables import findings
 from gyromc.tables.checks import adequacy
+from gyromc.tables.effects import effect_findings, group_findings, group_table
 from gyromc.tables.encoding import DesignRows
-from gyromc.tables.groups import group_findings, group_table
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
@@ -235,8 +235,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     if families is not None:
         spent["comparing"] = time.perf_counter() - began
     table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
-    X, y = prepared.rows.X, prepared.y
-    held_out = judged = None
+    y, held_out, judged = prepared.y, None, None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
         judged, held_out, spent["judging"] = _judged(request, prepared, watch)
@@ -256,30 +255,13 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
-    results = findings.results(fit, encoding, table, X, request.prior_scale)
-    asked = [f"{name} N({p.location:g}, {p.scale:g}²)" for name, p in prepared.priors.items() if name in encoding.names]
-    asked += [
-        f"{name} exponential with mean {p.scale:g}" for name, p in prepared.priors.items() if name not in encoding.names
-    ]
-    if asked:
-        results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
+    results = findings.results(fit, prepared, request.prior_scale)
     results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = findings.effect_findings(fit, encoding, table, X, prepared.rows.beside())
+    results["effects"] = effect_findings(fit, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(
-        fit,
-        encoding,
-        table,
-        X,
-        y,
-        held_out,
-        request.command,
-        prepared.rows.beside(),
-        prepared.rows.weights,
-        prepared.unused,
-    )
+    results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
     model = FittedModel.of(fit, encoding, _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
     return {**results, **found}, tables, model
