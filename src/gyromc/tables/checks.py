@@ -23,26 +23,29 @@ from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
+EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for even counts, and for many zeros
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
+SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, and the excess
-    kurtosis of the residuals."""
+    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, the excess
+    kurtosis of the residuals, and whether these are skewed."""
 
     encoding: Encoding
     table: DataTable
     command: str
     positive: bool
     kurtosis: float = 0.0
+    skewed: bool = False
 
     @property
     def heavy(self) -> bool:
-        """Whether residuals are far out more often than those of a normal law."""
-        return self.kurtosis > HEAVY_TAILS
+        """Whether residuals are far out on both sides more often than those of a normal law."""
+        return self.kurtosis > HEAVY_TAILS and not self.skewed
 
     @property
     def model(self) -> str:
@@ -179,12 +182,21 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if not _found(check):
         return Advice(f"{text}.")
     if ratio < 1:
-        text = f"{text}: {setting.target} varies less than {law} does, and intervals are too wide."
-        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
+        return _too_even(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.", setting)
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
+    if check.details["zeros"] and setting.model == "poisson":
+        return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
     if setting.free_variance is not None:
         return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
     return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
+
+
+def _too_even(text: str, setting: Setting) -> Advice:
+    """What to do about counts that vary less than the law lets them."""
+    remedy = "Are counts limited, as successes of trials are? Then pass their number with `--trials`."
+    if FAMILIES[setting.model].known:
+        return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
+    return Advice(text, f"{remedy} Otherwise use a family for even counts.", setting.family(EVEN))
 
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:
@@ -205,6 +217,31 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"))
     command = setting.formula(_backticked, f"(1 | {quoted})")
     return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command)
+
+
+def _link(check: ModelCheck, setting: Setting) -> Advice:
+    if not _found(check):
+        return Advice(f"probabilities rise as the logistic link has them ({_chance(check)}).")
+    end = "1" if check.details["steeper"] else "0"
+    share = f"{number(100 * check.statistic, 2)} % of the residual variance"
+    text = f"probabilities approach {end} faster than the logistic link lets them: another link would explain {share}"
+    classes = setting.encoding.response.classes
+    if not classes:
+        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction may be missing.")
+    # reversed, the complementary log-log link is steep towards 0
+    positive = classes[-1] if check.details["steeper"] else classes[0]
+    command = option_added(setting.family("cloglog"), "--positive", positive)
+    return Advice(f"{text} ({_chance(check)}).", f"Use the complementary log-log link of {positive!r}.", command)
+
+
+def _proportional(check: ModelCheck, setting: Setting) -> Advice:
+    if not _found(check):
+        return Advice(f"every column changes the odds of all higher classes alike ({_chance(check)}).")
+    text = f"{check.details['column']} does not change the odds of all higher classes alike ({_chance(check)})."
+    if not check.large:
+        return Advice(f"{text} That is clear, but small.")
+    command = option_added(setting.command, "--family", "softmax", ("--order",))
+    return Advice(text, "Give every class its own coefficients.", command)
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
@@ -265,15 +302,16 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
     if direction == "wide" and FAMILIES[setting.model].response is ResponseKind.COUNTS:
-        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
+        return _too_even(text, setting)
     if setting.free_variance is not None:
         return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
     if setting.model != "linear":
         return Advice(text, "Compare with other families.", setting.family("auto"))
-    if direction == "skewed" and setting.positive:
+    skewed = direction == "skewed" or setting.skewed
+    if skewed and setting.positive:
         command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
-    if setting.heavy and direction != "skewed":
+    if setting.heavy and not skewed:
         return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
         return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
@@ -351,6 +389,8 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.SEPARATION: _separation,
     Aspect.DISPERSION: _dispersion,
     Aspect.DEPENDENCE: _dependence,
+    Aspect.LINK: _link,
+    Aspect.PROPORTIONAL: _proportional,
     Aspect.CURVATURE: _curvature,
     Aspect.SPREAD: _spread,
     Aspect.CALIBRATION: _calibration,
@@ -382,8 +422,10 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     )
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
+    low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
+    skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
     positive = bool(np.min(y) > 0) and not encoding.response.classes
-    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis)
+    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed))
     # the model's worst fault leads: what a model without it would gain most by
     ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
     checks = [_written(check, setting) for check in ordered]
@@ -412,16 +454,20 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
     A share s of the residuals' variance gives -½ log(1 - s), a variance wrong by the factor r (r - 1 - log r)/2, a share of rows
     or the law of the PIT their divergence from what is expected.
     """
-    size = check.statistic
+    size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:
             return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
-        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE:
-            return -0.5 * np.log1p(-min(size, 0.99))
+        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE | Aspect.LINK | Aspect.PROPORTIONAL:
+            # of a law with a variance of its own, residuals with dispersion r lose the share of r
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
         case Aspect.SPREAD:
             return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
         case Aspect.CALIBRATION:
-            return 2 * size**2 if "gap" in check.details else size / 2
+            gain = 2 * size**2 if "gap" in check.details else size / 2
+            # it shows that counts vary too much or too little, and does not say so
+            wrong = of_counts is not None and of_counts.verdict is ModelVerdict.MISFIT
+            return min(gain, 0.99 * _gain(of_counts, found)) if of_counts is not None and wrong else gain
         case Aspect.COVERAGE:
             share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
             return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import design, laws
+from gyromc.regression.adequacy import design, laws, links
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
@@ -161,6 +161,8 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, rng) -> list[M
         *_law_checks(law, y, outputs, left_out, rng),
         curvature(outputs, X, names),
         interactions(outputs, X, names, sources),
+        links.link(law, outputs[0], X.shape[1]),
+        links.proportional_odds(law, X, y, names),
         even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
     ]
 
@@ -169,7 +171,7 @@ def _law_checks(
     law: Predictive, y: np.ndarray, outputs: list[ModelResiduals], left_out: Loo, rng: np.random.Generator
 ) -> list[ModelCheck | None]:
     """The checks of the law of y."""
-    found: list[ModelCheck | None] = [laws.dispersion(law, outputs[0])]
+    found: list[ModelCheck | None] = [laws.dispersion(law, y, outputs[0])]
     if law.kind is ResponseKind.CLASSES:
         chances = laws.class_tails(law, y, left_out.log_weights)
         return [*found, laws.class_calibration(outputs), laws.outliers(chances)]

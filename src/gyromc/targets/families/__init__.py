@@ -11,7 +11,7 @@ their priors:
 - `nu` (Student-t): ν = 2 + e^x, x ~ N(2.73, 0.8²), the mean and standard deviation that the gamma(2, 0.1) of brms gives
   log(ν - 2); ν > 2, so that y has a variance.
 - `sigma` (lognormal), of log y: exponential with mean 1; `precision` (beta): as `concentration`; `zeros` (zero-inflated and
-  hurdle Poisson): uniform.
+  hurdle Poisson): uniform; `nu` (Conway–Maxwell–Poisson): log ν ~ N(0, 1), about the Poisson law.
 - cutpoints (ordinal): at the columns' means the probabilities of the classes are Dirichlet(1, …, 1), the default of rstanarm.
 
 So U grows as a square in every direction, whatever the family.
@@ -22,6 +22,7 @@ from gyromc.targets.families.classes import Bernoulli, Categorical, Cloglog, Ord
 from gyromc.targets.families.counts import (
     BetaBinomial,
     Binomial,
+    ConwayMaxwellPoisson,
     HurdlePoisson,
     NegativeBinomial,
     Poisson,
@@ -39,6 +40,7 @@ __all__ = [
     "Binomial",
     "Categorical",
     "Cloglog",
+    "ConwayMaxwellPoisson",
     "Gamma",
     "HurdlePoisson",
     "Lognormal",
